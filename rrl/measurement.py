@@ -1,0 +1,103 @@
+"""What the profiler says of one interval: the input of every objective and of every agent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+
+class LatencySummary(NamedTuple):
+    """Mean and percentiles of a latency, in milliseconds; NaN where nothing was observed."""
+
+    mean_ms: float = math.nan
+    p50_ms: float = math.nan
+    p95_ms: float = math.nan
+    p99_ms: float = math.nan
+
+
+class ServiceTimes(NamedTuple):
+    """Telemetry: how long batches of one size took while a number of instances was busy."""
+
+    busy_instances: int  # this batch's own instance included
+    batch_size: int
+    count: int  # batches
+    total_s: float  # summed service time
+
+
+class Progress(NamedTuple):
+    """A glance at an interval still running, for the guard to judge."""
+
+    elapsed_s: float  # since the configuration came into force
+    arrivals: int
+    completions: int
+    backlog: int  # requests in the server now
+    backlog_growth: int  # ... minus those when the configuration came into force
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One interval's measurement. Counts and rates exclude the settling part of the interval."""
+
+    duration_s: float
+    arrivals: int
+    completions: int
+    failures: int
+    latency: LatencySummary = LatencySummary()  # arrival at the server to answer
+    queue: LatencySummary = LatencySummary()  # arrival to start of service
+    service: LatencySummary = LatencySummary()  # start of service to its end
+    mean_batch_size: float = math.nan
+    backlog: int = 0  # requests in the server at the end
+    backlog_growth: int = 0  # ... minus those at the start
+    cpu_utilisation: float = math.nan  # of all the machine's cores, 0 .. 1
+    gpu_utilisation: float = math.nan  # of all its GPUs, 0 .. 1
+    telemetry: tuple[ServiceTimes, ...] = ()
+    aborted: str = ""  # why the guard ended the interval early, if it did
+    gap: str = ""  # why nothing may be learned from this interval (server restarted, no answer), if so
+
+    @property
+    def arrival_rate_per_s(self) -> float:
+        return self.arrivals / self.duration_s if self.duration_s > 0 else 0.0
+
+    @property
+    def completion_rate_per_s(self) -> float:
+        return self.completions / self.duration_s if self.duration_s > 0 else 0.0
+
+    @property
+    def drain_ms(self) -> float:
+        """How long the requests that piled up in this interval need to drain at its completion rate."""
+        growth = max(0, self.backlog_growth)
+        if growth == 0:
+            return 0.0
+        return 1e3 * growth / max(self.completion_rate_per_s, 1.0 / max(self.duration_s, 1e-3))
+
+    def to_json(self) -> dict[str, Any]:
+        return _without_nan(
+            asdict(self)
+            | {name: getattr(self, name)._asdict() for name in ("latency", "queue", "service")}
+            | {"telemetry": [list(row) for row in self.telemetry]}
+        )
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Measurement:
+        values = dict(fields)
+        for name in ("latency", "queue", "service"):
+            values[name] = LatencySummary(**{k: _nan_if_none(v) for k, v in values[name].items()})
+        for name in ("mean_batch_size", "cpu_utilisation", "gpu_utilisation"):
+            values[name] = _nan_if_none(values[name])
+        values["telemetry"] = tuple(ServiceTimes(*row) for row in values["telemetry"])
+        return cls(**values)
+
+
+def _nan_if_none(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: write null instead."""
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,99 @@
+"""Objectives: each maps a measurement, and the configuration it was taken under, to a cost to minimise.
+
+All costs are positive, and all but `LeastResources` are in milliseconds; reward = -cost.
+An interval that the guard aborted did not live to see its own latency, so the time its backlog
+needs to drain is added: what the next request would wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rrl.measurement import Measurement
+from rrl.space import Configuration
+
+
+class Objective(Protocol):
+    unit: str
+    slo_p95_ms: float | None
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        """The number to minimise; NaN when nothing was completed and nothing is waiting."""
+        ...
+
+
+def slo_violated(measurement: Measurement, slo_p95_ms: float | None) -> bool:
+    """True if there is a limit and the interval's p95 broke it (an aborted interval always does)."""
+    if slo_p95_ms is None:
+        return False
+    return bool(measurement.aborted) or _latency_ms(measurement, "p95_ms") > slo_p95_ms
+
+
+def _latency_ms(measurement: Measurement, statistic: str) -> float:
+    latency_ms: float = getattr(measurement.latency, statistic)
+    if not measurement.aborted:
+        return latency_ms
+    return float(np.nan_to_num(latency_ms)) + measurement.drain_ms
+
+
+@dataclass(frozen=True)
+class MeanLatency:
+    """Mean latency (RRL, section 6.3). A limit, if given, binds only the guard."""
+
+    slo_p95_ms: float | None = None
+    unit = "ms"
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        return _latency_ms(measurement, "mean_ms")
+
+
+@dataclass(frozen=True)
+class StrictSLO:
+    """The p95 under a limit (RRL, section 6.5): p95 latency, plus the limit again where it is broken."""
+
+    slo_p95_ms: float
+    unit = "ms"
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        p95_ms = _latency_ms(measurement, "p95_ms")
+        return p95_ms + (self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0)
+
+
+@dataclass(frozen=True)
+class LeastResources:
+    """Fewest threads that keep the SLO (RRL, section 6.6).
+
+    The cost is instances x intra-op x inter-op threads; a broken limit costs `violation_threads`
+    and as many again as the p95 is over it, in units of the limit (at most ten).
+    """
+
+    slo_p95_ms: float
+    violation_threads: float = 64.0
+    unit = "threads"
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        threads = float(
+            configuration.get("instances", 1)
+            * configuration.get("intra_op_threads", 1)
+            * configuration.get("inter_op_threads", 1)
+        )
+        if not slo_violated(measurement, self.slo_p95_ms):
+            return threads
+        excess = _latency_ms(measurement, "p95_ms") / self.slo_p95_ms - 1.0
+        return threads + self.violation_threads * (1.0 + min(10.0, max(0.0, float(np.nan_to_num(excess)))))
+
+
+def make_objective(name: str, slo_p95_ms: float | None) -> Objective:
+    """`latency`, `strict-slo` or `least-resources`; the last two need the limit."""
+    if slo_p95_ms is not None and slo_p95_ms <= 0:
+        raise ValueError(f"the p95 limit must be positive milliseconds, got {slo_p95_ms:g}")
+    if name == "latency":
+        return MeanLatency(slo_p95_ms)
+    if name not in ("strict-slo", "least-resources"):
+        raise ValueError(f"unknown objective {name!r}; known: latency, strict-slo, least-resources")
+    if slo_p95_ms is None:
+        raise ValueError(f"objective {name!r} needs a limit: give --slo-p95-ms")
+    return StrictSLO(slo_p95_ms) if name == "strict-slo" else LeastResources(slo_p95_ms)

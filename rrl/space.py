@@ -1,0 +1,166 @@
+"""Knobs and the grid of configurations they span.
+
+| symbol | here | meaning |
+|---|---|---|
+| c | configuration | a value for every knob |
+| C | `ConfigurationSpace` | the grid of configurations, numbered 0 .. size-1 in row-major order |
+| ‖c - c'‖ | `distances` | Euclidean distance between *indices* (RRL, Fig. 9), so that 1, 2, 4, 8 are neighbours |
+| C(c) | `region` | the configurations within radius δ of c (RRL, section 4.2.1) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+Configuration = Mapping[str, int]
+"""A value for every knob of a space, e.g. `{"instances": 2, "max_batch_size": 8}`."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One tunable parameter of a server and the values it may take, ascending."""
+
+    name: str
+    values: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ValueError(f"knob {self.name!r} has no values; give at least one, e.g. {self.name}=1,2,4")
+        if any(b <= a for a, b in zip(self.values, self.values[1:], strict=False)):
+            raise ValueError(f"knob {self.name!r}: values must ascend without repeats, got {list(self.values)}")
+        if self.values[0] < 0:
+            raise ValueError(f"knob {self.name!r}: values must not be negative, got {self.values[0]}")
+
+
+@dataclass(frozen=True)
+class ConfigurationSpace:
+    """The grid spanned by some knobs; a configuration is named by its number in the grid."""
+
+    knobs: tuple[Knob, ...]
+
+    def __post_init__(self) -> None:
+        names = [knob.name for knob in self.knobs]
+        if not names:
+            raise ValueError("a configuration space needs at least one knob")
+        if len(set(names)) != len(names):
+            raise ValueError(f"each knob may appear once, got {', '.join(names)}")
+
+    @classmethod
+    def of(cls, **values: Sequence[int]) -> ConfigurationSpace:
+        """`ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4, 8])`."""
+        return cls(tuple(Knob(name, tuple(v)) for name, v in values.items()))
+
+    @classmethod
+    def parse(cls, texts: Sequence[str] | str) -> ConfigurationSpace:
+        """Reads `instances=1:4,max_batch_size=1,2,4,8`, as one string or one string a knob.
+
+        `a:b` stands for every integer from a to b. Raises ValueError with one sentence for anything else.
+        """
+        text = texts if isinstance(texts, str) else ",".join(texts)
+        values: dict[str, list[int]] = {}
+        name = ""
+        for part in filter(None, (p.strip() for p in text.replace(" ", ",").split(","))):
+            left, equals, right = part.rpartition("=")
+            if equals:
+                name = left.strip()
+                if name in values:
+                    raise ValueError(f"knob {name!r} is given twice in {text!r}")
+                values[name] = []
+            if not name:
+                raise ValueError(f"cannot read knobs {text!r}: expected e.g. instances=1:4,max_batch_size=1,2,4,8")
+            values[name] += _integers(right.strip(), name)
+        return cls(tuple(Knob(name, tuple(v)) for name, v in values.items()))
+
+    def __len__(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(knob.name for knob in self.knobs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(knob.values) for knob in self.knobs)
+
+    @cached_property
+    def indices(self) -> np.ndarray:
+        """(size, knobs) int: the index vector of every configuration."""
+        return np.stack(np.unravel_index(np.arange(len(self)), self.shape), axis=1)
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """(size, knobs) int: the knob values of every configuration."""
+        columns = [np.asarray(knob.values)[self.indices[:, k]] for k, knob in enumerate(self.knobs)]
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def features(self) -> np.ndarray:
+        """(size, knobs) float in [0, 1]: index vectors scaled by the length of their axis."""
+        return self.indices / np.maximum(1, np.asarray(self.shape) - 1)
+
+    def configuration(self, number: int) -> dict[str, int]:
+        return {name: int(v) for name, v in zip(self.names, self.values[number], strict=True)}
+
+    def number(self, configuration: Configuration) -> int:
+        """The number of a configuration of the grid; ValueError if it is not one."""
+        self.check_names(configuration)
+        index = []
+        for knob in self.knobs:
+            value = configuration[knob.name]
+            if value not in knob.values:
+                raise ValueError(f"{knob.name}={value} is not on the grid {list(knob.values)}")
+            index.append(knob.values.index(value))
+        return int(np.ravel_multi_index(index, self.shape))
+
+    def nearest(self, configuration: Configuration) -> int:
+        """The number of the grid's configuration closest to one that may lie off the grid."""
+        self.check_names(configuration)
+        index = [
+            int(np.argmin([abs(np.log1p(v) - np.log1p(configuration[knob.name])) for v in knob.values]))
+            for knob in self.knobs
+        ]
+        return int(np.ravel_multi_index(index, self.shape))
+
+    def check_names(self, configuration: Configuration) -> None:
+        if set(configuration) != set(self.names):
+            raise ValueError(
+                f"expected a value for each of {', '.join(self.names)}, got {', '.join(configuration) or 'none'}"
+            )
+
+    def action(self, number: int) -> np.ndarray:
+        """(knobs,) int64: the Gymnasium MultiDiscrete action of a configuration."""
+        return self.indices[number].astype(np.int64)
+
+    def number_of_action(self, action: np.ndarray) -> int:
+        return int(np.ravel_multi_index(tuple(int(a) for a in action), self.shape))
+
+    def distances(self, number: int) -> np.ndarray:
+        """(size,) float: Euclidean distance of every configuration from this one, in index space."""
+        return np.linalg.norm(self.indices - self.indices[number], axis=1)
+
+    def region(self, number: int, radius: float) -> np.ndarray:
+        """The numbers of the configurations within `radius` (δ) of this one, itself included."""
+        return np.flatnonzero(self.distances(number) <= radius + 1e-9)
+
+    def to_json(self) -> dict[str, list[int]]:
+        return {knob.name: list(knob.values) for knob in self.knobs}
+
+    def __str__(self) -> str:
+        return ",".join(f"{knob.name}={','.join(map(str, knob.values))}" for knob in self.knobs)
+
+
+def _integers(text: str, name: str) -> list[int]:
+    first, colon, last = text.partition(":")
+    try:
+        if not colon:
+            return [int(first)]
+        low, high = int(first), int(last)
+    except ValueError:
+        raise ValueError(f"knob {name!r}: cannot read {text!r}; expected an integer or a range like 1:4") from None
+    if high < low or high - low > 10_000:
+        raise ValueError(f"knob {name!r}: the range {text!r} must ascend and span at most 10000 values")
+    return list(range(low, high + 1))

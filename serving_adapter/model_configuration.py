@@ -1,0 +1,141 @@
+"""Our knobs as the fields of a Triton `ModelConfig`: read them, set them, check them.
+
+| knob | field |
+|---|---|
+| `instances` | `instance_group[0].count` |
+| `intra_op_threads` | `parameters.INTRA_OP_THREAD_COUNT` |
+| `inter_op_threads` | `parameters.INTER_OP_THREAD_COUNT` |
+| `max_batch_size` | `max_batch_size` (0 means that the model takes no batches: no knob) |
+| `max_queue_delay_us` | `dynamic_batching.max_queue_delay_microseconds` |
+
+A server that loads an override replaces the whole configuration by it, so an override is always the
+configuration that was read, with only the knobs edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+Configuration = Mapping[str, int]
+"""Values of some knobs, e.g. `{"instances": 2, "max_batch_size": 8}`."""
+
+
+class Limits(NamedTuple):
+    """The least and the greatest value of a knob, both allowed."""
+
+    low: int
+    high: int
+
+
+KNOBS: dict[str, Limits] = {
+    "instances": Limits(1, 64),
+    "intra_op_threads": Limits(1, 256),
+    "inter_op_threads": Limits(1, 64),
+    "max_batch_size": Limits(1, 1024),
+    "max_queue_delay_us": Limits(0, 10_000_000),
+}
+
+_PARAMETER = {
+    "intra_op_threads": "INTRA_OP_THREAD_COUNT",
+    "inter_op_threads": "INTER_OP_THREAD_COUNT",
+}
+
+
+def check(configuration: Mapping[str, object]) -> None:
+    """Raises ValueError, in one sentence, for an unknown knob, a value that is no integer or out of its limits."""
+    for name, value in configuration.items():
+        if name not in KNOBS:
+            raise ValueError(f"unknown knob {name!r}; known: {', '.join(KNOBS)}")
+        low, high = KNOBS[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(
+                f"{name} must be an integer from {low} to {high}, got {value!r} ({type(value).__name__})"
+            )
+        if not low <= value <= high:
+            raise ValueError(f"{name} must be from {low} to {high}, got {value}")
+
+
+def parse(text: str | bytes) -> ModelConfig:
+    """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, for anything else."""
+    try:
+        config = json_format.Parse(text, ModelConfig())
+    except json_format.ParseError as error:
+        raise ValueError(
+            f"the configuration is not a ModelConfig in JSON: {_first_line(error)}; "
+            "send the model's configuration as the server reports it, edited"
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError("the configuration is not a ModelConfig in JSON: it is not UTF-8 text") from None
+    return config
+
+
+def knob_values(config: ModelConfig | str) -> dict[str, int]:
+    """The knobs that this configuration has, and their values, unchecked; ValueError where one is not a number."""
+    config = parse(config) if isinstance(config, str) else config
+    values: dict[str, int] = {}
+    if config.instance_group:
+        values["instances"] = config.instance_group[0].count
+    for name, parameter in _PARAMETER.items():
+        if parameter in config.parameters:
+            values[name] = _integer(config.parameters[parameter].string_value, parameter)
+    if config.max_batch_size != 0:
+        values["max_batch_size"] = config.max_batch_size
+    if config.HasField("dynamic_batching"):
+        values["max_queue_delay_us"] = config.dynamic_batching.max_queue_delay_microseconds
+    return values
+
+
+def edited(config: ModelConfig, configuration: Configuration) -> ModelConfig:
+    """A copy with these knobs set; the fields of knobs that it did not have are made."""
+    check(configuration)
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    for name, value in configuration.items():
+        if name == "instances":
+            group = copy.instance_group[0] if copy.instance_group else copy.instance_group.add()
+            group.count = value
+        elif name == "max_batch_size":
+            copy.max_batch_size = value
+        elif name == "max_queue_delay_us":
+            copy.dynamic_batching.max_queue_delay_microseconds = value
+            copy.dynamic_batching.SetInParent()  # so that a delay of 0 keeps the batcher
+        else:
+            copy.parameters[_PARAMETER[name]].string_value = str(value)
+    return copy
+
+
+def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
+    """The JSON of a configuration with these knobs set and every other field as it was.
+
+    Raises ValueError rather than drop a field: JSON cannot carry what the installed messages do not know.
+    """
+    override = edited(parse(config) if isinstance(config, str) else config, configuration)
+    text = json_format.MessageToJson(override, preserving_proto_field_name=True, indent=None)
+    if _bytes(json_format.Parse(text, ModelConfig())) != _bytes(override):
+        raise ValueError(
+            f"the configuration of model {override.name!r} has fields that the installed tritonclient does not "
+            "know and would drop; install the tritonclient of the server's version"
+        )
+    return text
+
+
+def _bytes(config: ModelConfig) -> bytes:
+    return config.SerializeToString(deterministic=True)
+
+
+def _integer(text: str, parameter: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f'parameters.{parameter}.string_value must be an integer as text, e.g. "2", got {text!r}'
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    """json_format appends a list of all fields; the first line says what is wrong."""
+    return str(error).splitlines()[0].rstrip(". ")

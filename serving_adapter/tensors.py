@@ -1,0 +1,45 @@
+"""Tensors as the Open Inference Protocol names them: data types, specifications."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+NUMPY_OF_DATATYPE: dict[str, np.dtype] = {
+    "BOOL": np.dtype(bool),
+    "UINT8": np.dtype(np.uint8),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}
+DATATYPE_OF_NUMPY = {dtype: name for name, dtype in NUMPY_OF_DATATYPE.items()}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, type and shape of one input or output of one request item (the batch dimension left out).
+
+    A dimension of -1 varies between requests. With a `pad_value`, requests of different shapes share a
+    batch, each padded at its end with that value; without one, only requests of equal shapes do.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    pad_value: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.datatype not in NUMPY_OF_DATATYPE:
+            raise ValueError(
+                f"tensor {self.name!r}: datatype {self.datatype!r} is not supported; "
+                f"known: {', '.join(NUMPY_OF_DATATYPE)}"
+            )
+
+    @property
+    def dtype(self) -> np.dtype:
+        return NUMPY_OF_DATATYPE[self.datatype]
