@@ -17,7 +17,6 @@ NUMPY_OF_DATATYPE: dict[str, np.dtype] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-DATATYPE_OF_NUMPY = {dtype: name for name, dtype in NUMPY_OF_DATATYPE.items()}
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class TensorSpec:
     datatype: str
     shape: tuple[int, ...]
     pad_value: int | float | None = None
+    max_size: int | None = None  # of a dimension of -1
 
     def __post_init__(self) -> None:
         if self.datatype not in NUMPY_OF_DATATYPE:

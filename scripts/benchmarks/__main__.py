@@ -1,0 +1,34 @@
+"""Runs one benchmark and prints, as its last line, its figure beside its peer's as one JSON object."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+BENCHMARKS = {
+    "live-changes": "configuration changes under load: failed requests, time until in force",
+    "server-overhead": "requests/s of a no-op model, against a bare grpc.aio echo",
+    "server-throughput": "MiniLM requests/s, against bare processes and LitServe",
+    "tuner-overhead": "the tuner's own use of the machine",
+    "simulator": "simulated requests/s, against SimPy",
+    "embedded-tune": "what `make tune` gains, against an exhaustive sweep",
+}
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--list"]:
+        for name, text in BENCHMARKS.items():
+            print(f"{name:18} {text}")
+        return 0
+    if len(sys.argv) != 2 or sys.argv[1] not in BENCHMARKS:
+        print(f"usage: scripts/bench NAME, with NAME one of {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"scripts.benchmarks.{sys.argv[1].replace('-', '_')}")
+    result = module.run()
+    print(json.dumps({"name": sys.argv[1]} | result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""A closed-loop gRPC client in a process of its own: `concurrency` requests are always under way."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+
+
+class ClosedLoop(NamedTuple):
+    requests_per_s: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def closed_loop(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+    """Sends the serialised ModelInfer requests round-robin for `seconds`; a fresh process does it."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_run, (address, requests, concurrency, seconds))
+
+
+def _run(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+    return asyncio.run(_drive(address, requests, concurrency, seconds))
+
+
+async def _drive(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+    import grpc
+
+    latencies_s: list[float] = []
+    failed = 0
+    async with grpc.aio.insecure_channel(address) as channel:
+        infer = channel.unary_unary(METHOD)
+        await infer(requests[0])
+        end = time.perf_counter() + seconds
+
+        async def client(first: int) -> None:
+            nonlocal failed
+            turn = first
+            while (sent := time.perf_counter()) < end:
+                try:
+                    await infer(requests[turn % len(requests)])
+                    latencies_s.append(time.perf_counter() - sent)
+                except grpc.aio.AioRpcError:
+                    failed += 1
+                turn += concurrency
+
+        start = time.perf_counter()
+        await asyncio.gather(*(client(i) for i in range(concurrency)))
+        elapsed_s = time.perf_counter() - start
+    p50_s, p99_s = np.percentile(latencies_s, [50, 99]) if latencies_s else (np.nan, np.nan)
+    return ClosedLoop(len(latencies_s) / elapsed_s, 1e3 * p50_s, 1e3 * p99_s, failed)

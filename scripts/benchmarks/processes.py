@@ -1,0 +1,48 @@
+"""Servers started for a benchmark, as processes that end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tritonclient.grpc import service_pb2 as pb
+
+
+@contextlib.contextmanager
+def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """`python -m MODULE ...` with its standard output piped, terminated at the end."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def serving(model: str, *arguments: object) -> Iterator[str]:
+    """`rrl-serve` of a model on free ports; yields its address."""
+    ports = ("--port", 0, "--metrics-port", 0)
+    with started("serving_adapter.server.command_line", "--model", model, *ports, *arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.search(r"on (\S+:\d+),", line)
+        if match is None:
+            raise RuntimeError(f"rrl-serve did not start: {line.strip() or 'it said nothing'}")
+        yield match.group(1)
+
+
+def infer_request(model: str, name: str, datatype: str, shape: list[int], data: bytes) -> bytes:
+    """A serialised ModelInfer request of one input."""
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name=name, datatype=datatype, shape=shape)
+    request.raw_input_contents.append(data)
+    return bytes(request.SerializeToString())

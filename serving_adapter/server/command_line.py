@@ -1,0 +1,176 @@
+"""`rrl-serve`: a local inference server whose parallelism and batching change live."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+
+from serving_adapter import model_configuration
+from serving_adapter.options import fail, parse
+from serving_adapter.server.metrics import serve_metrics
+from serving_adapter.server.served_model import Knobs, Limits, ServedModel
+from serving_adapter.server.servicer import InferenceService
+from serving_adapter.server.worker_pool import ModelFailed
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Serves PyTorch models over gRPC (Open Inference Protocol with Triton's extensions)."""
+
+    model: tuple[str, ...] = ("minilm",)
+    """Models to serve: names of the catalogue, package.module:factory, or exported .pt/.pt2 files."""
+    model_option: tuple[str, ...] = ()
+    """KEY=VALUE for the models' factories; MODEL.KEY=VALUE for one of several."""
+    host: str = "127.0.0.1"
+    """Address to listen on; the default keeps the server on this machine."""
+    port: int = 8500
+    """gRPC port; 0 takes any free one."""
+    metrics_port: int = 8502
+    """HTTP port of /metrics; 0 takes any free one."""
+    device: str = "cpu"
+    """Where models run: cpu, cuda or cuda:N."""
+    instances: int = 1
+    """Batches that may run at once, each in a worker process of its own."""
+    intra_op_threads: int = 0
+    """Threads within an operation; 0 is torch's own default, the number of cores."""
+    inter_op_threads: int = 1
+    """Operations of one batch that may run at once (models with parallel branches only)."""
+    max_batch_size: int = 1
+    """Items in a batch at most."""
+    max_queue_delay_us: int = 0
+    """Microseconds that the oldest request may wait for its batch to fill."""
+    max_queue_size: int = 2048
+    """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
+    max_message_bytes: int = 64 << 20
+    """Largest request or answer in bytes."""
+    worker_timeout_s: float = 60.0
+    """A worker that holds a batch for longer is replaced and the batch run again."""
+    drain_s: float = 30.0
+    """On SIGTERM, seconds that requests in flight may take to finish."""
+    control_key_file: Path | None = None
+    """File with the key that changing the configuration then needs (or set RRL_CONTROL_KEY)."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; with --tls-key serves TLS."""
+    tls_key: Path | None = None
+    """PEM private key."""
+
+
+async def serve(options: ServeOptions) -> None:
+    """Runs the server until SIGTERM or SIGINT, then drains it."""
+    models = _models(options)
+    service_limits = [
+        # The handler refuses what is over the limit with a full sentence; grpc's own is the backstop.
+        ("grpc.max_receive_message_length", 2 * options.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),  # a taken port is an error
+    ]
+    server = grpc.aio.server(options=service_limits)
+    port = _bind(server, options)
+    try:
+        metrics_port = serve_metrics(models, options.host, options.metrics_port)
+    except OSError as error:
+        fail(
+            f"cannot serve metrics on {options.host}:{options.metrics_port} ({error.strerror}); "
+            "choose another --metrics-port, or 0 for any free one"
+        )
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    try:
+        for model in models.values():
+            await model.start()
+    except ModelFailed as error:
+        fail(f"model {model.name!r} cannot be served: {error}")
+    service = InferenceService(
+        models,
+        metrics_port=metrics_port,
+        max_message_bytes=options.max_message_bytes,
+        control_key=_control_key(options),
+    )
+    add_GRPCInferenceServiceServicer_to_server(service, server)
+    await server.start()
+    names = ", ".join(models)
+    metrics_url = f"http://{options.host}:{metrics_port}/metrics"
+    print(f"serving {names} on {options.host}:{port}, metrics on {metrics_url}", flush=True)
+    await stop.wait()
+    print("draining: finishing what is in flight, taking nothing new", flush=True)
+    await server.stop(options.drain_s)
+    await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
+
+
+def _models(options: ServeOptions) -> dict[str, ServedModel]:
+    given = {name: getattr(options, name) for name in model_configuration.KNOBS}
+    given["intra_op_threads"] = given["intra_op_threads"] or len(os.sched_getaffinity(0))
+    try:
+        model_configuration.check(given)
+    except ValueError as error:
+        fail(str(error))
+    limits = Limits(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
+    models = {}
+    for reference in options.model:
+        name = _name(reference)
+        if name in models:
+            fail(f"model {name!r} is given twice")
+        model_options = _model_options(options.model_option, name)
+        models[name] = ServedModel(name, reference, model_options, options.device, Knobs(**given), limits)
+    return models
+
+
+def _name(reference: str) -> str:
+    """What clients call a model: a file's stem, a factory's name, or the name in the catalogue."""
+    if "/" in reference or reference.endswith((".pt", ".pt2", ".ts")):
+        return Path(reference).stem
+    return reference.rpartition(":")[2]
+
+
+def _model_options(texts: tuple[str, ...], model: str) -> dict[str, str]:
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            fail(f"cannot read --model-option {text!r}; expected KEY=VALUE")
+        owner, _, key = key.rpartition(".")
+        if owner in ("", model):
+            options[key] = value
+    return options
+
+
+def _bind(server: grpc.aio.Server, options: ServeOptions) -> int:
+    address = f"{options.host}:{options.port}"
+    try:
+        if options.tls_cert is None and options.tls_key is None:
+            return server.add_insecure_port(address)
+        if options.tls_cert is None or options.tls_key is None:
+            fail("TLS needs both --tls-cert and --tls-key")
+        pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
+        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError:
+        fail(f"cannot listen on {address}: taken, or not an address of this machine; choose another --port")
+    except OSError as error:
+        fail(f"cannot read the TLS files: {error}")
+
+
+def _control_key(options: ServeOptions) -> str | None:
+    if options.control_key_file is None:
+        return os.environ.get("RRL_CONTROL_KEY")
+    try:
+        return options.control_key_file.read_text().strip()
+    except OSError as error:
+        fail(f"cannot read --control-key-file: {error}")
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    asyncio.run(serve(parse(ServeOptions, sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The Prometheus page: Triton's metric names where one exists, `rrl_...` for what Triton does not tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+import psutil
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving_adapter.resources import Gpus
+from serving_adapter.server.served_model import ServedModel
+from serving_adapter.server.statistics import BUCKET_BOUNDS_S, Histogram
+
+VERSION = "1"  # a model has one version here
+NS_PER_US = 1000
+
+
+class ModelMetrics(Collector):
+    """Reads the models' statistics at each scrape; counts nothing itself."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = models
+        self._started_s = time.time()
+        self._gpus = Gpus()
+
+    def collect(self) -> Iterator[Metric]:
+        models = [model for model in self._models.values() if model.inputs]
+        yield _plain("process_start_time_seconds", "Start, seconds since the epoch", self._started_s)
+        yield _plain("rrl_cpu_seconds", "Processor time of the front and all it started", _cpu_s(models))
+        gpu_utilisation = self._gpus.utilisation()
+        if gpu_utilisation is not None:
+            yield _plain("nv_gpu_utilization", "GPU utilisation, 0 to 1", gpu_utilisation)
+        for name, text, value_of in _MODEL_SERIES:
+            metric = Metric(name, text, "unknown")
+            for model in models:
+                metric.add_sample(name, _labels(model), value_of(model))
+            yield metric
+        for name, text, histogram_of in _HISTOGRAMS:
+            family = HistogramMetricFamily(name, text, labels=["model", "version"])
+            for model in models:
+                histogram: Histogram = histogram_of(model)
+                family.add_metric([model.name, VERSION], list(_buckets(histogram)), histogram.sum_s)
+            yield family
+        yield from _telemetry(models)
+
+
+_MODEL_SERIES = (
+    ("nv_inference_request_success", "Requests answered", lambda m: m.statistics.success.count),
+    ("nv_inference_request_failure", "Requests failed", lambda m: m.statistics.failure.count),
+    ("nv_inference_count", "Items answered", lambda m: m.statistics.inference_count),
+    ("nv_inference_exec_count", "Batches run", lambda m: m.statistics.execution_count),
+    (
+        "nv_inference_request_duration_us",
+        "Summed latency of the requests answered",
+        lambda m: m.statistics.success.ns // NS_PER_US,
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Summed queueing time of the requests answered",
+        lambda m: m.statistics.queue.ns // NS_PER_US,
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Summed computing time of the requests answered",
+        lambda m: m.statistics.compute.compute_infer.ns // NS_PER_US,
+    ),
+    ("nv_inference_pending_request_count", "Requests waiting for a worker", lambda m: m.queued),
+    ("rrl_in_flight_request_count", "Requests waiting or being run", lambda m: m.in_flight),
+    ("rrl_worker_replacements", "Workers replaced because they died or hung", lambda m: m.pool.replacements),
+)
+
+_HISTOGRAMS = (
+    ("rrl_request_latency_seconds", "Arrival to answer", lambda m: m.statistics.latency),
+    ("rrl_request_queue_seconds", "Arrival to start of service", lambda m: m.statistics.queueing),
+    ("rrl_request_service_seconds", "Start of service to its end", lambda m: m.statistics.service),
+)
+
+
+def _labels(model: ServedModel) -> dict[str, str]:
+    return {"model": model.name, "version": VERSION}
+
+
+def _plain(name: str, text: str, value: float) -> Metric:
+    metric = Metric(name, text, "unknown")
+    metric.add_sample(name, {}, value)
+    return metric
+
+
+def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
+    """Cumulative counts by upper bound, as Prometheus wants them."""
+    total = 0
+    for bound_s, count in zip((*BUCKET_BOUNDS_S, float("inf")), histogram.counts, strict=True):
+        total += count
+        yield ("+Inf" if bound_s == float("inf") else repr(bound_s)), total
+
+
+def _telemetry(models: Iterable[ServedModel]) -> Iterator[Metric]:
+    """Count and sum of service times by (busy instances, batch size)."""
+    count = Metric("rrl_batch_count", "Batches run", "unknown")
+    seconds = Metric("rrl_batch_service_seconds", "Summed service time of the batches run", "unknown")
+    for model in models:
+        for (busy_instances, batch_size), tally in list(model.statistics.telemetry.items()):
+            labels = _labels(model) | {"busy_instances": str(busy_instances), "batch_size": str(batch_size)}
+            count.add_sample(count.name, labels, tally.count)
+            seconds.add_sample(seconds.name, labels, tally.ns * 1e-9)
+    yield count
+    yield seconds
+
+
+def _cpu_s(models: Iterable[ServedModel]) -> float:
+    """Processor seconds of the front and of all it started; ended workers count in their zygote."""
+    total = time.process_time()
+    for model in models:
+        for pid in (model.pool.zygote_pid, *model.pool.pids):
+            try:
+                times = psutil.Process(pid).cpu_times()
+            except psutil.Error:
+                continue
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> int:
+    """Serves the page in a thread of its own; returns the port, chosen by the system when `port` is 0."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ModelMetrics(models))
+    server, _ = start_http_server(port, addr=host, registry=registry)
+    return int(server.server_port)

@@ -1,0 +1,91 @@
+"""Counters of one model: the one source of ModelStatistics, of the metrics page and of telemetry."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+# 8% apart, 50 µs to about 10 minutes: a percentile interpolated inside a bucket is off by at most 4%.
+BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
+
+
+class Histogram:
+    """Counts by bucket; bucket i holds values in (bound[i-1], bound[i]], the last one all above."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKET_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, value_s: float) -> None:
+        self.counts[bisect_left(BUCKET_BOUNDS_S, value_s)] += 1
+        self.sum_s += value_s
+
+
+class ComputeTimes(NamedTuple):
+    """Of one batch in its worker: mapping the inputs, running the model, writing the outputs."""
+
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+@dataclass
+class Tally:
+    """A count and a summed duration, as Triton's StatisticDuration."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        self.count += count
+        self.ns += ns
+
+
+@dataclass
+class BatchTally:
+    compute_input: Tally = field(default_factory=Tally)
+    compute_infer: Tally = field(default_factory=Tally)
+    compute_output: Tally = field(default_factory=Tally)
+
+    def add(self, times: ComputeTimes, count: int = 1) -> None:
+        self.compute_input.add(times.input_ns * count, count)
+        self.compute_infer.add(times.infer_ns * count, count)
+        self.compute_output.add(times.output_ns * count, count)
+
+
+class ModelStatistics:
+    """Cumulative since the server's start; only ever grows."""
+
+    def __init__(self) -> None:
+        self.success, self.failure, self.queue = Tally(), Tally(), Tally()
+        self.compute = BatchTally()
+        self.batches: dict[int, BatchTally] = defaultdict(BatchTally)
+        self.inference_count = 0
+        self.execution_count = 0
+        self.last_inference_ms = 0
+        self.latency, self.queueing, self.service = Histogram(), Histogram(), Histogram()
+        self.telemetry: dict[tuple[int, int], Tally] = defaultdict(Tally)
+
+    def record_batch(self, rows: int, busy_instances: int, service_ns: int, compute: ComputeTimes) -> None:
+        self.execution_count += 1
+        self.batches[rows].add(compute)
+        self.telemetry[busy_instances, rows].add(service_ns)
+
+    def record_success(self, rows: int, queue_ns: int, service_ns: int, compute: ComputeTimes) -> None:
+        total_ns = queue_ns + service_ns
+        self.inference_count += rows
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        self.success.add(total_ns)
+        self.queue.add(queue_ns)
+        self.compute.add(compute)
+        self.latency.observe(total_ns * 1e-9)
+        self.queueing.observe(queue_ns * 1e-9)
+        self.service.observe(service_ns * 1e-9)
+
+    def record_failure(self, total_ns: int) -> None:
+        self.failure.add(total_ns)
