@@ -1,0 +1,35 @@
+"""Gymnasium environments of a served model. Importing this package registers their ids.
+
+Nothing heavy is imported until it is used: the simulated environment needs neither torch nor gRPC.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.envs.registration import register
+
+if TYPE_CHECKING:
+    from envs.live import LiveServing
+    from envs.machine import Machine
+    from envs.serving import ServingEnv
+    from envs.simulated import SimulatedServing
+
+__all__ = ["LiveServing", "Machine", "ServingEnv", "SimulatedServing"]
+
+_MODULES = {
+    "LiveServing": "envs.live",
+    "Machine": "envs.machine",
+    "ServingEnv": "envs.serving",
+    "SimulatedServing": "envs.simulated",
+}
+
+register(id="rrl/SimulatedServing-v0", entry_point="envs.simulated:SimulatedServing")
+register(id="rrl/LiveServing-v0", entry_point="envs.live:LiveServing", nondeterministic=True)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -22,7 +22,7 @@ class ServiceTimes(NamedTuple):
 
     busy_instances: int  # this batch's own instance included
     batch_size: int
-    count: int  # batches
+    count: int  # type: ignore[assignment]  # batches; hides tuple.count
     total_s: float  # summed service time
 
 

@@ -17,8 +17,11 @@ from rrl.space import Configuration
 
 
 class Objective(Protocol):
-    unit: str
-    slo_p95_ms: float | None
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def slo_p95_ms(self) -> float | None: ...
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         """The number to minimise; NaN when nothing was completed and nothing is waiting."""

@@ -31,7 +31,9 @@ class Knob:
         if not self.values:
             raise ValueError(f"knob {self.name!r} has no values; give at least one, e.g. {self.name}=1,2,4")
         if any(b <= a for a, b in zip(self.values, self.values[1:], strict=False)):
-            raise ValueError(f"knob {self.name!r}: values must ascend without repeats, got {list(self.values)}")
+            raise ValueError(
+                f"knob {self.name!r}: values must ascend without repeats, got {list(self.values)}"
+            )
         if self.values[0] < 0:
             raise ValueError(f"knob {self.name!r}: values must not be negative, got {self.values[0]}")
 
@@ -71,7 +73,9 @@ class ConfigurationSpace:
                     raise ValueError(f"knob {name!r} is given twice in {text!r}")
                 values[name] = []
             if not name:
-                raise ValueError(f"cannot read knobs {text!r}: expected e.g. instances=1:4,max_batch_size=1,2,4,8")
+                raise ValueError(
+                    f"cannot read knobs {text!r}: expected e.g. instances=1:4,max_batch_size=1,2,4,8"
+                )
             values[name] += _integers(right.strip(), name)
         return cls(tuple(Knob(name, tuple(v)) for name, v in values.items()))
 
@@ -160,7 +164,9 @@ def _integers(text: str, name: str) -> list[int]:
             return [int(first)]
         low, high = int(first), int(last)
     except ValueError:
-        raise ValueError(f"knob {name!r}: cannot read {text!r}; expected an integer or a range like 1:4") from None
+        raise ValueError(
+            f"knob {name!r}: cannot read {text!r}; expected an integer or a range like 1:4"
+        ) from None
     if high < low or high - low > 10_000:
         raise ValueError(f"knob {name!r}: the range {text!r} must ascend and span at most 10000 values")
     return list(range(low, high + 1))

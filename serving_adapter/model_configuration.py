@@ -46,7 +46,7 @@ _PARAMETER = {
 
 
 def check(configuration: Mapping[str, object]) -> None:
-    """Raises ValueError, in one sentence, for an unknown knob, a value that is no integer or out of its limits."""
+    """Raises ValueError, in one sentence, for an unknown knob or a value no integer or out of limits."""
     for name, value in configuration.items():
         if name not in KNOBS:
             raise ValueError(f"unknown knob {name!r}; known: {', '.join(KNOBS)}")
@@ -60,7 +60,7 @@ def check(configuration: Mapping[str, object]) -> None:
 
 
 def parse(text: str | bytes) -> ModelConfig:
-    """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, for anything else."""
+    """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, otherwise."""
     try:
         config = json_format.Parse(text, ModelConfig())
     except json_format.ParseError as error:
@@ -74,7 +74,7 @@ def parse(text: str | bytes) -> ModelConfig:
 
 
 def knob_values(config: ModelConfig | str) -> dict[str, int]:
-    """The knobs that this configuration has, and their values, unchecked; ValueError where one is not a number."""
+    """The knobs that this configuration has, their values unchecked; ValueError where one is no number."""
     config = parse(config) if isinstance(config, str) else config
     values: dict[str, int] = {}
     if config.instance_group:
@@ -99,13 +99,23 @@ def edited(config: ModelConfig, configuration: Configuration) -> ModelConfig:
             group = copy.instance_group[0] if copy.instance_group else copy.instance_group.add()
             group.count = value
         elif name == "max_batch_size":
-            copy.max_batch_size = value
+            _set_max_batch_size(copy, value)
         elif name == "max_queue_delay_us":
             copy.dynamic_batching.max_queue_delay_microseconds = value
             copy.dynamic_batching.SetInParent()  # so that a delay of 0 keeps the batcher
         else:
             copy.parameters[_PARAMETER[name]].string_value = str(value)
     return copy
+
+
+def _set_max_batch_size(config: ModelConfig, value: int) -> None:
+    """Preferred sizes follow: Triton fills in the largest where none is set, and refuses larger ones."""
+    if config.HasField("dynamic_batching"):
+        preferred = config.dynamic_batching.preferred_batch_size
+        filled_in = list(preferred) == [config.max_batch_size]
+        fitting = [value] if filled_in else [size for size in preferred if size <= value]
+        config.dynamic_batching.preferred_batch_size[:] = fitting
+    config.max_batch_size = value
 
 
 def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
@@ -117,8 +127,8 @@ def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
     text = json_format.MessageToJson(override, preserving_proto_field_name=True, indent=None)
     if _bytes(json_format.Parse(text, ModelConfig())) != _bytes(override):
         raise ValueError(
-            f"the configuration of model {override.name!r} has fields that the installed tritonclient does not "
-            "know and would drop; install the tritonclient of the server's version"
+            f"the configuration of model {override.name!r} has fields that the installed tritonclient does "
+            "not know and would drop; install the tritonclient of the server's version"
         )
     return text
 

@@ -7,6 +7,7 @@ side maps it anew when it is told of a larger capacity.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ class Placed(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * NUMPY_OF_DATATYPE[self.datatype].itemsize
+        return math.prod(self.shape) * NUMPY_OF_DATATYPE[self.datatype].itemsize
 
 
 def place(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Placed], int]:

@@ -250,8 +250,8 @@ class ServedModel:
         """Puts the batch's inputs into the worker's arena, padded to one shape."""
         shapes = []
         for i, spec in enumerate(self.inputs.values()):
-            largest = np.max([request.inputs[i].shape[1:] for request in batch.requests], axis=0)
-            shapes.append((spec.name, spec.datatype, (batch.rows, *(int(n) for n in largest))))
+            largest = map(max, zip(*(request.inputs[i].shape[1:] for request in batch.requests), strict=True))
+            shapes.append((spec.name, spec.datatype, (batch.rows, *largest)))
         placed, needed_bytes = place(shapes)
         worker.inputs.ensure(needed_bytes)
         for i, (spec, tensor) in enumerate(zip(self.inputs.values(), placed, strict=True)):

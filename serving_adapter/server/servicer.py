@@ -6,6 +6,7 @@ Only translates: between protobuf messages and `ServedModel`, and between errors
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -285,7 +286,7 @@ def read_inputs(request: pb.ModelInferRequest, model: ServedModel) -> list[Input
         shape = tuple(tensor.shape)
         _check_shape(spec, tensor.datatype, shape)
         data = raw[i] if raw else _contents(spec, tensor)
-        expected_bytes = int(np.prod(shape, dtype=object)) * spec.dtype.itemsize
+        expected_bytes = math.prod(shape) * spec.dtype.itemsize
         if len(data) != expected_bytes:
             raise _invalid(
                 f"input {spec.name!r} of shape {list(shape)} and datatype {spec.datatype} needs "

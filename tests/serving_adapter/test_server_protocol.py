@@ -146,7 +146,9 @@ def test_a_request_that_does_not_fit_is_refused_with_one_sentence(stub, changes,
 
 
 def test_unknown_names_are_refused_and_the_known_listed(client):
-    with pytest.raises(InferenceServerException, match=r"NOT_FOUND.*unknown model 'wake'; this server has 'sleep'"):
+    with pytest.raises(
+        InferenceServerException, match=r"NOT_FOUND.*unknown model 'wake'; this server has 'sleep'"
+    ):
         client.get_model_config("wake")
     with pytest.raises(InferenceServerException, match="has version 1 only, not '7'"):
         client.get_model_config("sleep", model_version="7")

@@ -1,0 +1,52 @@
+"""Exhaustive sweep: every configuration in turn, then the best for ever; yields the whole landscape."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+from rrl.agent import Transition
+from rrl.space import ConfigurationSpace
+
+
+class ExhaustiveSweep:
+    """Visits each configuration `repeats` times, each round in an order of its own.
+
+    An interval without a cost, or with a gap, is repeated. Where another configuration was in force than the
+    next one of the order (the guard's), the next one is put off to the end.
+    """
+
+    def __init__(self, space: ConfigurationSpace, seed: int = 0, repeats: int = 1) -> None:
+        if repeats < 1:
+            raise ValueError(f"a sweep visits each configuration at least once, got repeats={repeats}")
+        self.space = space
+        rng = np.random.default_rng(seed)
+        self._to_visit = deque(int(c) for _ in range(repeats) for c in rng.permutation(len(space)))
+        self._totals = np.zeros(len(space))
+        self._counts = np.zeros(len(space), dtype=int)
+
+    @property
+    def done(self) -> bool:
+        return not self._to_visit
+
+    @property
+    def mean_costs(self) -> np.ndarray:
+        """(size,) mean cost of each configuration, NaN where it has none yet: the landscape."""
+        return np.where(self._counts > 0, self._totals / np.maximum(1, self._counts), math.nan)
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        number = int(np.nanargmin(self.mean_costs)) if self.done else self._to_visit[0]
+        return self.space.action(number)
+
+    def update(self, transition: Transition) -> None:
+        if transition.measurement.gap or not math.isfinite(transition.cost):
+            return
+        number = self.space.number_of_action(transition.action)
+        self._totals[number] += transition.cost
+        self._counts[number] += 1
+        if self._to_visit and number != self._to_visit[0]:
+            self._to_visit.rotate(-1)
+        if number in self._to_visit:
+            self._to_visit.remove(number)

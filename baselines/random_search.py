@@ -1,0 +1,26 @@
+"""Random search: a configuration drawn uniformly for every interval; what any learner must beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rrl.agent import Transition
+from rrl.space import ConfigurationSpace
+
+
+class RandomSearch:
+    """Draws the next configuration when a transition arrives, so that replaying a journal resumes exactly."""
+
+    def __init__(self, space: ConfigurationSpace, seed: int = 0) -> None:
+        self.space = space
+        self._rng = np.random.default_rng(seed)
+        self._next = self._drawn()
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self.space.action(self._next)
+
+    def update(self, transition: Transition) -> None:
+        self._next = self._drawn()
+
+    def _drawn(self) -> int:
+        return int(self._rng.integers(len(self.space)))

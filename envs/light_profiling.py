@@ -1,0 +1,292 @@
+"""`rrl-profile`: light profiling (SERF, section 4) of a live target into a machine file for the simulator.
+
+For each number of threads, N instances are kept busy with batches of B requests by N·B requests that are
+always outstanding; the target's own telemetry then tells the service time of a batch by (busy instances,
+batch size). The configuration found is put back, after Ctrl-C as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import grpc
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from envs.live import TargetLike, cores_of, default_space
+from envs.machine import Machine
+from envs.profiler import measure
+from rrl.space import ConfigurationSpace
+from serving_adapter.load.connection import open_channels, wait_for_model
+from serving_adapter.load.payloads import Payloads
+from serving_adapter.model_configuration import Limits, check
+from serving_adapter.options import fail, parse
+from serving_adapter.target import Target, TargetError
+
+FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
+FULL_BATCHES = 3  # of each instance, at least
+REQUEST_TIMEOUT_S = 120.0
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+Drive = Callable[[int, int], None]
+"""drive(requests, outstanding): sends so many requests, so many at a time, and waits for the answers."""
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Measures the service times of a live server and writes them as a machine file (.npz)."""
+
+    target: str
+    """HOST:PORT of the server's gRPC port. It should have no other load meanwhile."""
+    out: Path
+    """The machine file to write."""
+    model: str | None = None
+    """The model to profile; may be left out where the server has one."""
+    instances: str = "1:4"
+    """Numbers of busy instances to measure."""
+    batch_sizes: str = "1,2,4,8"
+    """Batch sizes to measure."""
+    intra: str | None = None
+    """Intra-op threads; default: powers of two up to the number of cores."""
+    inter: str | None = None
+    """Inter-op threads; default: as intra, or 1 where the model has no parallel branches."""
+    requests_per_point: int = 20
+    """Requests at least for each combination; more where the batches need them."""
+    size: int = 32
+    """Length of the inputs' variable dimensions."""
+    seed: int = 0
+    """Of the inputs' values."""
+    metrics_url: str | None = None
+    """The server's metrics page, where it does not advertise one."""
+    control_key: str | None = None
+    """The key that changing the configuration needs, if it does."""
+    tls_ca: Path | None = None
+    """PEM certificates to trust; makes the connection TLS."""
+
+    def __post_init__(self) -> None:
+        if self.requests_per_point < 1 or self.size < 1:
+            raise ValueError("--requests-per-point and --size must be at least 1")
+
+
+class Grid(NamedTuple):
+    """The values to measure, each ascending."""
+
+    inter_op_threads: tuple[int, ...]
+    intra_op_threads: tuple[int, ...]
+    instances: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+
+    def configurations(self, knobs: Mapping[str, Limits]) -> Iterator[tuple[tuple[int, int], dict[str, int]]]:
+        """((i, a), configuration) of every point; threads, the slowest to change, outermost."""
+        for (i, inter), (a, intra), instances, batch_size in product(
+            enumerate(self.inter_op_threads),
+            enumerate(self.intra_op_threads),
+            self.instances,
+            self.batch_sizes,
+        ):
+            every = {
+                "inter_op_threads": inter,
+                "intra_op_threads": intra,
+                "instances": instances,
+                "max_batch_size": batch_size,
+                "max_queue_delay_us": FILL_DELAY_US if batch_size > 1 else 0,
+            }
+            yield (i, a), {name: value for name, value in every.items() if name in knobs}
+
+
+def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int) -> Grid:
+    """The grid of the options on this target; ValueError for values that it cannot have."""
+    default = {knob.name: knob.values for knob in default_space(knobs, cores).knobs}
+    texts = {
+        "inter_op_threads": options.inter,
+        "intra_op_threads": options.intra,
+        "instances": options.instances,
+        "max_batch_size": options.batch_sizes,
+    }
+    axes = []
+    for name, text in texts.items():
+        values = default.get(name, (1,)) if text is None else _values(name, text)
+        if name not in knobs and values != (1,):
+            raise ValueError(f"the target has no knob {name}, so only {name}=1 can be profiled")
+        for value in values:
+            check({name: value})
+        axes.append(values)
+    return Grid(*axes)
+
+
+def light_profile(
+    target: TargetLike,
+    drive: Drive,
+    grid: Grid,
+    requests_per_point: int,
+    done_one: Callable[[], None] = lambda: None,
+) -> tuple[Machine, int]:
+    """The machine, and how many of its entries were measured; the target is left as it was found."""
+    found = target.configuration()
+    shape = tuple(map(len, grid))
+    count, total_s = np.zeros(shape, int), np.zeros(shape)
+    try:
+        for (i, a), configuration in grid.configurations(target.knobs()):
+            n, b = configuration.get("instances", 1), configuration.get("max_batch_size", 1)
+            target.apply(configuration)
+            drive(n * b, n * b)  # the first requests after a change are slow
+            before = target.read()
+            drive(max(requests_per_point, FULL_BATCHES * n * b), n * b)
+            for row in measure(before, target.read()).telemetry:
+                busy = row.busy_instances or n  # a stock Triton does not tell: the load keeps all busy
+                if busy in grid.instances and row.batch_size in grid.batch_sizes:
+                    cell = i, a, grid.instances.index(busy), grid.batch_sizes.index(row.batch_size)
+                    count[cell] += row.count
+                    total_s[cell] += row.total_s
+            done_one()
+    finally:
+        target.apply(found)
+    times_s = np.empty(shape)
+    for i, a in np.ndindex(shape[:2]):
+        times_s[i, a] = fill(count[i, a], total_s[i, a], grid.instances, grid.batch_sizes)
+    inter, intra, instances, batch_sizes = map(np.asarray, grid)
+    return Machine(inter, intra, instances, batch_sizes, times_s), int(np.count_nonzero(count))
+
+
+def fill(
+    count: np.ndarray, total_s: np.ndarray, instances: tuple[int, ...], batch_sizes: tuple[int, ...]
+) -> np.ndarray:
+    """(N, B) mean service times, those not observed filled in.
+
+    Along batch sizes first, then along instances: ln(time) linear in ln(value), beyond the ends with the
+    slope at the end; no entry filled in is lower than one with fewer instances or smaller batches.
+    """
+    observed = count > 0
+    if not observed.any():
+        raise TargetError("the target told of no batch, so there is nothing to profile; give its metrics URL")
+    log_time = np.full(count.shape, np.nan)
+    log_time[observed] = np.log(total_s[observed] / count[observed])
+    for row in log_time:
+        _fill_line(row, np.log(batch_sizes))
+    for column in log_time.T:
+        _fill_line(column, np.log(instances))
+    for axis in (0, 1):
+        log_time = np.where(observed, log_time, np.maximum.accumulate(log_time, axis=axis))
+    return np.exp(log_time)
+
+
+def _fill_line(log_time: np.ndarray, position: np.ndarray) -> None:
+    """In place; a line without any value stays as it is."""
+    known = np.flatnonzero(~np.isnan(log_time))
+    if len(known) == 0:
+        return
+    x, y = position[known], log_time[known]
+    log_time[:] = np.interp(position, x, y)
+    if len(known) > 1:
+        for end, near, beyond in ((0, 1, position < x[0]), (-1, -2, position > x[-1])):
+            slope = max(0.0, (y[end] - y[near]) / (x[end] - x[near]))
+            log_time[beyond] = y[end] + slope * (position[beyond] - x[end])
+
+
+def _values(name: str, text: str) -> tuple[int, ...]:
+    return ConfigurationSpace.parse(f"{name}={text}").knobs[0].values
+
+
+class ClosedLoop:
+    """Sends requests to the model, a fixed number outstanding at a time."""
+
+    def __init__(self, options: ProfileOptions, model: str) -> None:
+        self._options = options
+        self._model = model
+        self._runner = asyncio.Runner()
+        self._rng = np.random.default_rng(options.seed)
+
+    def drive(self, requests: int, outstanding: int) -> None:
+        try:
+            self._runner.run(self._drive(requests, outstanding))
+        except grpc.aio.AioRpcError as error:
+            raise TargetError(f"a request of the profile failed: {error.details()}") from None
+
+    def close(self) -> None:
+        self._runner.close()
+
+    async def _drive(self, requests: int, outstanding: int) -> None:
+        (channel,) = open_channels(self._options.target, 1, self._options.tls_ca)
+        async with channel:
+            model = await wait_for_model(channel, self._options.target, self._model, REQUEST_TIMEOUT_S)
+            payload = Payloads(model, self._rng).of_size(self._options.size)
+            infer = channel.unary_unary(_INFER)
+            left = iter(range(requests))
+
+            async def send_while_any_left() -> None:
+                for _ in left:
+                    await infer(payload, timeout=REQUEST_TIMEOUT_S)
+
+            await asyncio.gather(*(send_while_any_left() for _ in range(outstanding)))
+
+
+def _interrupted(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def profile(options: ProfileOptions, target: Target) -> None:
+    cores = cores_of(target, target.configuration())
+    grid = make_grid(options, target.knobs(), cores)
+    points = len(list(grid.configurations(target.knobs())))
+    columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    load = ClosedLoop(options, target.model)
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("points", total=points)
+            machine, measured = light_profile(
+                target, load.drive, grid, options.requests_per_point, lambda: progress.advance(task)
+            )
+    finally:
+        load.close()
+    machine.save(options.out)
+    print(f"wrote {options.out}: {measured} of {machine.service_time_s.size} service times measured")
+
+
+def main() -> None:
+    options = parse(ProfileOptions)
+    signal.signal(signal.SIGTERM, _interrupted)
+    target = _connected(options)
+    try:
+        profile(options, target)
+    except ValueError as error:
+        fail(str(error))
+    except (TargetError, OSError) as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("interrupted; the target is as it was found", file=sys.stderr)
+        raise SystemExit(130) from None
+    finally:
+        target.close()
+
+
+def _connected(options: ProfileOptions) -> Target:
+    if not options.out.parent.is_dir():
+        fail(f"there is no folder {str(options.out.parent)!r} to write {options.out.name!r} into: make it")
+    try:
+        target = Target(
+            options.target,
+            options.model,
+            options.metrics_url,
+            options.control_key,
+            None if options.tls_ca is None else str(options.tls_ca),
+        )
+        target.connect()
+    except TargetError as error:
+        fail(str(error))
+    for note in target.notes:
+        print(note, file=sys.stderr)
+    return target
+
+
+if __name__ == "__main__":
+    main()

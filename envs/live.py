@@ -1,0 +1,243 @@
+"""`rrl/LiveServing-v0`: a running inference server under whatever load it has, one interval a step."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from envs.profiler import measure
+from envs.serving import ServingEnv
+from rrl.measurement import Measurement, Progress
+from rrl.objective import MeanLatency, Objective
+from rrl.space import Configuration, ConfigurationSpace
+from serving_adapter.model_configuration import KNOBS, Limits, check
+from serving_adapter.reading import Reading
+from serving_adapter.target import Target, TargetError, TargetLost
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 10.0
+
+
+class TargetLike(Protocol):
+    """What the environment needs of a target; `serving_adapter.target.Target` is one."""
+
+    @property
+    def is_local(self) -> bool: ...
+    def connect(self, control: bool = True) -> None: ...
+    def knobs(self) -> Mapping[str, Limits]: ...
+    def configuration(self) -> dict[str, int]: ...
+    def apply(self, configuration: Configuration) -> None: ...
+    def read(self) -> Reading: ...
+    def glance(self) -> Reading: ...
+    def close(self) -> None: ...
+
+
+class LiveServing(ServingEnv):
+    """
+    ## Description
+
+    The server is a live target; the requests are its users'. A step puts a configuration in force, lets it
+    settle (at least `settle_s`, and until the requests queued under the configuration before have been
+    answered, at most one more interval), and measures the rest of the interval. Time is the wall's.
+
+    The target may restart or vanish within an interval: the environment waits, connects again, puts the
+    configuration in force again, and returns a measurement whose `gap` says so; nothing may be learned from
+    it. After `reconnect_s` without the target it raises `TargetLost`. A configuration that the server refuses
+    raises `TargetError`. Without traffic the measurement has no arrivals and the mean latency is NaN.
+
+    ## Action Space, Observation Space, Rewards, Episode End
+
+    As in `ServingEnv`. The episode never ends.
+
+    ## Starting State
+
+    The configuration found on the target, or the grid's nearest to it. The environment does not put back what
+    it found when it closes (`found` holds it): the guard's owner decides what stays in force.
+
+    ## Arguments
+
+    | Parameter     | Type                      | Default       | Description                              |
+    |---------------|---------------------------|---------------|------------------------------------------|
+    | `target`      | `Target` or `"HOST:PORT"` |               | connected already, or an address         |
+    | `space`       | `ConfigurationSpace`, str | default_space | the grid, e.g. `"instances=1:4"`         |
+    | `objective`   | `Objective`               | MeanLatency   | what to minimise                         |
+    | `interval_s`  | float                     | 5.0           | from one decision to the next            |
+    | `settle_s`    | float                     | 1.0           | its first part, which is not measured    |
+    | `poll_s`      | float                     | 0.5           | how often a running interval is seen     |
+    | `reconnect_s` | float                     | 120.0         | how long to wait for a lost target       |
+    | `advise`      | bool                      | False         | measures what is in force, no change     |
+
+    `clock` and `sleep` replace the monotonic clock in tests.
+
+    ## Version History
+
+    * v0: initial version
+    """
+
+    def __init__(
+        self,
+        target: TargetLike | str,
+        space: ConfigurationSpace | str | None = None,
+        objective: Objective | None = None,
+        interval_s: float = 5.0,
+        settle_s: float = 1.0,
+        poll_s: float = 0.5,
+        reconnect_s: float = 120.0,
+        advise: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not 0 <= settle_s < interval_s or poll_s <= 0:
+            raise ValueError(
+                "an interval needs 0 <= settle_s < interval_s and poll_s > 0, got "
+                f"settle_s={settle_s:g}, interval_s={interval_s:g}, poll_s={poll_s:g}"
+            )
+        if isinstance(target, str):
+            target = Target(target)
+            target.connect(control=not advise)
+        self.target: TargetLike = target
+        self.found = target.configuration()
+        if space is None:
+            space = default_space(self.found, cores_of(target, self.found))
+        elif isinstance(space, str):
+            space = ConfigurationSpace.parse(space)
+        _check_space(space, target.knobs())
+        chosen: Objective = objective or MeanLatency()
+        _check_objective(chosen, target.read())
+        super().__init__(space, chosen, space.nearest({name: self.found[name] for name in space.names}))
+        self.interval_s, self.settle_s, self.poll_s, self.reconnect_s = (
+            interval_s,
+            settle_s,
+            poll_s,
+            reconnect_s,
+        )
+        self.advise = advise
+        self._clock, self._sleep = clock, sleep
+
+    def close(self) -> None:
+        self.target.close()
+
+    def _start(self, number: int) -> None:
+        """Nothing to prepare: every interval puts its configuration in force."""
+
+    def _interval(self, number: int) -> Measurement:
+        configuration = self.space.configuration(number)
+        began_s = self._clock()
+        try:
+            if not self.advise:
+                self.target.apply(configuration)
+            return self._measured_interval(configuration)
+        except TargetLost as lost:
+            self._reconnect(configuration, lost)
+            return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=str(lost))
+
+    def _measured_interval(self, configuration: Configuration) -> Measurement:
+        in_force = self.target.read()
+        settled_s = in_force.at_s + self.settle_s
+        aborted, before = self._settle(in_force, settled_s)
+        if aborted:
+            return replace(measure(in_force, self.target.read()), aborted=aborted)
+        aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
+        after = self.target.read()
+        measurement = replace(measure(before, after), aborted=aborted)
+        gap = measure(in_force, after).gap  # a restart while it settled counts as well
+        if not gap and not self.advise and not configuration.items() <= self.target.configuration().items():
+            gap = "another client changed the configuration within the interval"
+        return replace(measurement, gap=gap)
+
+    def _settle(self, in_force: Reading, settled_s: float) -> tuple[str, Reading]:
+        """Why the interval ended while it settled, or "" and the reading from which it is measured."""
+        aborted = self._watch(in_force, settled_s)
+        last_s = settled_s + self.interval_s
+        before = self.target.read()
+        while not aborted and _answered(in_force, before) < in_force.backlog and before.at_s < last_s:
+            aborted = self._watch(in_force, before.at_s + self.poll_s)
+            before = self.target.read()
+        return aborted, before
+
+    def _watch(self, in_force: Reading, until_s: float) -> str:
+        """Waits until a moment, showing the progress to `interrupt`; returns its reason to end, if any."""
+        while (left_s := until_s - self._clock()) > 0:
+            self._sleep(min(self.poll_s, left_s))
+            if self.interrupt is None or self._clock() >= until_s:
+                continue
+            now = self.target.glance()
+            reason = self.interrupt(
+                Progress(
+                    elapsed_s=now.at_s - in_force.at_s,
+                    arrivals=max(0, now.arrivals - in_force.arrivals),  # a restart makes it fall
+                    completions=max(0, now.success - in_force.success),
+                    backlog=now.backlog,
+                    backlog_growth=now.backlog - in_force.backlog,
+                )
+            )
+            if reason:
+                return reason
+        return ""
+
+    def _reconnect(self, configuration: Configuration, lost: TargetLost) -> None:
+        """Waits for the target, ever longer between attempts, and puts the configuration in force again."""
+        end_s = self._clock() + self.reconnect_s
+        wait_s = FIRST_RETRY_S
+        reason = str(lost)
+        while (left_s := end_s - self._clock()) > 0:
+            self._sleep(min(wait_s, left_s))
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+            try:
+                self.target.connect(control=not self.advise)
+                if not self.advise:
+                    self.target.apply(configuration)
+                return
+            except TargetError as error:
+                reason = str(error)
+        raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
+
+
+def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
+    """The grid to search where none is given: these knobs, on a machine of so many cores."""
+    powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
+    values: dict[str, Iterable[int]] = {
+        "instances": range(1, min(4, 2 * cores) + 1),
+        "intra_op_threads": powers_of_two,
+        "inter_op_threads": powers_of_two,
+        "max_batch_size": (1, 2, 4, 8, 16),
+        "max_queue_delay_us": (0, 1000, 2000, 5000),
+    }
+    names = set(knob_names)
+    return ConfigurationSpace.of(**{name: list(v) for name, v in values.items() if name in names})
+
+
+def cores_of(target: TargetLike, found: Configuration) -> int:
+    """The cores of the target's machine; of another machine, the threads in force, whose default they are."""
+    if target.is_local:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return found.get("intra_op_threads", 4)
+
+
+def _check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits]) -> None:
+    unknown = [name for name in space.names if name not in knobs]
+    if unknown:
+        has = ", ".join(knobs) or "none"
+        known = "" if set(unknown) <= set(KNOBS) else f" (known knobs: {', '.join(KNOBS)})"
+        raise ValueError(f"the target has no knob {', '.join(unknown)}; it has {has}{known}")
+    for knob in space.knobs:
+        for value in (knob.values[0], knob.values[-1]):
+            check({knob.name: value})
+
+
+def _check_objective(objective: Objective, reading: Reading) -> None:
+    if objective.slo_p95_ms is not None and reading.latency is None:
+        raise ValueError(
+            "the target tells no latency percentiles, so a p95 limit cannot be watched; "
+            "give the metrics URL of an rrl-serve, or tune the mean latency without a limit"
+        )
+
+
+def _answered(before: Reading, now: Reading) -> int:
+    """Requests that left the server; after a restart none are left to wait for."""
+    answered = now.success + now.failure - before.success - before.failure
+    return answered if answered >= 0 else before.backlog

@@ -1,0 +1,124 @@
+"""The profiler: turns two readings of a target into the measurement of what lay between them.
+
+| symbol | here | meaning |
+|---|---|---|
+| Δx | difference | the counter in the second reading minus the first |
+| arrivals | Δsuccess + Δfailure + Δbacklog | what came: completions hide a backlog |
+| q | `_percentile` | a percentile, interpolated inside its histogram bucket on a logarithmic scale |
+"""
+
+from __future__ import annotations
+
+import math
+
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from serving_adapter.reading import BatchTotals, Histogram, Reading
+
+_COUNTERS = (
+    "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",
+)  # fmt: skip
+_NO_BATCHES = BatchTotals(0, 0.0)
+_ROUNDING = 1e-6  # sums of seconds may round; counters that fall by more started again
+
+
+def measure(before: Reading, after: Reading) -> Measurement:
+    """What happened between two readings of one model.
+
+    After a restart of the server, the counters since the restart are what there is, and `gap` says why
+    nothing may be learned from them.
+    """
+    gap = _restart(before, after)
+    if gap:
+        before = _zero(before)
+    completions = after.success - before.success
+    executions = after.execution_count - before.execution_count
+    inferences = after.inference_count - before.inference_count
+    return Measurement(
+        duration_s=after.at_s - before.at_s,
+        arrivals=max(0, after.arrivals - before.arrivals),
+        completions=completions,
+        failures=after.failure - before.failure,
+        latency=_summary(before.latency, after.latency, after.request_s - before.request_s, completions),
+        queue=_summary(before.queue, after.queue, after.queue_s - before.queue_s, completions),
+        service=_summary(before.service, after.service, after.service_s - before.service_s, completions),
+        mean_batch_size=inferences / executions if executions else math.nan,
+        backlog=after.backlog,
+        backlog_growth=after.backlog - before.backlog,
+        cpu_utilisation=_cpu_utilisation(before, after),
+        gpu_utilisation=math.nan if after.gpu_utilisation is None else after.gpu_utilisation,
+        telemetry=_telemetry(before, after),
+        gap=gap,
+    )
+
+
+def _restart(before: Reading, after: Reading) -> str:
+    starts = (before.start_time_s, after.start_time_s)
+    if None not in starts and starts[0] != starts[1]:
+        return "the server restarted within the interval"
+    for name in _COUNTERS:
+        if getattr(after, name) < getattr(before, name) - _ROUNDING:
+            return f"the server's counters started again within the interval ({name} fell)"
+    return ""
+
+
+def _zero(reading: Reading) -> Reading:
+    """The reading of a server just started, taken when this one was."""
+    return Reading(
+        reading.at_s, 0, 0, 0, 0, 0.0, 0.0, 0.0,
+        cpu_busy_s=reading.cpu_busy_s, cpu_available_s=reading.cpu_available_s,
+    )  # fmt: skip
+
+
+def _summary(
+    before: Histogram | None, after: Histogram | None, total_s: float, completions: int
+) -> LatencySummary:
+    """From the histograms where the server has them, else the mean alone."""
+    if after is None:
+        return LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
+    if before is None or before.bounds_s != after.bounds_s:
+        before = Histogram(after.bounds_s, (0,) * len(after.bounds_s), 0.0)
+    counts = [b - a for a, b in zip(before.cumulative, after.cumulative, strict=True)]
+    if counts[-1] <= 0:
+        return LatencySummary()
+    return LatencySummary(
+        1e3 * (after.sum_s - before.sum_s) / counts[-1],
+        *(1e3 * _percentile(after.bounds_s, counts, q) for q in (0.50, 0.95, 0.99)),
+    )
+
+
+def _percentile(bounds_s: tuple[float, ...], cumulative: list[int], q: float) -> float:
+    """Log-linear inside a bucket, linear in the first (it begins at 0); the last has no upper bound."""
+    rank = q * cumulative[-1]
+    bucket = next(i for i, count in enumerate(cumulative) if count >= rank and count > 0)
+    below = cumulative[bucket - 1] if bucket else 0
+    high_s = bounds_s[bucket]
+    low_s = bounds_s[bucket - 1] if bucket else 0.0
+    if math.isinf(high_s):
+        return low_s
+    share = (rank - below) / (cumulative[bucket] - below)
+    return low_s * (high_s / low_s) ** share if low_s > 0 else high_s * share
+
+
+def _cpu_utilisation(before: Reading, after: Reading) -> float:
+    ends = (before.cpu_busy_s, after.cpu_busy_s, before.cpu_available_s, after.cpu_available_s)
+    if any(end is None for end in ends):
+        return math.nan
+    busy_before_s, busy_after_s, available_before_s, available_after_s = (float(end or 0.0) for end in ends)
+    busy_s, available_s = busy_after_s - busy_before_s, available_after_s - available_before_s
+    # A worker that ended may take its CPU time out of the sum: that interval's use is unknown.
+    return min(1.0, busy_s / available_s) if busy_s >= 0 and available_s > 0 else math.nan
+
+
+def _telemetry(before: Reading, after: Reading) -> tuple[ServiceTimes, ...]:
+    rows = []
+    for (busy_instances, batch_size), now in sorted(after.telemetry.items()):
+        then = before.telemetry.get((busy_instances, batch_size), _NO_BATCHES)
+        if now.batches < then.batches:  # this table alone started again (a stock Triton's, at a reload)
+            then = _NO_BATCHES
+        if now.batches > then.batches:
+            rows.append(
+                ServiceTimes(
+                    busy_instances, batch_size, now.batches - then.batches, now.total_s - then.total_s
+                )
+            )
+    return tuple(rows)

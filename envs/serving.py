@@ -1,0 +1,142 @@
+"""What the simulated and the live environment share: one step is one interval under one configuration."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rrl.agent import OBSERVATION_FIELDS, OBSERVATION_LIMIT, observe
+from rrl.measurement import Measurement, Progress
+from rrl.objective import Objective
+from rrl.space import ConfigurationSpace
+
+
+class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
+    """
+    ## Description
+
+    An inference server answers requests that arrive on their own account. Once an interval the agent chooses
+    a configuration (instances, threads, batching) for the server, and sees what the interval was like.
+    The goal is to keep the objective's cost, by default the mean latency, as low as the load allows.
+    This is the base of the environments; `SimulatedServing` and `LiveServing` say where the server is.
+
+    ## Action Space
+
+    The action is an `ndarray` with shape `(knobs,)`, `MultiDiscrete(space.shape)`: the index of each knob's
+    value in `space`, a `ConfigurationSpace`. A space holds any of these knobs:
+
+    | Knob                 | Values  | Unit     | Meaning                                               |
+    |----------------------|---------|----------|-------------------------------------------------------|
+    | `instances`          | >= 1    | batches  | how many batches may be in service at once            |
+    | `intra_op_threads`   | >= 1    | threads  | threads inside one operator                           |
+    | `inter_op_threads`   | >= 1    | threads  | operators of one batch that may run at once           |
+    | `max_batch_size`     | >= 1    | requests | a batch is dispatched as soon as it is this large ... |
+    | `max_queue_delay_us` | >= 0    | µs       | ... or its oldest request has waited this long        |
+
+    ## Observation Space
+
+    The observation is a `float32` `ndarray` with shape `(8 + knobs,)` that describes the interval just ended.
+    What was not observed is 0. In brackets: where a value lies in practice; all are clipped to [0, 1e7].
+
+    | Num | Observation                                    | Min | Max       | Unit       |
+    |-----|------------------------------------------------|-----|-----------|------------|
+    | 0   | arrival rate                                   | 0   | 1e7       | requests/s |
+    | 1   | mean latency (arrival to answer)               | 0   | 1e7       | ms         |
+    | 2   | 95th percentile of the latency                 | 0   | 1e7       | ms         |
+    | 3   | mean time in the queue                         | 0   | 1e7       | ms         |
+    | 4   | mean time in service                           | 0   | 1e7       | ms         |
+    | 5   | mean batch size                                | 0   | 1e7       | requests   |
+    | 6   | backlog: requests in the server at the end     | 0   | 1e7       | requests   |
+    | 7   | CPU utilisation of the machine                 | 0   | 1e7 (1)   | fraction   |
+    | 8.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
+
+    `info` tells more: `measurement` (the whole `Measurement`), `number` and `configuration` (what is in
+    force), `cost` (what the reward negates).
+
+    ## Rewards
+
+    Minus the objective's cost for the interval. Where that is not a number (nothing was completed, so that
+    there is no latency) the reward is 0, and nothing should be learned from the interval.
+
+    ## Starting State
+
+    `reset` puts the starting configuration, or `options={"configuration": {...}}`, in force and runs one
+    interval under it: that is the first observation.
+
+    ## Episode End
+
+    An episode never terminates. It is truncated only where the workload is fixed and has run out.
+
+    ## Arguments
+
+    | Parameter   | Type                 | Description                                             |
+    |-------------|----------------------|---------------------------------------------------------|
+    | `space`     | `ConfigurationSpace` | the grid the agent chooses from                         |
+    | `objective` | `Objective`          | what to minimise                                        |
+    | `start`     | int                  | number, in `space`, of the configuration to start from  |
+
+    The attribute `interrupt` may be set to a function that is shown the `Progress` of a running interval;
+    when it answers with a text, the interval ends early and the text becomes `measurement.aborted`.
+
+    ## Version History
+
+    * v0: initial version
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (gymnasium's own attribute)
+
+    def __init__(self, space: ConfigurationSpace, objective: Objective, start: int = 0) -> None:
+        if not 0 <= start < len(space):
+            raise ValueError(
+                f"the start must be a configuration's number, 0 to {len(space) - 1}, got {start}"
+            )
+        self.space = space
+        self.objective = objective
+        self.start = start
+        self.interrupt: Callable[[Progress], str] | None = None
+        self.action_space = spaces.MultiDiscrete(list(space.shape))
+        size = len(OBSERVATION_FIELDS) + len(space.knobs)
+        self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
+        self._reset_once = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        configuration = (options or {}).get("configuration")
+        number = self.start if configuration is None else self.space.number(configuration)
+        self._start(number)
+        self._reset_once = True
+        observation, _, info = self._measured(number)
+        return observation, info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if not self._reset_once:
+            raise gym.error.ResetNeeded("call reset() before step(): no configuration is in force yet")
+        observation, reward, info = self._measured(self.space.number_of_action(action))
+        return observation, reward, False, self._workload_ended(), info
+
+    def _measured(self, number: int) -> tuple[np.ndarray, float, dict[str, Any]]:
+        measurement = self._interval(number)
+        configuration = self.space.configuration(number)
+        cost = self.objective.cost(measurement, configuration)
+        info = {"measurement": measurement, "number": number, "configuration": configuration, "cost": cost}
+        return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
+
+    @abstractmethod
+    def _start(self, number: int) -> None:
+        """Begins an episode with configuration `number` in force. Called by `reset` only."""
+
+    @abstractmethod
+    def _interval(self, number: int) -> Measurement:
+        """Puts configuration `number` in force (if it is not), lets it settle, and measures one interval."""
+
+    def _workload_ended(self) -> bool:
+        """True once a fixed workload has run out."""
+        return False

@@ -1,0 +1,306 @@
+"""The guard between any agent and a live target. Pure logic: it is told what happened and answers.
+
+It aborts an interval whose queue is plainly running away, returns to the best configuration known when an
+interval went badly, keeps the agent off configurations that were aborted lately, and knows what to leave
+in force at the end. `cost_of_exploration` counts what all this cost the users.
+
+| symbol | here | meaning |
+|---|---|---|
+| A, D | `arrivals`, `completions` | requests in and out since the configuration came into force |
+| G = A - D | `backlog_growth` | requests that piled up meanwhile |
+| z | `runaway_sigmas` | a server that keeps up has drift E[G] <= 0 and Var[G] <= A + D |
+| ĉ(1 + ν/√n) | `pessimistic_mean` | mean cost of n intervals, plus the noise ν of one |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rrl.journal import Decision, Record, has_traffic
+from rrl.measurement import Measurement, Progress
+from rrl.objective import slo_violated
+from rrl.reference_table import NOISE, best_known, costs_by_configuration, pessimistic_mean
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    slo_p95_ms: float | None = None  # the objective's limit: breaking it rolls back
+    latency_factor: float = 3.0  # x the mean latency at the start (or of the best, if higher): rolls back
+    runaway_sigmas: float = 4.0  # z: the queue grew beyond noise (one false alarm in 30,000 looks)
+    runaway_wait_ms: tuple[float, float] = (250.0, 2000.0)  # ... and by a wait of at least, at most this
+    watch_s: float = 1.0  # what must be seen before an interval is aborted: seconds
+    watch_arrivals: int = 20  # ... and arrivals
+    cooldown: int = 20  # intervals for which an aborted configuration is refused
+    same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
+    noise: float = NOISE  # ν: relative standard deviation of one interval's cost
+    drain_intervals: int = 3  # at most this many intervals in a row wait for a backlog to drain
+
+
+class Verdict(NamedTuple):
+    """What the guard says of a finished interval."""
+
+    rollback: bool  # run the next interval in the best configuration known
+    learn: bool  # the interval tells what its configuration costs
+    reason: str  # empty when all is well
+
+
+class Admission(NamedTuple):
+    """The configuration to run, and why it is not the one proposed (if it is not)."""
+
+    number: int
+    decision: Decision
+    reason: str
+
+
+class Seen(NamedTuple):
+    """One interval as the guard remembers it."""
+
+    number: int
+    rate_per_s: float
+    cost: float
+    latency_ms: float
+
+
+@dataclass
+class Guard:
+    """Told of every interval, in order; `start` is the number of the configuration found on the target."""
+
+    start: int
+    settings: GuardSettings = GuardSettings()
+    _seen: list[Seen] = field(default_factory=list)
+    _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
+    _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
+    _gaps: dict[int, int] = field(default_factory=dict)  # how often the target was lost under it
+    _intervals: int = 0
+    _rate_per_s: float = 0.0
+    _rollback: str = ""  # why the next interval is the guard's
+    _recovering: int = 0  # intervals since such a rollback began to drain the queue
+    _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
+    _in_force: int = -1  # none yet
+
+    @property
+    def start_latency_ms(self) -> float:
+        """Mean latency of the baseline intervals; NaN before the first."""
+        completions = sum(n for n, _ in self._baseline)
+        return sum(n * ms for n, ms in self._baseline) / completions if completions else math.nan
+
+    @property
+    def best(self) -> int:
+        """The best configuration known at the present load, or at the nearest load known."""
+        near = self._near_present_load()
+        cooling = {seen.number for seen in near if seen.number != self.start and self._cooling(seen.number)}
+        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in cooling)
+        return best_known(costs, self.settings.noise) if costs else self.start
+
+    @property
+    def takes_over(self) -> bool:
+        """True if the next interval is the guard's: the agent need not be asked."""
+        return bool(self._rollback)
+
+    def watch(self, progress: Progress) -> str:
+        """While an interval runs: why to abort it, or nothing. Never aborts what it would return to."""
+        s = self.settings
+        if self._in_force in self._safe:
+            return ""
+        if progress.elapsed_s < s.watch_s or progress.arrivals < s.watch_arrivals:
+            return ""
+        growth = progress.backlog_growth
+        noise = s.runaway_sigmas * math.sqrt(progress.arrivals + progress.completions)
+        wait_ms = 1e3 * growth * progress.elapsed_s / max(progress.completions, 1)
+        if growth <= noise or wait_ms <= self._runaway_wait_ms():
+            return ""
+        return (
+            f"the queue is running away: {growth} more requests waiting after {progress.elapsed_s:.1f} s "
+            f"(a wait of {wait_ms:.0f} ms)"
+        )
+
+    def judge(self, number: int, cost: float, measurement: Measurement, baseline: bool = False) -> Verdict:
+        """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
+        self._intervals += 1
+        if measurement.gap:
+            self._gaps[number] = self._gaps.get(number, 0) + 1
+            if self._gaps[number] > 1:  # once is chance; twice, and it may be what brings the target down
+                self._abort(number, 0.0)
+            return self._verdict(True, False, measurement.gap)
+        if not has_traffic(measurement):
+            return self._verdict(True, False, "no requests arrive")
+        self._rate_per_s = measurement.arrival_rate_per_s
+        if self._drains(measurement):
+            waiting = self._wait_ms(measurement) > self._runaway_wait_ms()
+            again = waiting and self._recovering < self.settings.drain_intervals
+            return self._verdict(again, False, "draining the queue that the interval before left")
+        if not math.isfinite(cost):
+            return self._verdict(False, False, "nothing was completed")
+        if baseline:
+            self._baseline.append((measurement.completions, measurement.latency.mean_ms))
+        latency_ms = _latency_ms(measurement)
+        self._seen.append(Seen(number, measurement.arrival_rate_per_s, cost, latency_ms))
+        if measurement.aborted:
+            self._abort(number, measurement.arrival_rate_per_s)
+        reason = self._fault(latency_ms, measurement)
+        return self._verdict(bool(reason) and number not in (self.start, self.best), True, reason)
+
+    def admit(self, proposal: int | None) -> Admission:
+        """Before every interval: the agent's proposal, or the best known where the guard takes over.
+
+        There need be no proposal when the guard `takes_over`.
+        """
+        best = self.best
+        if self._rollback:
+            reason, self._rollback = self._rollback, ""
+            self._recovering += 1
+            return self._enter(best, "rollback", reason)
+        self._recovering = 0
+        if proposal is None:
+            raise ValueError("the guard does not take over: it needs the agent's proposal")
+        if proposal != best and self._cooling(proposal):
+            return self._enter(best, "refused", "it was aborted lately at this or a lower load")
+        return self._enter(proposal, "agent", "")
+
+    def enter(self, number: int) -> None:
+        """A configuration comes into force that is nobody's choice: a baseline or validation interval."""
+        self._rollback, self._recovering = "", 0
+        self._enter(number, "schedule", "")
+
+    def replay(self, record: Record) -> None:
+        """Takes in an interval of an earlier run of the same journal."""
+        if record.decision == "schedule":
+            self.enter(record.number)
+        else:
+            self.admit(record.number)
+        self.judge(record.number, record.cost, record.measurement, record.kind == "baseline")
+
+    def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
+        """What to leave in force: the best known if shown to cost less than the start, else the start.
+
+        `validation` holds the costs of both, measured in turns. Without it (the run was stopped) the best
+        known must be better even with its noise held against it.
+        """
+        if validation:
+            means = {number: _mean(costs) for number, costs in validation.items()}
+            winner = min(means, key=lambda number: means[number])
+            return winner if means[winner] < means.get(self.start, -math.inf) else self.start
+        best = self.best
+        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        if self.start not in costs:  # at this load the start was never measured: compare over all loads
+            costs = costs_by_configuration((s.number, s.cost) for s in self._seen)
+        if best not in costs or self.start not in costs:
+            return self.start
+        better = pessimistic_mean(costs[best], self.settings.noise) < _mean(costs[self.start])
+        return best if better else self.start
+
+    def _enter(self, number: int, decision: Decision, reason: str) -> Admission:
+        self._in_force = number
+        self._safe = (self.start, self.best)
+        return Admission(number, decision, reason)
+
+    def _verdict(self, rollback: bool, learn: bool, reason: str) -> Verdict:
+        self._rollback = reason if rollback else ""
+        return Verdict(rollback, learn, reason)
+
+    def _abort(self, number: int, rate_per_s: float) -> None:
+        if number != self.start:
+            self._aborted[number] = (self._intervals, rate_per_s)
+
+    def _cooling(self, number: int) -> bool:
+        """True if it was aborted lately at the present load or a lower one."""
+        if number not in self._aborted:
+            return False
+        when, rate_per_s = self._aborted[number]
+        lately = self._intervals - when <= self.settings.cooldown
+        return lately and rate_per_s <= self._rate_per_s * self.settings.same_load
+
+    def _near_present_load(self) -> list[Seen]:
+        """Intervals at the present load; if there are none, those at the nearest load that was seen."""
+        if not self._seen:
+            return []
+        nearest = min(self._seen, key=lambda seen: _ratio(seen.rate_per_s, self._rate_per_s))
+        if _ratio(nearest.rate_per_s, self._rate_per_s) <= self.settings.same_load:
+            centre = self._rate_per_s
+        else:
+            centre = nearest.rate_per_s
+        return [s for s in self._seen if _ratio(s.rate_per_s, centre) <= self.settings.same_load]
+
+    def _runaway_wait_ms(self) -> float:
+        """The wait that a queue may grow by: the limit, or some times the latency at the start."""
+        if self.settings.slo_p95_ms is not None:
+            return self.settings.slo_p95_ms
+        low, high = self.settings.runaway_wait_ms
+        start_ms = self.start_latency_ms
+        return low if math.isnan(start_ms) else min(max(self.settings.latency_factor * start_ms, low), high)
+
+    def _drains(self, measurement: Measurement) -> bool:
+        """True after a rollback, while the queue left behind by the interval before goes down."""
+        if not self._recovering:
+            return False
+        shrinkage = -measurement.backlog_growth
+        return shrinkage >= 5 and shrinkage > math.sqrt(measurement.arrivals + measurement.completions)
+
+    def _wait_ms(self, measurement: Measurement) -> float:
+        return 1e3 * measurement.backlog / max(measurement.completion_rate_per_s, 1e-3)
+
+    def _fault(self, latency_ms: float, measurement: Measurement) -> str:
+        """What was wrong with the interval, in words."""
+        if measurement.aborted:
+            return measurement.aborted
+        limit_ms = self.settings.slo_p95_ms
+        if slo_violated(measurement, limit_ms):
+            return f"p95 of {measurement.latency.p95_ms:.0f} ms broke the limit of {limit_ms:g} ms"
+        best = self.best
+        best_ms = _mean([s.latency_ms for s in self._near_present_load() if s.number == best])
+        reference_ms = max(_or_zero(self.start_latency_ms), _or_zero(best_ms))
+        if reference_ms and latency_ms > self.settings.latency_factor * reference_ms:
+            return f"mean latency of {latency_ms:.0f} ms, {latency_ms / reference_ms:.1f}x that at the start"
+        return ""
+
+
+class CostOfExploration(NamedTuple):
+    """What tuning cost the users, against leaving the target as it was found."""
+
+    extra_request_s: float  # latency above the start's mean, summed over requests
+    worse_share: float  # of the tuning intervals whose mean latency was above the start's
+    intervals: int
+    aborted: int
+    rollbacks: int  # intervals that the guard ran in the best known configuration
+    refused: int
+    failures: int  # failed requests, in all intervals
+
+
+def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> CostOfExploration:
+    """Counts over the tuning intervals (settling parts are not measured, so not counted)."""
+    tuning = [r for r in records if r.kind == "tune" and not r.measurement.gap and has_traffic(r.measurement)]
+    excess_ms = [_or_zero(r.measurement.latency.mean_ms - start_latency_ms) for r in tuning]
+    extra_s = [
+        max(0.0, ms) * r.measurement.completions / 1e3 for ms, r in zip(excess_ms, tuning, strict=True)
+    ]
+    return CostOfExploration(
+        extra_request_s=sum(extra_s),
+        worse_share=sum(ms > 0 for ms in excess_ms) / len(tuning) if tuning else 0.0,
+        intervals=len(tuning),
+        aborted=sum(bool(r.measurement.aborted) for r in tuning),
+        rollbacks=sum(r.decision == "rollback" for r in tuning),
+        refused=sum(r.decision == "refused" for r in tuning),
+        failures=sum(r.measurement.failures for r in records),
+    )
+
+
+def _latency_ms(measurement: Measurement) -> float:
+    """Mean latency; of an aborted interval, with the time its backlog needs to drain."""
+    return _or_zero(measurement.latency.mean_ms) + (measurement.drain_ms if measurement.aborted else 0.0)
+
+
+def _ratio(a: float, b: float) -> float:
+    """How many times the larger of two rates is the smaller."""
+    low, high = sorted((max(a, 0.01), max(b, 0.01)))
+    return high / low
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0

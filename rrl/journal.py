@@ -1,0 +1,256 @@
+"""The journal: an append-only JSON-lines file, one line an interval, behind one header line.
+
+Everything a tuning run knows is in it. To resume is to replay it into agent and guard; TensorBoard
+events, tables and figures are views of it. Each line is flushed to the disk before the next interval
+starts, so a killed run loses at most the interval in flight. A last line that was torn by the kill is
+dropped when the journal is read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+
+from rrl.agent import Transition
+from rrl.measurement import Measurement
+from rrl.space import ConfigurationSpace, Knob
+
+FORMAT_VERSION = 1
+FILE_NAME = "journal.jsonl"
+Kind = Literal["baseline", "tune", "validation"]
+Decision = Literal["agent", "rollback", "refused", "schedule"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a run is about: the journal's first line."""
+
+    space: ConfigurationSpace
+    objective: str  # latency, strict-slo, least-resources
+    slo_p95_ms: float | None
+    agent: str
+    seed: int
+    target: str  # HOST:PORT, or "embedded"
+    model: str
+    found: dict[str, int]  # the target's configuration before the run; may hold knobs that are not tuned
+    start: dict[str, int]  # the same on the grid
+    interval_s: float
+    started_at: str  # ISO 8601
+    version: int = FORMAT_VERSION
+
+    def check_continues(self, other: Header) -> None:
+        """ValueError unless a run described by `other` may continue this journal."""
+        for name, theirs, ours in (
+            ("space", str(self.space), str(other.space)),
+            ("objective", self.objective, other.objective),
+            ("p95 limit", self.slo_p95_ms, other.slo_p95_ms),
+            ("agent", self.agent, other.agent),
+            ("model", self.model, other.model),
+        ):
+            if theirs != ours:
+                raise ValueError(
+                    f"the journal is of another {name}: {theirs}, not {ours}; "
+                    "resume with the journal's own, or start a new run with --out"
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"journal": "rrl-tune"} | values | {"space": self.space.to_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Header:
+        knobs = tuple(Knob(name, tuple(v)) for name, v in values["space"].items())
+        return cls(
+            **{k: v for k, v in values.items() if k != "journal"} | {"space": ConfigurationSpace(knobs)}
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """One interval: the transition, who chose its configuration, and what the guard said of it."""
+
+    kind: Kind
+    number: int  # the configuration in force, by its number in the space
+    configuration: dict[str, int]
+    transition: Transition
+    decision: Decision  # whose choice the configuration was: the agent's, the guard's, or the schedule's
+    reason: str  # why the guard chose in the agent's place
+    verdict: str  # what the guard said of the interval afterwards; empty if nothing
+    rollback: bool  # ... and whether it called for a rollback
+    learned: bool  # whether agent and averages take it in
+    wall_time_s: float  # Unix time at the end of the interval
+    decision_ms: float = math.nan  # agent and guard together
+    apply_ms: float = math.nan  # until the configuration was in force
+
+    @property
+    def measurement(self) -> Measurement:
+        return self.transition.measurement
+
+    @property
+    def counted(self) -> bool:
+        """True if it used up one of the run's intervals: there was a target and it had requests."""
+        return not self.measurement.gap and has_traffic(self.measurement)
+
+    @property
+    def cost(self) -> float:
+        return self.transition.cost
+
+    def to_json(self) -> dict[str, Any]:
+        t = self.transition
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transition"}
+        return {name: _null_if_nan(value) for name, value in values.items()} | {
+            "observation": [float(x) for x in t.observation],
+            "action": [int(x) for x in t.action],
+            "cost": _null_if_nan(t.cost),
+            "next_observation": [float(x) for x in t.next_observation],
+            "measurement": t.measurement.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Record:
+        transition = Transition(
+            np.asarray(values["observation"], dtype=np.float32),
+            np.asarray(values["action"], dtype=np.int64),
+            _nan_if_null(values["cost"]),
+            np.asarray(values["next_observation"], dtype=np.float32),
+            Measurement.from_json(values["measurement"]),
+        )
+        own = {f.name: values[f.name] for f in fields(cls) if f.name != "transition"}
+        own |= {name: _nan_if_null(own[name]) for name in ("decision_ms", "apply_ms")}
+        return cls(transition=transition, **own)
+
+
+def has_traffic(measurement: Measurement) -> bool:
+    return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0
+
+
+class Journal:
+    """A journal open for appending. Two processes cannot hold the same one."""
+
+    def __init__(self, path: Path, header: Header, file: TextIO, records: list[Record]) -> None:
+        self.path = path
+        self.header = header
+        self.records = records
+        self._file = file
+
+    @classmethod
+    def create(cls, folder: Path, header: Header) -> Journal:
+        """Starts a journal in `folder`; ValueError if one is there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / FILE_NAME
+        try:
+            file = path.open("x", encoding="utf-8")
+        except FileExistsError:
+            raise ValueError(
+                f"{path} exists: continue it with --resume {folder}, or name another folder with --out"
+            ) from None
+        journal = cls(path, header, file, [])
+        journal._lock()
+        journal._write(header.to_json())
+        return journal
+
+    @classmethod
+    def open_to_resume(cls, folder: Path, expected: Header | None = None) -> Journal:
+        """Opens the journal of an earlier run; ValueError if it is not one that `expected` continues."""
+        path = folder / FILE_NAME
+        header, records, good_bytes = _read(path)
+        if expected is not None:
+            header.check_continues(expected)
+        journal = cls(path, header, path.open("r+", encoding="utf-8"), records)
+        journal._lock()
+        journal._file.truncate(good_bytes)  # what a kill left of a torn line
+        journal._file.seek(0, os.SEEK_END)
+        return journal
+
+    def append(self, record: Record) -> None:
+        self._write(record.to_json())
+        self.records.append(record)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise ValueError(
+                f"{self.path} is held by another rrl-tune that is writing it; wait for it to end"
+            ) from None
+
+
+def read(folder: Path) -> tuple[Header, list[Record]]:
+    """Header and intervals of the journal in `folder`."""
+    header, records, _ = _read(folder / FILE_NAME)
+    return header, records
+
+
+def _read(path: Path) -> tuple[Header, list[Record], int]:
+    """Header, intervals, and the length in bytes of the lines that are whole."""
+    if not path.is_file():
+        raise ValueError(f"no journal at {path}; give the folder that an earlier run wrote with --out")
+    lines = list(_whole_lines(path))
+    if not lines:
+        raise ValueError(f"{path} is empty: it was killed before it began; start a new run with --out")
+    header = _header(path, lines[0])
+    try:
+        records = [Record.from_json(json.loads(line)) for line in lines[1:]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged and cannot be read ({error}); start a new run with --out"
+        ) from None
+    return header, records, sum(len(line) for line in lines)
+
+
+def _header(path: Path, line: bytes) -> Header:
+    values = json.loads(line)
+    if not isinstance(values, dict) or values.get("journal") != "rrl-tune":
+        raise ValueError(f"{path} is not a journal of rrl-tune: its first line is no header")
+    if values.get("version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} is a journal of format {values.get('version')}, this rrl-tune reads format "
+            f"{FORMAT_VERSION}; start a new run with --out"
+        )
+    return Header.from_json(values)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """The journal's lines but for a torn last one."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if i == len(lines) - 1 and not (line.endswith(b"\n") and _is_json(line)):
+            logger.warning("%s: dropped its last line, torn when the run was killed", path)
+            return
+        yield line
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _null_if_nan(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _nan_if_null(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,151 @@
+"""The reference table: load level -> best configuration (SERF, section 4). The policy that a run exports.
+
+Also the one rule by which measured configurations are compared: by the mean cost of their intervals,
+raised by its noise. ĉ(1 + ν/√n): n intervals of mean cost ĉ, ν the relative noise of one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rrl.journal import Record
+from rrl.load_levels import LoadLevels
+from rrl.space import ConfigurationSpace
+
+FILE_NAME = "reference_table.yaml"
+NOISE = 0.2  # ν: relative standard deviation of one interval's cost, 100 to 200 requests of a busy server
+
+
+def costs_by_configuration(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
+    costs: dict[int, list[float]] = {}
+    for number, cost in pairs:
+        costs.setdefault(number, []).append(cost)
+    return costs
+
+
+def pessimistic_mean(costs: Sequence[float], noise: float = NOISE) -> float:
+    """One lucky interval does not beat a configuration that is well measured."""
+    return sum(costs) / len(costs) * (1.0 + noise / math.sqrt(len(costs)))
+
+
+def best_known(costs: Mapping[int, Sequence[float]], noise: float = NOISE) -> int:
+    """The configuration of lowest pessimistic mean cost; the lowest number among equals."""
+    return min(costs, key=lambda number: (pessimistic_mean(costs[number], noise), number))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The best configuration known at one load level."""
+
+    rate_per_s: tuple[float, float]  # the level's span
+    configuration: dict[str, int]
+    cost: float  # mean over its measurements
+    measurements: int  # intervals of this configuration at this level
+    configurations: int  # how many were tried at this level
+
+
+@dataclass(frozen=True)
+class ReferenceTable:
+    objective: str
+    unit: str
+    model: str
+    levels: dict[int, Entry]
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        space: ConfigurationSpace,
+        objective: str,
+        unit: str,
+        model: str,
+        load_levels: LoadLevels | None = None,
+    ) -> ReferenceTable:
+        """Built from the intervals of a journal that tell what their configuration costs."""
+        grid = load_levels or LoadLevels()
+        by_level: dict[int, list[tuple[int, float]]] = {}
+        for record in records:
+            if record.learned:
+                level = grid.level(record.measurement.arrival_rate_per_s)
+                by_level.setdefault(level, []).append((record.number, record.cost))
+        entries = {
+            level: _entry(costs_by_configuration(pairs), level, grid, space)
+            for level, pairs in sorted(by_level.items())
+        }
+        return cls(objective, unit, model, entries)
+
+    def recommend(self, arrival_rate_per_s: float) -> Entry | None:
+        """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
+        if not self.levels or arrival_rate_per_s <= 0:
+            return None
+
+        def distance(entry: Entry) -> float:
+            low, high = entry.rate_per_s
+            return abs(math.log(arrival_rate_per_s / math.sqrt(low * high)))
+
+        nearest = min(self.levels.values(), key=distance)
+        return nearest if distance(nearest) <= math.log(2.0) else None
+
+    def write(self, path: Path) -> None:
+        text = "# Load level -> best configuration known; each level spans the arrival rates given.\n"
+        path.write_text(text + yaml.safe_dump(self.to_yaml(), sort_keys=False), encoding="utf-8")
+
+    def to_yaml(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "objective": self.objective,
+            "unit": self.unit,
+            "levels": {
+                level: {
+                    "rate_per_s": [round(rate, 3) for rate in entry.rate_per_s],
+                    "configuration": entry.configuration,
+                    "cost": round(entry.cost, 3),
+                    "measurements": entry.measurements,
+                    "configurations_tried": entry.configurations,
+                }
+                for level, entry in self.levels.items()
+            },
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> ReferenceTable:
+        """ValueError with one sentence if there is no such table."""
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            levels = {
+                int(level): Entry(
+                    rate_per_s=(float(row["rate_per_s"][0]), float(row["rate_per_s"][1])),
+                    configuration={str(k): int(v) for k, v in row["configuration"].items()},
+                    cost=float(row["cost"]),
+                    measurements=int(row["measurements"]),
+                    configurations=int(row["configurations_tried"]),
+                )
+                for level, row in values["levels"].items()
+            }
+            return cls(values["objective"], values["unit"], values["model"], levels)
+        except OSError as error:
+            raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
+            raise ValueError(
+                f"{path} is not a reference table of rrl-tune ({type(error).__name__}: {error}); "
+                f"give the {FILE_NAME} that a tuning run wrote"
+            ) from None
+
+
+def _entry(costs: dict[int, list[float]], level: int, grid: LoadLevels, space: ConfigurationSpace) -> Entry:
+    number = best_known(costs)
+    half = math.sqrt(grid.ratio)
+    centre = grid.rate_per_s(level)
+    return Entry(
+        rate_per_s=(centre / half, centre * half),
+        configuration=space.configuration(number),
+        cost=sum(costs[number]) / len(costs[number]),
+        measurements=len(costs[number]),
+        configurations=len(costs),
+    )

@@ -1,0 +1,152 @@
+"""What a run achieved and what it cost: figures computed from its journal, and what it exports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rrl.guard import CostOfExploration, Guard, GuardSettings, cost_of_exploration
+from rrl.journal import Header, Record
+from rrl.reference_table import ReferenceTable, costs_by_configuration
+from rrl.space import Configuration
+
+BEST_CONFIGURATION = "best_configuration.yaml"
+
+_SHORT = {
+    "instances": "{} inst.",
+    "intra_op_threads": "{} intra",
+    "inter_op_threads": "{} inter",
+    "max_batch_size": "batch {}",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a configuration did: means over its intervals, weighted by their completions (percentiles too)."""
+
+    configuration: dict[str, int]
+    intervals: int
+    arrival_rate_per_s: float
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    queue_ms: float
+    service_ms: float
+    cost: float
+
+    @classmethod
+    def of(cls, records: Sequence[Record], configuration: Configuration) -> Standing:
+        def mean(values: list[float]) -> float:
+            pairs = [
+                (v, r.measurement.completions)
+                for v, r in zip(values, records, strict=True)
+                if math.isfinite(v) and r.measurement.completions
+            ]
+            total = sum(weight for _, weight in pairs)
+            return sum(value * weight for value, weight in pairs) / total if total else math.nan
+
+        measured = [r.measurement for r in records]
+        return cls(
+            configuration=dict(configuration),
+            intervals=len(records),
+            arrival_rate_per_s=mean([m.arrival_rate_per_s for m in measured]),
+            mean_ms=mean([m.latency.mean_ms for m in measured]),
+            p50_ms=mean([m.latency.p50_ms for m in measured]),
+            p95_ms=mean([m.latency.p95_ms for m in measured]),
+            p99_ms=mean([m.latency.p99_ms for m in measured]),
+            queue_ms=mean([m.queue.mean_ms for m in measured]),
+            service_ms=mean([m.service.mean_ms for m in measured]),
+            cost=mean([r.cost for r in records]),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    start: Standing  # over its baseline and validation intervals
+    best: Standing  # over its validation intervals; the start's again, if nothing better is known
+    left: dict[str, int]  # the configuration left in force
+    validated: bool  # measured again in turns with the start; otherwise the best's are its tuning intervals
+    exploration: CostOfExploration
+    decision_ms: float  # median
+
+    @property
+    def found_better(self) -> bool:
+        return self.left != self.start.configuration
+
+    @property
+    def gain(self) -> float:
+        """How many times lower the best's cost is than the start's."""
+        return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
+
+
+def summarise(header: Header, records: Sequence[Record], settings: GuardSettings | None = None) -> Summary:
+    """The figures of a run, finished or not."""
+    start = header.space.number(header.start)
+    guard = Guard(start, settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
+    for record in records:
+        guard.replay(record)
+    measured = [r for r in records if r.counted and math.isfinite(r.cost)]
+    validation = last_validation(measured)
+    costs = costs_by_configuration((r.number, r.cost) for r in validation)
+    validated = len(costs) > 1
+    best = next((n for n in costs if n != start), guard.best) if validated else guard.best
+    pool = validation if validated else [r for r in measured if r.learned]
+    baseline = [r for r in measured if r.kind == "baseline"]
+    at_start = Standing.of(baseline + [r for r in validation if r.number == start], header.start)
+    configuration = header.space.configuration(best)
+    decisions = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
+    return Summary(
+        start=at_start,
+        best=at_start if best == start else Standing.of([r for r in pool if r.number == best], configuration),
+        left=header.space.configuration(guard.to_leave(costs if validated else None)),
+        validated=validated,
+        exploration=cost_of_exploration(records, guard.start_latency_ms),
+        decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,
+    )
+
+
+def last_validation(records: Sequence[Record]) -> list[Record]:
+    """The validation intervals that no tuning followed."""
+    after = max((i for i, r in enumerate(records) if r.kind == "tune"), default=-1)
+    return [r for r in records[after + 1 :] if r.kind == "validation"]
+
+
+def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable:
+    unit = "threads" if header.objective == "least-resources" else "ms"
+    return ReferenceTable.of(records, header.space, header.objective, unit, header.model)
+
+
+def write_best_configuration(path: Path, header: Header, summary: Summary) -> None:
+    """The configuration left in force as knobs, with what it was chosen by."""
+    values = {
+        "model": header.model,
+        "configuration": summary.left,
+        "found": header.found,
+        "mean_latency_ms": _rounded(summary.best.mean_ms if summary.found_better else summary.start.mean_ms),
+        "mean_latency_at_start_ms": _rounded(summary.start.mean_ms),
+        "arrival_rate_per_s": _rounded(summary.best.arrival_rate_per_s),
+    }
+    text = "# The configuration that this run left in force.\n"
+    path.write_text(text + yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+def in_words(configuration: Configuration, tuned: Sequence[str] | None = None) -> str:
+    """A configuration in a few words: `2 inst. · 1 intra · batch 8 · delay 2 ms`."""
+    words = []
+    for name, value in configuration.items():
+        if tuned is not None and name not in tuned:
+            continue
+        if name == "max_queue_delay_us":
+            words.append(f"delay {value / 1000:g} ms")
+        else:
+            words.append(_SHORT.get(name, name + " {}").format(value))
+    return " · ".join(words)
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None

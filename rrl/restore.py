@@ -1,0 +1,127 @@
+"""Crash safety: a state file says how a target was found, from before its first change to the clean end.
+
+A run that is killed leaves the file behind; the next start on that target finds it, sees that its process
+is dead, and puts the found configuration back before anything else. A file whose process lives means that
+another run is tuning the target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+
+class TargetTaken(ValueError):
+    """Another run is tuning this target."""
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """What a killed run left to restore."""
+
+    found: dict[str, int]
+    best: dict[str, int]  # the best it knew
+
+
+@dataclass(frozen=True)
+class _State:
+    target: str
+    model: str
+    pid: int
+    process_started_s: float  # Unix time: tells a reused pid
+    found: dict[str, int]
+    best: dict[str, int]
+
+
+def state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "rrl-tune"
+
+
+class RestorePoint:
+    """The claim of one run on one target's model."""
+
+    def __init__(self, target: str, model: str) -> None:
+        self.target = target
+        self.model = model
+        key = f"{target}/{model}"
+        name = re.sub(r"[^\w.-]+", "_", key)[:80]
+        self.path = state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+        self._state: _State | None = None
+
+    def left_behind(self) -> LeftBehind | None:
+        """What a dead run left to restore, if anything; TargetTaken if its process lives."""
+        state = self._read()
+        if state is None:
+            return None
+        if _lives(state.pid, state.process_started_s):
+            raise TargetTaken(
+                f"another rrl-tune (pid {state.pid}) tunes {self.model} on {self.target}; "
+                "wait for it to end, or stop it with Ctrl-C or kill"
+            )
+        return LeftBehind(state.found, state.best)
+
+    def claim(self, found: Mapping[str, int]) -> None:
+        """Before the first change. What a dead run left behind must have been restored by now."""
+        self.left_behind()
+        self.path.unlink(missing_ok=True)
+        started_s = psutil.Process().create_time()
+        self._state = _State(self.target, self.model, os.getpid(), started_s, dict(found), dict(found))
+        temporary = self._write_temporary(self._state)
+        try:
+            os.link(temporary, self.path)  # unlike a rename, fails if another run was quicker
+        except FileExistsError:
+            self.left_behind()
+            raise TargetTaken(f"another rrl-tune tunes {self.model} on {self.target}") from None
+        finally:
+            temporary.unlink()
+
+    def safe(self, best: Mapping[str, int]) -> None:
+        """A better configuration than the found one is known."""
+        if self._state is None or self._state.best == dict(best):
+            return
+        self._state = _State(**asdict(self._state) | {"best": dict(best)})
+        self._write_temporary(self._state).replace(self.path)
+
+    def release(self) -> None:
+        """At a clean end: the target is as it should be."""
+        if self._state is not None:
+            self.path.unlink(missing_ok=True)
+            self._state = None
+
+    def _write_temporary(self, state: _State) -> Path:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(asdict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+    def _read(self) -> _State | None:
+        try:
+            return _State(**json.loads(self.path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"{self.path} does not say how {self.target} was found: put the target's configuration "
+                "right by hand, then remove this file"
+            ) from None
+
+
+def _lives(pid: int, started_s: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started_s) < 2.0
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,67 @@
+"""`live-changes`: 200 random configurations of all five knobs under 50 requests/s.
+
+The model is Inception-V3 on small images (its parallel branches give `inter_op_threads` its meaning).
+A change is in force when RepositoryModelLoad has returned, which it does when every new batch goes to
+workers of the new kind, and ModelConfig shows it. There is no peer: no Python server changes these live,
+and a stock Triton reloads the model for all but the instance count (1.5 - 2.4 s on MiniLM).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.benchmarks.processes import serving, started
+from serving_adapter.target import Target
+
+CHANGES = 200
+RATE_PER_S = 50
+IMAGE_SIZE = 75  # the smallest that Inception-V3 takes: about 15 ms an image on one core
+VALUES = {
+    "instances": (1, 2, 3, 4),
+    "intra_op_threads": (1, 2),
+    "inter_op_threads": (1, 2),
+    "max_batch_size": (1, 2, 4, 8, 16),
+    "max_queue_delay_us": (0, 1000, 2000, 5000),
+}
+REACH_S = 1.0
+
+
+def run() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    took_s = []
+    image = ("--model-option", f"image_size={IMAGE_SIZE}")
+    with serving("inception_v3", *image) as address, tempfile.TemporaryDirectory() as out:
+        load = ("--target", address, "--rate", RATE_PER_S, "--duration-s", 0, "--out", out)
+        with started("serving_adapter.load.command_line", *load):
+            target = Target(address)
+            target.connect()
+            for _ in range(CHANGES):
+                configuration = {knob: int(rng.choice(values)) for knob, values in VALUES.items()}
+                start_s = time.perf_counter()
+                target.apply(configuration)
+                took_s.append(time.perf_counter() - start_s)
+                if target.configuration() != configuration:
+                    raise RuntimeError(f"{configuration} was sent, the server shows {target.configuration()}")
+                time.sleep(float(rng.uniform(0.0, 0.3)))
+            target.close()
+        report = json.loads((Path(out) / "load.json").read_text())
+    failed = sum(report["failed"].values())
+    p50_s, p99_s = (float(np.percentile(took_s, q)) for q in (50, 99))
+    print(f"{CHANGES} changes under {report['offered_rate_per_s']:.0f} requests/s: {report['completed']} requests")
+    print(f"answered, {failed} failed; in force after p50 {p50_s:.3f} s, p99 {p99_s:.3f} s, max {max(took_s):.3f} s")
+    return {
+        "value": round(p99_s, 3),
+        "unit": "s until in force, p99",
+        "peer": None,
+        "ratio": None,
+        "reach": REACH_S,
+        "holds": p99_s <= REACH_S and failed == 0,
+        "failed_requests": failed,
+        "answered_requests": report["completed"],
+    }

@@ -1,0 +1,221 @@
+"""`rrl-load`: sends an open-loop load to a server and reports the latency its users would see."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+import re
+import selectors
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from serving_adapter.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, make_arrivals
+from serving_adapter.load.connection import open_channels, wait_for_model
+from serving_adapter.load.generator import LoadGenerator, grpc_send
+from serving_adapter.load.payloads import Payloads
+from serving_adapter.load.report import LoadReport, SecondRow
+from serving_adapter.options import fail, parse
+from serving_adapter.sizes import Sizes, make_sizes
+from serving_adapter.target_error import TargetError
+
+INTERRUPTED = 130  # the exit code
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Sends requests to an inference server when an arrival process says, and reports the latencies."""
+
+    target: str = "localhost:8500"
+    """HOST:PORT of the server's gRPC port."""
+    model: str | None = None
+    """The model to call; may be left out where the server has only one."""
+    arrivals: str = "poisson"
+    """poisson, dynamic, wiki, bursts, or a trace FILE.csv."""
+    rate: float = 10.0
+    """Mean arrivals per second; a trace is scaled to it."""
+    duration_s: float = 60.0
+    """How long to send; 0 is until SIGINT or SIGTERM, or the trace's end."""
+    sizes: str = "fixed:32"
+    """Of variable dimensions: fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX] or trace[:MAX]."""
+    seed: int = 0
+    """The same seed sends the same requests at the same moments."""
+    out: Path | None = None
+    """Directory for load.json and load.csv (a row a second)."""
+    timeout_s: float = 30.0
+    """A request without an answer after this counts as failed."""
+    connections: int = 1
+    """Connections to spread the requests over."""
+    wait_s: float = 10.0
+    """How long to wait for the server and its model to be ready."""
+    tls_ca: Path | None = None
+    """PEM file of the certificates to trust; without it the connection is not encrypted."""
+    period_s: float = Dynamic.period_s
+    """dynamic: length of a period."""
+    day_s: float = Wiki.day_s
+    """wiki: how long a day takes."""
+    speed_up: float | None = None
+    """A trace of counts: how many times faster its clock runs."""
+    offset_s: float = 0.0
+    """A trace: where to start, on its own clock."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"(\[[^\]]+\]|[^:/\s]+):\d+", self.target):
+            raise ValueError(f"--target must be HOST:PORT, such as localhost:8500, got {self.target!r}")
+        for flag in ("rate", "timeout_s", "connections"):
+            if not 0 < getattr(self, flag) < math.inf:
+                raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {getattr(self, flag)}")
+        for flag in ("duration_s", "wait_s", "seed"):
+            if not 0 <= getattr(self, flag) < math.inf:
+                raise ValueError(f"--{flag.replace('_', '-')} must be at least 0, got {getattr(self, flag)}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(LoadOptions, argv)
+    try:
+        arrivals = make_arrivals(
+            options.arrivals,
+            options.rate,
+            period_s=options.period_s,
+            day_s=options.day_s,
+            speed_up=options.speed_up,
+            offset_s=options.offset_s,
+        )
+        trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
+        sizes = make_sizes(options.sizes, trace_sizes)
+        with ExitStack() as stack:
+            on_second = _seconds_sink(options, stack)
+            runner = stack.enter_context(asyncio.Runner(loop_factory=_punctual_loop))
+            report, signal_number = runner.run(_run(options, arrivals, sizes, on_second))
+    except (ValueError, TargetError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran
+        raise SystemExit(INTERRUPTED) from None
+    if report is not None:
+        _publish(options, report)
+    raise SystemExit(INTERRUPTED if signal_number == signal.SIGINT else 0)
+
+
+async def _run(
+    options: LoadOptions, arrivals: Arrivals, sizes: Sizes, on_second: Callable[[SecondRow], None]
+) -> tuple[LoadReport | None, int | None]:
+    """The report (None if stopped before the server was ready) and the signal that ended the run, if any."""
+    stop, signals = _stop_on_signals()
+    channels = open_channels(options.target, options.connections, options.tls_ca)
+    try:
+        waiting = asyncio.create_task(
+            wait_for_model(channels[0], options.target, options.model, options.wait_s)
+        )
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not waiting.done():
+            waiting.cancel()
+            return None, signals[0]
+        model = waiting.result()
+        payloads = Payloads(model, np.random.default_rng([options.seed, 2]))
+        payloads.prepare(sizes)
+        print(
+            f"sending to {model.name} on {options.target}: {options.arrivals} arrivals at {options.rate:g}/s",
+            flush=True,
+        )
+        generator = LoadGenerator(
+            grpc_send(channels, options.timeout_s),
+            payloads,
+            arrivals,
+            sizes,
+            seed=options.seed,
+            duration_s=options.duration_s or math.inf,
+            on_second=on_second,
+        )
+        report = await generator.run(stop)
+        return report, signals[0] if signals else None
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+def _punctual_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that wakes to the microsecond; the default's epoll rounds waits up to milliseconds."""
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
+    """An event that the first SIGINT or SIGTERM sets, and that signal; a second one ends the process."""
+    stop, received = asyncio.Event(), list[int]()
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int) -> None:
+        received.append(number)
+        stop.set()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, handle, each)
+    return stop, received
+
+
+def _seconds_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow], None]:
+    """What is done with each second: a row in load.csv, a step of the progress bar in a terminal."""
+    sinks: list[Callable[[SecondRow], None]] = []
+    if options.out is not None:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((options.out / "load.csv").open("w", encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"cannot write to {options.out}: {error.strerror}") from error
+        print(SecondRow.header(), file=file, flush=True)
+        sinks.append(_csv_sink(file))
+    if sys.stderr.isatty():
+        sinks.append(_progress_sink(options, stack))
+
+    def on_second(row: SecondRow) -> None:
+        for sink in sinks:
+            sink(row)
+
+    return on_second
+
+
+def _csv_sink(file: TextIO) -> Callable[[SecondRow], None]:
+    return lambda row: print(row.as_csv(), file=file, flush=True)
+
+
+def _progress_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow], None]:
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    progress = stack.enter_context(
+        Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2)
+    )
+    task = progress.add_task("starting", total=options.duration_s or None)
+
+    def on_second(row: SecondRow) -> None:
+        latency = (
+            "no answers" if row.mean_ms is None else f"mean {row.mean_ms:.1f} ms, p95 {row.p95_ms:.1f} ms"
+        )
+        progress.update(task, advance=1, description=f"{row.sent}/s, {row.failed} failed, {latency}")
+
+    return on_second
+
+
+def _publish(options: LoadOptions, report: LoadReport) -> None:
+    Console().print(report.as_table())
+    if options.out is not None:
+        document = {
+            "options": json.loads(json.dumps(dataclasses.asdict(options), default=str)),
+            **dataclasses.asdict(report),
+        }
+        (options.out / "load.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Models from exported files: TorchScript (`.pt`, `.ts`) and torch.export (`.pt2`).
+
+A file says how to compute, not what its inputs are called, so their specification lies beside it:
+`model.pt2` with `model.inputs.json` (or `.yaml`), e.g.
+`[{"name": "x", "datatype": "FP32", "shape": [3, 32, 32]}]`, shapes without the batch dimension.
+
+What is safe: no pickle of Python objects is ever loaded. TorchScript has a reader of its own that knows
+tensors and TorchScript's types only. `torch.export.load` falls back to an unrestricted `pickle` where
+weights or sample inputs are not plain tensors (seen in torch 2.13), so it runs here with torch's switch
+that forbids that, and archives with pickled custom objects or compiled libraries are refused. An exported
+file is still a program: serve only files whose origin you trust.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from serving_adapter.models.branches import has_forks, torchscript
+from serving_adapter.models.model import Model, ModelError
+from serving_adapter.tensors import TensorSpec
+
+SUFFIXES = (".pt", ".ts", ".pt2")
+SPECIFICATION_EXAMPLE = '[{"name": "x", "datatype": "FP32", "shape": [3, 32, 32]}]'
+REFUSED_RECORDS = ("custom_obj_", "opaque_obj_", "data/aotinductor", "data/executorch", "data/mtia")
+FORBID_PICKLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def load_exported(path: Path) -> Model:
+    if not path.is_file():
+        raise ModelError(f"there is no model file {path}")
+    inputs = _specification(path)
+    if path.suffix == ".pt2":
+        return Model(_exported_program(path, inputs), inputs)
+    module = _torchscript(path)
+    _same_number(path, inputs, len(module.forward.schema.arguments) - 1)
+    return Model(module, inputs, has_parallel_branches=has_forks(module))
+
+
+def _torchscript(path: Path) -> torch.jit.ScriptModule:
+    try:
+        with torchscript():
+            return torch.jit.load(path, map_location="cpu")
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"{path} is not a TorchScript file, which torch.jit.save makes (a pickled module or state dict is "
+            f"not loaded, because unpickling can run any code): {_first_line(error)}"
+        ) from None
+
+
+def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
+    try:
+        from torch.export.pt2_archive._package import PT2ArchiveReader
+
+        with PT2ArchiveReader(str(path)) as archive:
+            records = archive.get_file_names()
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"{path} is not a torch.export file, which torch.export.save makes (torch 2.8 or newer): "
+            f"{_first_line(error)}"
+        ) from None
+    refused = [record for record in records if any(mark in record for mark in REFUSED_RECORDS)]
+    if refused:
+        raise ModelError(
+            f"{path} holds pickled objects or compiled code ({refused[0]}), which are not loaded; "
+            "export a module of plain tensors"
+        )
+    try:
+        with _pickle_forbidden():
+            program = torch.export.load(path)
+    except Exception as error:
+        raise ModelError(f"{path} cannot be loaded without unpickling: {_first_line(error)}") from None
+    shapes = [
+        node.meta["val"].shape
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in program.graph_signature.user_inputs
+    ]
+    _same_number(path, inputs, len(shapes))
+    fixed = [spec.name for spec, shape in zip(inputs, shapes, strict=True) if isinstance(shape[0], int)]
+    if fixed:
+        raise ModelError(
+            f"{path} was exported for batches of one size only; export it with "
+            f'dynamic_shapes={{"{fixed[0]}": {{0: torch.export.Dim.DYNAMIC}}}} and an example of 2 rows or more'
+        )
+    module = program.module()
+    module.training = False  # such a module is fixed at its export and refuses .eval()
+    return module
+
+
+@contextmanager
+def _pickle_forbidden() -> Iterator[None]:
+    before = os.environ.get(FORBID_PICKLE)
+    os.environ[FORBID_PICKLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FORBID_PICKLE]
+        else:
+            os.environ[FORBID_PICKLE] = before
+
+
+def _specification(path: Path) -> tuple[TensorSpec, ...]:
+    places = [path.with_suffix(f".inputs{suffix}") for suffix in (".json", ".yaml", ".yml")]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ModelError(
+            f"{path} has no specification of its inputs beside it; write {places[0]} like {SPECIFICATION_EXAMPLE}"
+        )
+    try:
+        text = found.read_text(encoding="utf-8")
+        entries = json.loads(text) if found.suffix == ".json" else yaml.safe_load(text)
+        specs = tuple(_spec(entry) for entry in entries)
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        problem = f"lacks {error}" if isinstance(error, KeyError) else _first_line(error)
+        raise ModelError(
+            f"{found} does not specify inputs ({problem}); expected a list like {SPECIFICATION_EXAMPLE}"
+        ) from None
+    return specs
+
+
+def _spec(entry: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(
+        str(entry["name"]),
+        str(entry["datatype"]),
+        tuple(int(dimension) for dimension in entry["shape"]),
+        **{key: value for key, value in entry.items() if key not in ("name", "datatype", "shape")},
+    )
+
+
+def _same_number(path: Path, inputs: tuple[TensorSpec, ...], taken: int) -> None:
+    if len(inputs) != taken:
+        raise ModelError(
+            f"{path} takes {taken} inputs but its specification lists {len(inputs)}: "
+            f"{', '.join(spec.name for spec in inputs)}"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__

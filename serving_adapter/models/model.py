@@ -1,0 +1,80 @@
+"""A model as a worker runs it: a torch module, what goes in, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from serving_adapter.tensors import TensorSpec
+
+
+class ModelError(ValueError):
+    """A model cannot be built or did not answer as it must; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module in evaluation mode that takes its inputs by position, each with a leading batch dimension.
+
+    The module answers a tensor, a tuple of tensors or a dict of tensors; `output_names` names the first
+    two (None: `output0`, `output1`, ...). `has_parallel_branches` says that the module gives work to
+    torch's inter-op pool (`torch.jit.fork`), so that `inter_op_threads` is a knob of this model.
+    """
+
+    module: nn.Module
+    inputs: tuple[TensorSpec, ...]
+    output_names: tuple[str, ...] | None = None
+    has_parallel_branches: bool = False
+
+    def __post_init__(self) -> None:
+        names = [spec.name for spec in self.inputs]
+        if not names or len(set(names)) != len(names):
+            raise ModelError(f"a model needs one or more inputs, each with its own name, got {names}")
+        if self.module.training:
+            self.module.eval()
+        self.module.requires_grad_(False)
+
+    def example(self, rows: int = 1, size: int = 8) -> dict[str, Tensor]:
+        """A batch of ones to warm up with; every dimension that varies is `size` long, or its limit."""
+        return {spec.name: _ones(spec, rows, size) for spec in self.inputs}
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Runs one batch; the outputs may share memory with the inputs."""
+        ordered = [inputs[spec.name] for spec in self.inputs]
+        with torch.inference_mode():
+            answer = self.module(*ordered)
+        outputs = self._named(answer)
+        rows = ordered[0].shape[0]
+        for name, output in outputs.items():
+            if not isinstance(output, Tensor):
+                raise ModelError(f"output {name!r} must be a tensor, got {type(output).__name__}")
+            if output.dim() == 0 or output.shape[0] != rows:
+                raise ModelError(
+                    f"output {name!r} has shape {list(output.shape)} for a batch of {rows}; "
+                    f"the first dimension of every output must be the batch"
+                )
+        return outputs
+
+    def _named(self, answer: object) -> dict[str, Tensor]:
+        if isinstance(answer, Mapping) and answer:
+            return dict(answer)
+        if isinstance(answer, Tensor):
+            answer = (answer,)
+        if not isinstance(answer, (tuple, list)) or not answer:
+            raise ModelError(
+                f"a model must answer a tensor, or a tuple or dict of tensors, got {type(answer).__name__}"
+            )
+        names = self.output_names or tuple(f"output{i}" for i in range(len(answer)))
+        if len(names) != len(answer):
+            raise ModelError(f"the model answered {len(answer)} outputs but names {', '.join(names)}")
+        return dict(zip(names, answer, strict=True))
+
+
+def _ones(spec: TensorSpec, rows: int, size: int) -> Tensor:
+    varying = size if spec.max_size is None else min(size, spec.max_size)
+    shape = [rows, *(varying if dimension < 0 else dimension for dimension in spec.shape)]
+    return torch.from_numpy(np.ones(shape, spec.dtype))

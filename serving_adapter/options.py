@@ -1,0 +1,151 @@
+"""Command lines: a frozen dataclass makes the flags, and `--config FILE.yaml` sets them from a file.
+
+The file's keys are the flag names in snake_case; a flag on the command line overrides the file. A class
+of options is flat, and its `__post_init__` raises ValueError with one sentence where a value is no good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tyro
+import yaml
+
+WRONG_USE = 2  # the exit code of wrong use and bad input
+
+Options = TypeVar("Options")
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command for wrong use: one sentence on standard error, no traceback."""
+    print(message, file=sys.stderr)
+    raise SystemExit(WRONG_USE)
+
+
+def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Options:
+    """The options of a command from its arguments (default: the process's own)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        path = _config_path(arguments)
+        values = {} if path is None else read_options_file(path, options_class)
+        flags = _flags_class(options_class)
+        required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
+        parsed = tyro.cli(flags, args=arguments, default=flags(**(required | values)))
+        names = [f.name for f in dataclasses.fields(options_class)]  # type: ignore[arg-type]
+        return options_class(**{name: getattr(parsed, name) for name in names})
+    except ValueError as error:
+        fail(str(error))
+
+
+def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
+    """The values a YAML file gives to some of the fields; ValueError where it does not fit them."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the options file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} must hold `key: value` lines, not a {type(document).__name__}")
+    hints = get_type_hints(options_class, include_extras=False)
+    names = [f.name for f in dataclasses.fields(options_class)]
+    values = {}
+    for key, value in document.items():
+        if key not in names:
+            raise ValueError(f"{path} sets the unknown option {key!r}; the options are {', '.join(names)}")
+        try:
+            values[key] = _fitted(value, hints[key])
+        except TypeError:
+            expected = _described(hints[key])
+            raise ValueError(f"{path}: {key} must be {expected}, got {value!r}") from None
+    return values
+
+
+def _config_path(arguments: list[str]) -> Path | None:
+    """Looks ahead for --config: the file's values are the defaults of the flags proper."""
+    ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    ahead.add_argument("--config", nargs="?", type=Path)
+    return ahead.parse_known_args(arguments)[0].config
+
+
+def _flags_class(options_class: Any) -> Any:
+    """The class with a --config flag added and its own check left out.
+
+    The check waits for the final values: tyro would wrap its sentence in a box, and would run it on the
+    placeholders of required flags too. (tyro finds the fields' help in the source, so a class statement.)
+    """
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Flags(options_class):
+        config: Path | None = None  # YAML file of options; flags override it
+
+        def __post_init__(self) -> None:
+            pass
+
+    Flags.__doc__ = options_class.__doc__
+    return Flags
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """The YAML value as the field's type; TypeError where it is of another type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _fitted_to_any(value, arguments)
+    if origin is Literal:
+        if value in arguments:
+            return value
+    elif origin in (tuple, list) and isinstance(value, list):
+        return origin(_fitted(item, arguments[0]) for item in value)
+    elif hint is Path and isinstance(value, str):
+        return Path(value)
+    elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 1e-3 (without a point) as text
+        except ValueError:
+            raise TypeError from None
+    elif hint in (int, str, bool, type(None)) and type(value) is hint:
+        return value
+    raise TypeError
+
+
+def _fitted_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
+    for hint in hints:
+        try:
+            return _fitted(value, hint)
+        except TypeError:
+            continue
+    raise TypeError
+
+
+def _described(hint: Any) -> str:
+    """A type in words, for an error message."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_described(argument) for argument in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (tuple, list):
+        return f"a list, each item {_described(arguments[0])}"
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        Path: "a path",
+        type(None): "null",
+    }
+    return words.get(hint, str(hint))

@@ -1,0 +1,228 @@
+"""A reading: the cumulative counters of one model of one server at one moment.
+
+It comes from the answer to ModelStatistics, or from a metrics page, which tells more: Prometheus text with
+Triton's metric names (`nv_...`), to which our own server adds the `rrl_...` ones. A model's series are
+summed over versions, devices and reasons.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Histogram(NamedTuple):
+    """Cumulative counts of a duration: `cumulative[i]` observations were at most `bounds_s[i]` long."""
+
+    bounds_s: tuple[float, ...]  # ascending; the last is infinite
+    cumulative: tuple[int, ...]
+    sum_s: float
+
+
+class BatchTotals(NamedTuple):
+    """Telemetry of one (busy instances, batch size)."""
+
+    batches: int
+    total_s: float  # summed service time
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything counts from the server's start, gauges excepted; None where the server does not tell."""
+
+    at_s: float  # monotonic clock of the reader
+    success: int  # requests answered
+    failure: int  # requests refused or failed
+    inference_count: int  # items answered (a request may hold several)
+    execution_count: int  # batches executed
+    request_s: float  # summed over requests: arrival to answer
+    queue_s: float  # ... arrival to start of service
+    service_s: float  # ... start of service to its end
+    start_time_s: float | None = None  # when the server started, its wall clock
+    in_flight: int | None = None  # gauge: queued and executing requests
+    pending: int | None = None  # gauge: queued requests
+    latency: Histogram | None = None
+    queue: Histogram | None = None
+    service: Histogram | None = None
+    telemetry: Mapping[tuple[int, int], BatchTotals] = field(default_factory=dict)
+    """(busy instances, batch size) -> totals; 0 busy instances where the server does not tell how many."""
+    cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
+    cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
+    gpu_utilisation: float | None = None  # gauge: of all GPUs, 0 .. 1
+
+    @property
+    def backlog(self) -> int:
+        """Requests in the server, as far as it tells."""
+        gauge = self.in_flight if self.in_flight is not None else self.pending
+        return gauge or 0
+
+    @property
+    def arrivals(self) -> int:
+        return self.success + self.failure + self.backlog
+
+
+# What a glance reads: arrivals, completions, failures, backlog.
+GLANCE = (
+    "nv_inference_request_success",
+    "nv_inference_request_failure",
+    "nv_inference_pending_request_count",
+    "rrl_in_flight_request_count",
+    "process_start_time_seconds",
+)
+_EVERYTHING = ("nv_", "rrl_", "process_start_time_seconds")
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_US = 1e-6
+
+
+class _Page:
+    """The samples of one model (and those of no model), by name."""
+
+    def __init__(self, text: str, model: str, prefixes: tuple[str, ...]) -> None:
+        self.sums: dict[str, float] = {}
+        self.series: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+        self.models: set[str] = set()
+        for line in text.splitlines():
+            if not line.startswith(prefixes):
+                continue
+            name, labels, value = _sample(line)
+            if "model" in labels:
+                self.models.add(labels["model"])
+                if labels["model"] != model:
+                    continue
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.series[name].append((labels, value))
+
+    def count(self, name: str) -> int:
+        return round(self.sums.get(name, 0.0))
+
+    def gauge(self, name: str) -> int | None:
+        return round(self.sums[name]) if name in self.sums else None
+
+    def histogram(self, name: str) -> Histogram | None:
+        counts: dict[float, int] = defaultdict(int)
+        for labels, value in self.series.get(f"{name}_bucket", ()):
+            counts[_number(labels.get("le", ""), name)] += round(value)
+        if not counts:
+            return None
+        bounds_s = tuple(sorted(counts))
+        if not math.isinf(bounds_s[-1]):
+            raise ValueError(f'the metrics page is malformed: {name} has no bucket le="+Inf"')
+        return Histogram(bounds_s, tuple(counts[b] for b in bounds_s), self.sums.get(f"{name}_sum", 0.0))
+
+    def telemetry(self) -> dict[tuple[int, int], BatchTotals]:
+        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for place, name in enumerate(("rrl_batch_count", "rrl_batch_service_seconds")):
+            for labels, value in self.series.get(name, ()):
+                key = tuple(round(_number(labels.get(k, ""), name)) for k in ("busy_instances", "batch_size"))
+                totals[key[0], key[1]][place] += value
+        return {key: BatchTotals(round(count), total_s) for key, (count, total_s) in totals.items()}
+
+
+def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = False) -> Reading:
+    """The reading in a metrics page fetched at `at_s`; ValueError, in one sentence, if it has none.
+
+    `counters_only` reads what a glance needs (arrivals, completions, backlog) in a tenth of the time.
+    """
+    page = _Page(text, model, GLANCE if counters_only else _EVERYTHING)
+    if "nv_inference_request_success" not in page.sums:
+        raise ValueError(_why_not(text, page, model))
+    gpus = [value for _, value in page.series.get("nv_gpu_utilization", ())]
+    return Reading(
+        at_s=at_s,
+        success=page.count("nv_inference_request_success"),
+        failure=page.count("nv_inference_request_failure"),
+        inference_count=page.count("nv_inference_count"),
+        execution_count=page.count("nv_inference_exec_count"),
+        request_s=page.sums.get("nv_inference_request_duration_us", 0.0) * _US,
+        queue_s=page.sums.get("nv_inference_queue_duration_us", 0.0) * _US,
+        service_s=_US
+        * sum(
+            page.sums.get(f"nv_inference_compute_{part}_duration_us", 0.0)
+            for part in ("input", "infer", "output")
+        ),
+        start_time_s=page.sums.get("process_start_time_seconds"),
+        in_flight=page.gauge("rrl_in_flight_request_count"),
+        pending=page.gauge("nv_inference_pending_request_count"),
+        latency=page.histogram("rrl_request_latency_seconds"),
+        queue=page.histogram("rrl_request_queue_seconds"),
+        service=page.histogram("rrl_request_service_seconds"),
+        telemetry=page.telemetry(),
+        cpu_busy_s=page.sums.get("rrl_cpu_seconds"),
+        gpu_utilisation=sum(gpus) / len(gpus) if gpus else None,
+    )
+
+
+def parse_statistics(model_stats: Iterable[Any], at_s: float) -> Reading:
+    """The reading in the answer to ModelStatistics, summed over the model's versions."""
+    success = failure = inferences = executions = 0
+    request_ns = queue_ns = service_ns = 0
+    telemetry: dict[tuple[int, int], BatchTotals] = {}
+    for stats in model_stats:
+        of = stats.inference_stats
+        success += of.success.count
+        failure += of.fail.count
+        request_ns += of.success.ns
+        queue_ns += of.queue.ns
+        service_ns += of.compute_input.ns + of.compute_infer.ns + of.compute_output.ns
+        inferences += stats.inference_count
+        executions += stats.execution_count
+        for batch in stats.batch_stats:
+            total_s = 1e-9 * (batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns)
+            then = telemetry.get((0, batch.batch_size), BatchTotals(0, 0.0))
+            telemetry[0, batch.batch_size] = BatchTotals(
+                then.batches + batch.compute_infer.count, then.total_s + total_s
+            )
+    return Reading(
+        at_s=at_s,
+        success=success,
+        failure=failure,
+        inference_count=inferences,
+        execution_count=executions,
+        request_s=1e-9 * request_ns,
+        queue_s=1e-9 * queue_ns,
+        service_s=1e-9 * service_ns,
+        telemetry=telemetry,
+    )
+
+
+def _sample(line: str) -> tuple[str, dict[str, str], float]:
+    match = _SAMPLE.match(line)
+    if match is None:
+        raise ValueError(f"the metrics page is malformed: expected `name{{labels}} value`, got {line[:80]!r}")
+    name, labels, value = match.groups()
+    return name, _labels(labels) if labels else {}, _number(value, name)
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels = dict(_LABEL.findall(text))
+    if "\\" in text:
+        labels = {k: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in labels.items()}
+    return labels
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or number < 0:
+        raise ValueError(f"the metrics page is malformed: {name} must be a number from 0 up, got {text!r}")
+    return number
+
+
+def _why_not(text: str, page: _Page, model: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if lines and _SAMPLE.match(lines[0]) is None:
+        return f"this is not a Prometheus metrics page: it begins {lines[0][:60]!r}; give the metrics URL"
+    if page.models:
+        return f"the metrics page has no series of model {model!r}, only of {', '.join(sorted(page.models))}"
+    return (
+        "the metrics page has no nv_inference_request_success, so it is of another kind of server; "
+        "give the metrics URL of the target itself"
+    )

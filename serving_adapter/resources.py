@@ -1,0 +1,56 @@
+"""How busy this machine's processors are; None where there is nothing to read."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import NamedTuple
+
+import psutil
+
+
+class CpuTimes(NamedTuple):
+    """Core-seconds since boot, summed over all cores."""
+
+    busy_s: float
+    available_s: float
+
+
+def cpu_times() -> CpuTimes:
+    times = psutil.cpu_times()._asdict()
+    # Linux counts guest time in user and nice already.
+    total_s = sum(seconds for name, seconds in times.items() if name not in ("guest", "guest_nice"))
+    return CpuTimes(total_s - times["idle"] - times.get("iowait", 0.0), total_s)
+
+
+class Gpus:
+    """Reads all GPUs through NVML; without it there are none, and a card that fails a call is left out."""
+
+    def __init__(self, nvml: ModuleType | None = None) -> None:
+        self._nvml = nvml
+        self._handles: list[object] = []
+        try:
+            self._nvml = nvml or importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            self._handles = [
+                self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(self._nvml.nvmlDeviceGetCount())
+            ]
+        except Exception:  # no library, no driver, no permission: NVML's errors have no common cause to tell
+            self._nvml = None
+
+    def utilisation(self) -> float | None:
+        """Mean over the cards, 0 .. 1: the share of the last sample period in which a kernel ran."""
+        if self._nvml is None:
+            return None
+        shares = []
+        for handle in self._handles:
+            try:
+                shares.append(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0)
+            except self._nvml.NVMLError:
+                continue
+        return sum(shares) / len(shares) if shares else None
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None

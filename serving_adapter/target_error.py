@@ -1,0 +1,90 @@
+"""Why a target fails, each in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import grpc
+
+
+class TargetError(Exception):
+    """The target cannot be tuned, or refused something; the text is one sentence for the user."""
+
+
+class TargetLost(TargetError):
+    """A target that answered before does not answer now; it may come back."""
+
+
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_NO_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+
+
+def explain(
+    error: grpc.RpcError, address: str, method: str, timeout_s: float, was_connected: bool
+) -> TargetError:
+    """The error of a failed call; lost only if the target had answered before."""
+    code, details = error.code(), error.details() or ""
+    refusal = _refusal(code, details, address)
+    if refusal:
+        return TargetError(refusal)
+    if was_connected and (code in _LOST or code is grpc.StatusCode.NOT_FOUND):
+        return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
+    if code in _LOST:
+        return TargetError(_unreachable(code, details, address, timeout_s))
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return TargetError(
+            f"{address} speaks gRPC but does not know {method}: it is no Open Inference Protocol server with "
+            "Triton's extensions; give the gRPC port of rrl-serve or Triton"
+        )
+    log = "; the server's log says more" if code is grpc.StatusCode.INTERNAL else ""
+    return TargetError(f"{address} refused {method}: {_one_line(details) or code.name}{log}")
+
+
+def _refusal(code: grpc.StatusCode, details: str, address: str) -> str:
+    """The server answers, and forbids."""
+    if "explicit model load" in details:
+        return (
+            f"the Triton server at {address} does not let its models be reconfigured; start it with "
+            "--model-control-mode=explicit --load-model=MODEL, or only observe it with --advise"
+        )
+    if code in _NO_KEY or "protocol is restricted" in details:
+        return f"{address} wants a control key ({_one_line(details) or code.name}); give --control-key"
+    return ""
+
+
+def _unreachable(code: grpc.StatusCode, details: str, address: str, timeout_s: float) -> str:
+    lower = details.lower()
+    if "failed parsing http/2" in lower or "http1" in lower:
+        return (
+            f"{address} answers, but not gRPC: it looks like an HTTP or metrics port; "
+            "give the server's gRPC port (8500 by default for rrl-serve, 8001 for Triton)"
+        )
+    if "handshake" in lower:
+        return (
+            f"{address} makes no TLS connection ({_reason(code, details, timeout_s)}); check the certificates"
+        )
+    if "socket closed" in lower:  # Triton's HTTP and metrics ports do so
+        return (
+            f"{address} answers, but not gRPC: it may be an HTTP or metrics port (give the gRPC port, "
+            "8500 by default for rrl-serve, 8001 for Triton) or speak TLS (give its certificates)"
+        )
+    return (
+        f"the target {address} does not answer ({_reason(code, details, timeout_s)}); "
+        "start the server, or give the address of its gRPC port"
+    )
+
+
+def _reason(code: grpc.StatusCode, details: str, timeout_s: float) -> str:
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {timeout_s:g} s"
+    for known in (
+        "Connection refused",
+        "Domain name not found",
+        "Network is unreachable",
+        "No route to host",
+    ):
+        if known in details:
+            return known[0].lower() + known[1:]
+    return _one_line(details) or code.name
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:200].rstrip(". ")

@@ -1,0 +1,169 @@
+"""Light profiling: on a fake target whose service times are known, and on a real server."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, make_grid
+from serving_adapter.model_configuration import KNOBS
+from serving_adapter.reading import BatchTotals, Reading
+from serving_adapter.target import TargetError
+
+GRID = Grid((1,), (1, 2), (1, 2, 3), (1, 4))
+
+
+def service_time_s(intra, busy, batch):
+    return 0.01 * busy**0.5 * batch**0.8 / intra
+
+
+class ProfiledTarget:
+    """Batches take `service_time_s`; all instances are busy, as the driver keeps them."""
+
+    is_local = True
+
+    def __init__(self, tells_busy=True):
+        self.tells_busy = tells_busy
+        self.in_force = {"instances": 9, "intra_op_threads": 3, "max_batch_size": 5, "max_queue_delay_us": 7}
+        self.found = dict(self.in_force)
+        self.applied = []
+        self.telemetry = {}
+        self.sent = []
+
+    def knobs(self):
+        return {name: KNOBS[name] for name in self.in_force}
+
+    def configuration(self):
+        return dict(self.in_force)
+
+    def apply(self, configuration):
+        self.applied.append(dict(configuration))
+        self.in_force.update(configuration)
+
+    def drive(self, requests, outstanding):
+        self.sent.append((requests, outstanding))
+        intra, busy, batch = (self.in_force[k] for k in ("intra_op_threads", "instances", "max_batch_size"))
+        key = (busy if self.tells_busy else 0, batch)
+        then = self.telemetry.get(key, BatchTotals(0, 0.0))
+        batches = requests // batch
+        self.telemetry[key] = BatchTotals(
+            then.batches + batches, then.total_s + batches * service_time_s(intra, busy, batch)
+        )
+
+    def read(self):
+        return Reading(float(len(self.sent)), 0, 0, 0, 0, 0.0, 0.0, 0.0, telemetry=dict(self.telemetry))
+
+
+@pytest.mark.parametrize("tells_busy", [True, False])
+def test_measures_every_point_and_puts_back_what_it_found(tells_busy):
+    target = ProfiledTarget(tells_busy)
+    machine, measured = light_profile(target, target.drive, GRID, requests_per_point=20)
+    assert measured == machine.service_time_s.size == 12
+    for a, intra in enumerate(GRID.intra_op_threads):
+        for n, busy in enumerate(GRID.instances):
+            for b, batch in enumerate(GRID.batch_sizes):
+                expected_s = service_time_s(intra, busy, batch)
+                assert machine.service_time_s[0, a, n, b] == pytest.approx(expected_s)
+    assert target.applied[-1] == target.found
+    assert all("inter_op_threads" not in configuration for configuration in target.applied)
+
+
+def test_enough_requests_are_outstanding_to_keep_all_instances_in_full_batches():
+    target = ProfiledTarget()
+    light_profile(target, target.drive, Grid((1,), (1,), (3,), (4,)), requests_per_point=20)
+    assert target.sent == [(12, 12), (36, 12)]  # warming up, measuring
+
+
+def test_an_interrupted_profile_puts_back_what_it_found():
+    target = ProfiledTarget()
+
+    def interrupted(requests, outstanding):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        light_profile(target, interrupted, GRID, requests_per_point=20)
+    assert target.in_force == target.found
+
+
+def test_a_target_without_telemetry_cannot_be_profiled():
+    target = ProfiledTarget()
+    with pytest.raises(TargetError, match="told of no batch"):
+        light_profile(target, lambda requests, outstanding: None, GRID, requests_per_point=20)
+    assert target.in_force == target.found
+
+
+def test_power_laws_are_filled_in_exactly():
+    instances, batch_sizes = (1, 2, 4, 8), (1, 2, 4, 8)
+    exact_s = 0.01 * np.outer(np.power(instances, 0.5), np.power(batch_sizes, 0.8))
+    count = np.ones((4, 4), int)
+    count[0, 1] = count[1, 3] = count[3, 0] = 0  # between, beyond the last, before the first
+    count[2, :] = 0  # a whole row
+    filled_s = fill(count, exact_s * count, instances, batch_sizes)
+    np.testing.assert_allclose(filled_s, exact_s)
+
+
+def test_what_is_filled_in_never_falls_and_what_was_observed_stays():
+    count = np.array([[5, 5, 0], [0, 0, 0]])
+    total_s = 5 * np.array([[0.020, 0.019, 0.0], [0.0, 0.0, 0.0]])  # noise: a larger batch was faster
+    filled_s = fill(count, total_s, (1, 2), (1, 2, 4))
+    np.testing.assert_allclose(filled_s[0, :2], [0.020, 0.019])
+    assert filled_s[0, 2] >= 0.020
+    assert (filled_s[1] >= filled_s[0]).all()
+
+
+def test_one_observation_fills_the_table():
+    count = np.zeros((2, 2), int)
+    count[1, 0] = 4
+    np.testing.assert_allclose(fill(count, count * 0.5, (1, 2), (1, 2)), 0.5)
+
+
+def test_the_grid_comes_from_the_options_and_the_targets_knobs(tmp_path):
+    options = ProfileOptions("localhost:1", tmp_path / "m.npz", instances="1:2", batch_sizes="1,8")
+    without_inter = {name: KNOBS[name] for name in KNOBS if name != "inter_op_threads"}
+    assert make_grid(options, without_inter, cores=4) == Grid((1,), (1, 2, 4), (1, 2), (1, 8))
+    assert make_grid(options, KNOBS, cores=2).inter_op_threads == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"inter": "1,2"}, "has no knob inter_op_threads, so only inter_op_threads=1 can be profiled"),
+        ({"instances": "0:2"}, "instances must be from 1 to 64, got 0"),
+        ({"batch_sizes": "many"}, "cannot read 'many'"),
+        ({"intra": "2,1"}, "values must ascend"),
+    ],
+)
+def test_a_grid_the_target_cannot_have_gets_one_sentence(tmp_path, more, says):
+    options = ProfileOptions("localhost:1", tmp_path / "m.npz", **more)
+    knobs = {name: KNOBS[name] for name in KNOBS if name != "inter_op_threads"}
+    with pytest.raises(ValueError, match=says):
+        make_grid(options, knobs, cores=2)
+
+
+def run_profile(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "envs.light_profiling", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--target", "127.0.0.1:1", "--out", "m.npz"), "does not answer (connection refused)"),
+        (("--target", "nowhere", "--out", "m.npz"), "must be HOST:PORT"),
+        (("--target", "127.0.0.1:1", "--out", "no/such/folder/m.npz"), "there is no folder"),
+        (("--target", "127.0.0.1:1", "--out", "m.npz", "--size", "0"), "must be at least 1"),
+    ],
+)
+def test_wrong_use_ends_with_one_sentence_and_status_2(tmp_path, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    process = run_profile(*arguments)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert says in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())

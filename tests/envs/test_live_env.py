@@ -1,0 +1,250 @@
+"""The live environment: on a fake target under a fake clock, and on a real server."""
+
+import math
+
+import gymnasium as gym
+import pytest
+from fake_target import FakeClock, FakeTarget
+from gymnasium.utils.env_checker import check_env
+
+import envs  # noqa: F401 (registers the ids)
+from envs.live import LiveServing, default_space
+from rrl.agent import arrival_rate_per_s
+from rrl.objective import StrictSLO
+from serving_adapter.target import TargetError, TargetLost
+
+SPACE = "instances=1:3,max_batch_size=1,2,4"
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def target(clock):
+    return FakeTarget(clock)
+
+
+def live(target, space=SPACE, **options):
+    return LiveServing(target, space, clock=target.clock, sleep=target.clock.sleep, **options)
+
+
+def test_starts_from_the_configuration_found_or_the_grids_nearest(target):
+    env = live(target)
+    assert env.space.configuration(env.start) == {"instances": 2, "max_batch_size": 4}
+    _, info = env.reset(seed=0)
+    assert info["configuration"] == {"instances": 2, "max_batch_size": 4}
+    assert env.found == {"instances": 2, "max_batch_size": 3}
+    assert target.in_force == {"instances": 2, "max_batch_size": 4}
+
+
+def test_a_step_applies_settles_and_measures_the_rest_of_the_interval(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    began_s = clock.now_s
+    observation, reward, terminated, truncated, info = env.step(env.space.action(0))
+    assert clock.now_s - began_s == pytest.approx(5.0)
+    measurement = info["measurement"]
+    assert measurement.duration_s == pytest.approx(4.0)
+    assert measurement.arrivals == pytest.approx(160, abs=1)
+    assert measurement.latency.mean_ms == pytest.approx(20.0)
+    assert target.applied[-1] == info["configuration"] == {"instances": 1, "max_batch_size": 1}
+    assert arrival_rate_per_s(observation) == pytest.approx(40.0, rel=0.02)
+    assert reward == -info["cost"] == pytest.approx(-20.0)
+    assert not terminated
+    assert not truncated
+    assert measurement.gap == measurement.aborted == ""
+
+
+def test_settling_lasts_until_the_backlog_of_the_configuration_before_is_answered(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    target.rate_per_s = 120.0
+    env.step(env.space.action(0))  # 50 of 120 a second: 350 pile up
+    target.rate_per_s = 40.0
+    began_s = clock.now_s
+    _, _, _, _, info = env.step(env.space.action(8))  # 150 a second
+    assert 5.0 < clock.now_s - began_s < 8.0
+    assert info["measurement"].duration_s == pytest.approx(4.0)
+    assert info["measurement"].backlog == 0
+
+
+def test_settling_is_bounded(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    target.rate_per_s = 1000.0
+    env.step(env.space.action(0))
+    began_s = clock.now_s
+    env.step(env.space.action(0))
+    assert clock.now_s - began_s <= 10.0 + 0.5 + 1e-6
+
+
+def test_interrupt_sees_progress_and_ends_the_interval(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    seen = []
+
+    def interrupt(progress):
+        seen.append(progress)
+        return "the queue runs away" if progress.backlog_growth > 100 else ""
+
+    env.interrupt = interrupt
+    target.rate_per_s = 120.0
+    began_s = clock.now_s
+    _, _, _, _, info = env.step(env.space.action(0))  # grows by 70 a second
+    assert clock.now_s - began_s == pytest.approx(1.5)
+    assert info["measurement"].aborted == "the queue runs away"
+    assert (info["measurement"].backlog, info["measurement"].duration_s) == (105, pytest.approx(0.5))
+    assert [p.elapsed_s for p in seen] == pytest.approx([0.5, 1.5])
+    assert seen[-1].arrivals == 180
+    assert seen[-1].completions == 75
+    assert info["cost"] == pytest.approx(20.0 + 1e3 * 35 / 50)  # what the growth needs to drain
+
+
+def test_an_interval_interrupted_while_it_settles_is_measured_from_its_start(target):
+    env = live(target, settle_s=3.0)
+    env.reset(seed=0)
+    env.interrupt = lambda progress: "stop"
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].aborted == "stop"
+    assert info["measurement"].duration_s == pytest.approx(0.5)
+
+
+def test_a_quiet_interval_reads_little(target):
+    env = live(target)
+    env.reset(seed=0)
+    target.reads = target.glances = 0
+    env.step(env.space.action(0))
+    assert (target.reads, target.glances) == (3, 0)
+    env.interrupt = lambda progress: ""
+    env.step(env.space.action(0))
+    assert (target.reads, target.glances) == (6, 8)  # each half second but those of the reads
+
+
+def test_without_traffic_there_are_no_arrivals_and_no_cost(target):
+    target.rate_per_s = 0.0
+    env = live(target)
+    observation, info = env.reset(seed=0)
+    assert info["measurement"].arrivals == 0
+    assert math.isnan(info["cost"])
+    _, reward, _, _, _ = env.step(env.space.action(1))
+    assert reward == 0.0
+    assert env.observation_space.contains(observation)
+
+
+def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+
+    clock.after(3.0, crash)
+    _, reward, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == "the target is lost (connection refused)"
+    assert math.isnan(info["cost"])
+    assert reward == 0.0
+    assert target.in_force == {"instances": 1, "max_batch_size": 1}
+    assert 2 <= target.connects < 10
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == ""
+    assert info["cost"] == pytest.approx(20.0)
+
+
+def test_a_target_that_stays_away_is_given_up(target, clock):
+    env = live(target, reconnect_s=30.0)
+    env.reset(seed=0)
+    clock.after(1.0, lambda: target.lose(1e9))
+    began_s = clock.now_s
+    with pytest.raises(TargetLost, match="did not come back within 30 s: the target does not answer"):
+        env.step(env.space.action(0))
+    assert clock.now_s - began_s < 40.0
+
+
+@pytest.mark.parametrize("after_s", [0.5, 3.0])
+def test_a_quick_restart_leaves_a_gap_and_the_next_step_configures_again(target, clock, after_s):
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(after_s, target.restart)
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert "restarted" in info["measurement"].gap
+    assert target.in_force == target.found
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == ""
+    assert target.in_force == {"instances": 1, "max_batch_size": 1}
+
+
+def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(3.0, lambda: target.in_force.update(instances=7))
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert "another client" in info["measurement"].gap
+
+
+def test_advise_changes_nothing(target):
+    env = live(target, advise=True)
+    env.reset(seed=0)
+    env.step(env.space.action(env.start))
+    assert target.applied == []
+
+
+def test_a_refused_configuration_is_an_error(target):
+    env = live(target)
+    env.reset(seed=0)
+
+    def refuse(configuration):
+        raise TargetError("refused")
+
+    target.apply = refuse
+    with pytest.raises(TargetError, match="refused"):
+        env.step(env.space.action(0))
+
+
+def test_the_space_must_be_the_targets(target):
+    with pytest.raises(ValueError, match="has no knob intra_op_threads; it has instances, max_batch_size"):
+        live(target, "intra_op_threads=1,2")
+    with pytest.raises(ValueError, match=r"no knob thread.*known knobs: instances"):
+        live(target, "thread=1,2")
+    with pytest.raises(ValueError, match="instances must be from 1 to 64, got 100"):
+        live(target, "instances=1,100")
+
+
+def test_a_percentile_limit_needs_percentiles(target):
+    target.has_page = False
+    with pytest.raises(ValueError, match="no latency percentiles"):
+        live(target, objective=StrictSLO(100.0))
+    live(target)  # the mean needs none
+
+
+@pytest.mark.parametrize("bad", [{"settle_s": 5.0}, {"settle_s": -1.0}, {"poll_s": 0.0}, {"interval_s": 0.5}])
+def test_an_interval_must_leave_something_to_measure(target, bad):
+    with pytest.raises(ValueError, match="0 <= settle_s < interval_s and poll_s > 0"):
+        live(target, **bad)
+
+
+def test_the_default_space_spans_the_targets_knobs():
+    space = default_space(["instances", "intra_op_threads", "max_batch_size"], cores=6)
+    assert space.to_json() == {
+        "instances": [1, 2, 3, 4],
+        "intra_op_threads": [1, 2, 4],
+        "max_batch_size": [1, 2, 4, 8, 16],
+    }
+    assert default_space(["instances", "max_queue_delay_us"], cores=1).to_json() == {
+        "instances": [1, 2],
+        "max_queue_delay_us": [0, 1000, 2000, 5000],
+    }
+
+
+def test_gymnasiums_checker_is_content(target):
+    env = gym.make(
+        "rrl/LiveServing-v0", target=target, space=SPACE, clock=target.clock, sleep=target.clock.sleep
+    )
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_closing_closes_the_target(target):
+    live(target).close()
+    assert target.closed

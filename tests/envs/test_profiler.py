@@ -1,0 +1,191 @@
+"""Two readings become a measurement."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.profiler import measure
+from rrl.measurement import ServiceTimes
+from serving_adapter.reading import BatchTotals, Histogram, Reading
+
+BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
+BUCKET_RATIO = 1.08
+
+
+def histogram(samples_s):
+    """Of samples in seconds, as a server counts them."""
+    counts = np.searchsorted(np.sort(samples_s), BOUNDS_S, side="right")
+    return Histogram(BOUNDS_S, tuple(int(c) for c in counts), float(np.sum(samples_s)))
+
+
+def reading(at_s=0.0, latency_s=(), queue_s=(), service_s=(), in_flight=0, failure=0, **more):
+    return Reading(
+        at_s=at_s,
+        success=len(latency_s),
+        failure=failure,
+        inference_count=len(latency_s),
+        execution_count=(len(latency_s) + 1) // 2,
+        request_s=float(np.sum(latency_s)),
+        queue_s=float(np.sum(queue_s)),
+        service_s=float(np.sum(service_s)),
+        in_flight=in_flight,
+        latency=histogram(latency_s),
+        queue=histogram(queue_s),
+        service=histogram(service_s),
+        **more,
+    )
+
+
+def test_arrivals_count_what_piled_up_and_what_failed():
+    m = measure(reading(10.0, [0.1] * 5, in_flight=2), reading(14.0, [0.1] * 25, in_flight=30, failure=3))
+    assert (m.arrivals, m.completions, m.failures) == (20 + 3 + 28, 20, 3)
+    assert m.arrival_rate_per_s == pytest.approx(51 / 4)
+    assert (m.backlog, m.backlog_growth) == (30, 28)
+    assert m.gap == ""
+
+
+def test_pending_requests_stand_in_for_those_in_flight():
+    before, after = reading(in_flight=None, pending=1), reading(1.0, [0.1], in_flight=None, pending=5)
+    assert measure(before, after).arrivals == 5
+
+
+def test_percentiles_agree_with_numpy_within_a_bucket():
+    rng = np.random.default_rng(0)
+    samples_s = rng.lognormal(-4.0, 1.0, 5000)
+    m = measure(reading(), reading(5.0, samples_s, queue_s=samples_s / 4, service_s=samples_s * 3 / 4))
+    for summary, share in ((m.latency, 1.0), (m.queue, 0.25), (m.service, 0.75)):
+        assert summary.mean_ms == pytest.approx(1e3 * share * samples_s.mean())
+        for measured_ms, q in zip(summary[1:], (50, 95, 99), strict=True):
+            exact_ms = 1e3 * share * np.percentile(samples_s, q)
+            assert abs(math.log(measured_ms / exact_ms)) < math.log(BUCKET_RATIO)
+
+
+@given(st.lists(st.floats(2e-4, 10.0), min_size=1, max_size=50), st.lists(st.floats(2e-4, 10.0), max_size=50))
+def test_a_percentile_lies_in_the_bucket_of_the_sample_it_ranks(new_s, old_s):
+    m = measure(reading(0.0, old_s), reading(1.0, [*old_s, *new_s]))
+    for measured_ms, q in zip(m.latency[1:], (0.50, 0.95, 0.99), strict=True):
+        ranked_ms = 1e3 * sorted(new_s)[max(0, math.ceil(q * len(new_s)) - 1)]
+        assert abs(math.log(measured_ms / ranked_ms)) <= math.log(BUCKET_RATIO) + 1e-9
+
+
+def test_percentiles_beyond_the_last_bound_are_that_bound():
+    m = measure(reading(), reading(1.0, [1e6] * 3))
+    assert m.latency.p50_ms == pytest.approx(1e3 * BOUNDS_S[-2])
+
+
+def test_percentiles_in_the_first_bucket_are_linear_from_zero():
+    m = measure(reading(), reading(1.0, [5e-5] * 100))
+    assert m.latency.p50_ms == pytest.approx(0.5 * 1e3 * BOUNDS_S[0])
+
+
+counts = st.integers(0, 50)
+steps = st.tuples(counts, counts, st.integers(0, 20), counts, counts)
+
+
+@given(steps, steps, steps)
+def test_measurements_of_adjacent_intervals_add_up(a, b, c):
+    readings, at = [], [0, 0, 0, 0, 0]
+    for second, (arrived, failed, batches, _, _) in enumerate((a, b, c)):
+        arrived, failed, batches = arrived + at[0], failed + at[1], batches + at[2]
+        done = (arrived + second) // 2  # some of them
+        done = max(done, at[3])
+        readings.append(
+            replace(
+                reading(float(second), [0.01 * (i + 1) for i in range(done)]),
+                failure=failed,
+                in_flight=arrived - done,
+                execution_count=batches,
+                telemetry={(1, 2): BatchTotals(batches, 0.5 * batches)},
+            )
+        )
+        at = [arrived, failed, batches, done, 0]
+    first, second_, both = (
+        measure(readings[0], readings[1]),
+        measure(readings[1], readings[2]),
+        measure(readings[0], readings[2]),
+    )
+    for name in ("duration_s", "arrivals", "completions", "failures", "backlog_growth"):
+        assert getattr(both, name) == getattr(first, name) + getattr(second_, name), name
+    assert sum(row.count for row in both.telemetry) == sum(
+        row.count for row in first.telemetry + second_.telemetry
+    )
+    assert both.gap == ""
+
+
+def test_without_histograms_the_means_come_from_the_sums():
+    before = replace(reading(), latency=None, queue=None, service=None)
+    after = replace(before, at_s=2.0, success=10, request_s=0.5, queue_s=0.2, service_s=0.3)
+    m = measure(before, after)
+    assert (m.latency.mean_ms, m.queue.mean_ms, m.service.mean_ms) == pytest.approx((50.0, 20.0, 30.0))
+    assert math.isnan(m.latency.p95_ms)
+
+
+def test_no_traffic_is_no_arrivals_and_no_latency():
+    m = measure(reading(0.0, [0.1]), reading(5.0, [0.1]))
+    assert (m.arrivals, m.completions, m.duration_s, m.gap) == (0, 0, 5.0, "")
+    assert math.isnan(m.latency.mean_ms)
+    assert math.isnan(m.mean_batch_size)
+
+
+def test_a_restarted_server_leaves_a_gap_and_the_counters_since():
+    before = reading(0.0, [0.1] * 100, in_flight=7, start_time_s=1000.0)
+    after = reading(5.0, [0.2] * 10, in_flight=1, start_time_s=1003.0)
+    m = measure(before, after)
+    assert m.gap == "the server restarted within the interval"
+    assert (m.arrivals, m.completions) == (11, 10)
+    assert m.latency.mean_ms == pytest.approx(200.0)
+
+
+def test_a_restart_is_seen_though_the_new_counters_are_higher():
+    m = measure(reading(start_time_s=1.0), reading(5.0, [0.2] * 10, start_time_s=2.0))
+    assert m.gap
+    assert m.completions == 10
+
+
+def test_counters_that_fall_leave_a_gap():
+    m = measure(reading(0.0, [0.1] * 100), reading(5.0, [0.2] * 10))
+    assert "started again" in m.gap
+    assert m.completions == 10
+
+
+def test_rounding_of_sums_is_no_restart():
+    before = reading(0.0, [0.1])
+    assert measure(before, replace(before, at_s=1.0, request_s=before.request_s - 1e-12)).gap == ""
+
+
+def test_telemetry_is_the_difference_where_batches_ran():
+    before = reading(telemetry={(1, 1): BatchTotals(5, 1.0), (1, 2): BatchTotals(3, 1.0)})
+    after = reading(
+        1.0,
+        telemetry={
+            (1, 1): BatchTotals(7, 1.5),
+            (1, 2): BatchTotals(3, 1.0),
+            (2, 4): BatchTotals(1, 0.25),
+        },
+    )
+    assert measure(before, after).telemetry == (ServiceTimes(1, 1, 2, 0.5), ServiceTimes(2, 4, 1, 0.25))
+
+
+def test_processor_use_is_a_share_of_what_the_machine_had():
+    before = reading(0.0, cpu_busy_s=10.0, cpu_available_s=100.0)
+    after = reading(5.0, cpu_busy_s=13.0, cpu_available_s=110.0, gpu_utilisation=0.4)
+    assert measure(before, after).cpu_utilisation == pytest.approx(0.3)
+    assert measure(before, after).gpu_utilisation == pytest.approx(0.4)
+
+
+def test_unknown_processor_use_is_nan():
+    assert math.isnan(measure(reading(), reading(1.0)).cpu_utilisation)
+    assert math.isnan(measure(reading(), reading(1.0)).gpu_utilisation)
+    fallen = measure(
+        reading(cpu_busy_s=9.0, cpu_available_s=10.0), reading(1.0, cpu_busy_s=8.0, cpu_available_s=12.0)
+    )
+    assert math.isnan(fallen.cpu_utilisation)
+
+
+def test_changed_buckets_count_from_zero():
+    before = replace(reading(), latency=Histogram((1.0, math.inf), (4, 4), 2.0))
+    assert measure(before, reading(1.0, [0.1] * 4)).latency.mean_ms == pytest.approx(100.0)

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rrl.guard import Guard, GuardSettings
+from rrl.measurement import LatencySummary, Measurement, Progress
+
+START, GOOD, BAD = 0, 1, 2
+
+
+def measured(mean_ms: float = 50.0, rate_per_s: float = 40.0, **changes: object) -> Measurement:
+    n = int(rate_per_s * 4)
+    values = {"duration_s": 4.0, "arrivals": n, "completions": n, "failures": 0} | changes
+    return Measurement(latency=LatencySummary(mean_ms, mean_ms, 2 * mean_ms, 3 * mean_ms), **values)
+
+
+ABORTED = {"aborted": "the queue is running away", "backlog": 80, "backlog_growth": 80, "completions": 80}
+
+
+def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **changes: object):
+    guard.admit(number)
+    m = measured(mean_ms, rate_per_s, **changes)
+    return guard.judge(number, mean_ms + m.drain_ms, m)
+
+
+def begun(settings: GuardSettings | None = None, start_ms: float = 100.0) -> Guard:
+    guard = Guard(START, settings or GuardSettings())
+    for _ in range(3):
+        guard.enter(START)
+        guard.judge(START, start_ms, measured(start_ms), baseline=True)
+    return guard
+
+
+# watch
+
+
+def queue_glances(
+    rng: np.random.Generator,
+    rate_per_s: float,
+    capacity_per_s: float,
+    servers: int,
+    service: Literal["exponential", "constant", "uniform"],
+    warm_s: float = 30.0,
+    watched_s: float = 10.0,
+) -> list[Progress]:
+    """A first-come-first-served queue, glanced at four times a second once it is in its steady state."""
+    n = rng.poisson(rate_per_s * (warm_s + watched_s))
+    arrivals = np.sort(rng.uniform(0, warm_s + watched_s, n))
+    mean_s = servers / capacity_per_s
+    draws = {
+        "exponential": rng.exponential(mean_s, n),
+        "constant": np.full(n, mean_s),
+        "uniform": rng.uniform(0, 2 * mean_s, n),
+    }[service]
+    free = [0.0] * servers
+    finishes = []
+    for at, s in zip(arrivals, draws, strict=True):
+        begin = max(at, heapq.heappop(free))
+        heapq.heappush(free, begin + s)
+        finishes.append(begin + s)
+    done = np.sort(finishes)
+    before = int(np.searchsorted(arrivals, warm_s)), int(np.searchsorted(done, warm_s))
+    glances = []
+    for elapsed in np.arange(0.25, watched_s, 0.25):
+        a = int(np.searchsorted(arrivals, warm_s + elapsed)) - before[0]
+        d = int(np.searchsorted(done, warm_s + elapsed)) - before[1]
+        growth = a - d
+        glances.append(Progress(float(elapsed), a, d, before[0] - before[1] + growth, growth))
+    return glances
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rate_per_s=st.floats(2, 200),
+    utilisation=st.floats(0.05, 0.85),
+    servers=st.integers(1, 8),
+    service=st.sampled_from(["exponential", "constant", "uniform"]),
+    start_ms=st.floats(1, 500),
+)
+def test_a_stable_queue_is_never_aborted(
+    seed: int, rate_per_s: float, utilisation: float, servers: int, service: str, start_ms: float
+) -> None:
+    guard = begun(start_ms=start_ms)
+    guard.admit(BAD)
+    rng = np.random.default_rng(seed)
+    for progress in queue_glances(rng, rate_per_s, rate_per_s / utilisation, servers, service):
+        assert guard.watch(progress) == ""
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rate_per_s=st.floats(50, 200), overload=st.floats(2.0, 20.0))
+def test_a_queue_that_runs_away_is_aborted_within_five_seconds(
+    seed: int, rate_per_s: float, overload: float
+) -> None:
+    guard = begun(start_ms=50.0)
+    guard.admit(BAD)
+    rng = np.random.default_rng(seed)
+    glances = queue_glances(rng, rate_per_s, rate_per_s / overload, 1, "constant", warm_s=0.0)
+    reasons = [(p.elapsed_s, reason) for p in glances if (reason := guard.watch(p))]
+    assert reasons
+    elapsed_s, reason = reasons[0]
+    assert 1.0 <= elapsed_s <= 5.0
+    assert "running away" in reason
+
+
+@pytest.mark.parametrize("progress", [Progress(0.9, 100, 0, 100, 100), Progress(5.0, 19, 0, 19, 19)])
+def test_too_little_seen_aborts_nothing(progress: Progress) -> None:
+    guard = begun()
+    guard.admit(BAD)
+    assert guard.watch(progress) == ""
+
+
+def test_what_a_rollback_would_return_to_is_not_aborted() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    runaway = Progress(3.0, 300, 20, 280, 280)
+    for number, aborts in ((START, False), (GOOD, False), (BAD, True)):
+        guard.admit(number)
+        assert bool(guard.watch(runaway)) is aborts
+
+
+def test_a_queue_that_was_there_before_and_goes_down_is_not_a_runaway() -> None:
+    guard = begun()
+    guard.admit(BAD)
+    assert guard.watch(Progress(3.0, 120, 300, 500, -180)) == ""
+
+
+# best known
+
+
+def test_the_best_known_is_the_lowest_mean_and_not_one_lucky_interval() -> None:
+    guard = begun()
+    for mean_ms in (30.0, 31.0, 29.0, 30.0):
+        tell(guard, GOOD, mean_ms)
+    tell(guard, BAD, 28.0)  # 7% better once: within the noise of one interval
+    assert guard.best == GOOD
+    tell(guard, 3, 15.0)
+    assert guard.best == 3
+
+
+def test_costs_at_very_different_loads_are_not_compared() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 5.0, rate_per_s=4.0)  # cheap only because hardly anybody came
+    assert guard.best == BAD  # the present load is 4/s
+    tell(guard, START, 100.0, rate_per_s=40.0)
+    assert guard.best == GOOD
+
+
+def test_at_a_load_never_seen_the_nearest_load_speaks() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 5.0, rate_per_s=1.0)
+    guard.judge(BAD, math.nan, measured(math.nan, rate_per_s=200.0))  # nothing learned, but the load is seen
+    assert guard.best == GOOD
+
+
+# judge and admit
+
+
+def test_an_aborted_interval_rolls_back_to_the_best_known_whatever_the_agent_proposes() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    verdict = tell(guard, BAD, 50.0, **ABORTED)
+    assert verdict.rollback
+    assert verdict.learn
+    assert guard.takes_over
+    assert guard.admit(5)[:2] == (GOOD, "rollback")
+    assert guard.admit(5)[:2] == (5, "agent")
+
+
+def test_a_broken_limit_rolls_back() -> None:
+    guard = begun(GuardSettings(slo_p95_ms=300.0))
+    verdict = tell(guard, BAD, 151.0)
+    assert verdict.rollback
+    assert "302 ms broke the limit of 300 ms" in verdict.reason
+
+
+@pytest.mark.parametrize(("mean_ms", "rolls_back"), [(290.0, False), (310.0, True)])
+def test_latency_far_worse_than_at_the_start_rolls_back(mean_ms: float, rolls_back: bool) -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    assert tell(guard, BAD, mean_ms).rollback is rolls_back
+
+
+def test_the_best_known_itself_is_never_rolled_back() -> None:
+    guard = begun(GuardSettings(slo_p95_ms=10.0))  # nothing can keep this limit
+    assert not tell(guard, GOOD, 20.0).rollback
+    assert not tell(guard, START, 100.0).rollback
+
+
+def test_an_aborted_configuration_is_refused_for_a_while_at_this_or_a_higher_load() -> None:
+    guard = begun(GuardSettings(cooldown=5))
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 50.0, **ABORTED)
+    tell(guard, GOOD, 20.0)
+    assert guard.admit(BAD)[:2] == (GOOD, "refused")
+    tell(guard, GOOD, 40.0, rate_per_s=80.0)
+    assert guard.admit(BAD).decision == "refused"
+    tell(guard, GOOD, 5.0, rate_per_s=10.0)
+    assert guard.admit(BAD).decision == "agent"  # much less load than it failed under
+    for _ in range(3):
+        tell(guard, GOOD, 20.0)
+    assert guard.admit(BAD).decision == "agent"  # long ago
+
+
+def test_the_interval_that_drains_an_aborted_ones_queue_is_not_held_against_its_configuration() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 50.0, **ABORTED)
+    number, decision, _ = guard.admit(None)
+    assert (number, decision) == (GOOD, "rollback")
+    draining = measured(900.0, backlog=2, backlog_growth=-78, completions=238)
+    verdict = guard.judge(GOOD, 900.0, draining)
+    assert not verdict.learn
+    assert not verdict.rollback
+    assert guard.best == GOOD
+
+
+def test_a_queue_that_needs_several_intervals_to_drain_gets_them_but_not_for_ever() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 50.0, **ABORTED)
+    taken = 0
+    while guard.takes_over:
+        guard.admit(None)
+        taken += 1
+        guard.judge(GOOD, 9e3, measured(9e3, backlog=1000, backlog_growth=-78, completions=238))
+    assert taken == GuardSettings().drain_intervals
+
+
+@pytest.mark.parametrize("nothing", [{"arrivals": 0, "completions": 0}, {"gap": "the server restarted"}])
+def test_nothing_is_learned_without_traffic_or_from_a_gap_and_the_best_known_is_held(nothing: dict) -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    verdict = tell(guard, BAD, 1.0, **nothing)
+    assert not verdict.learn
+    assert guard.best == GOOD
+    assert guard.admit(None)[:2] == (GOOD, "rollback")
+
+
+def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    for refused in (False, True):
+        tell(guard, BAD, 1.0, gap="the server restarted")
+        tell(guard, GOOD, 20.0)
+        assert (guard.admit(BAD).decision == "refused") is refused
+
+
+# what is left at the end
+
+
+def test_the_better_of_best_and_start_in_validation_is_left() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    assert guard.to_leave({GOOD: [30.0, 32.0], START: [90.0, 110.0]}) == GOOD
+    assert guard.to_leave({GOOD: [130.0, 32.0], START: [70.0, 60.0]}) == START
+    assert guard.to_leave({GOOD: [50.0], START: [50.0]}) == START
+    assert guard.to_leave({GOOD: [50.0]}) == START
+
+
+def test_stopped_early_the_best_is_left_only_if_it_is_better_beyond_noise() -> None:
+    guard = begun()
+    assert guard.to_leave() == START
+    tell(guard, GOOD, 95.0)
+    assert guard.to_leave() == START
+    tell(guard, BAD, 60.0)
+    assert guard.to_leave() == BAD
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    costs=st.lists(st.tuples(st.integers(0, 5), st.floats(1, 1000), st.booleans()), min_size=1, max_size=40)
+)
+def test_the_guard_never_leaves_a_configuration_that_was_seen_to_be_worse_than_the_start(costs: list) -> None:
+    guard = begun(start_ms=100.0)
+    seen: dict[int, list[float]] = {START: [100.0] * 3}
+    for number, mean_ms, abort in costs:
+        in_force = guard.admit(number).number
+        m = measured(mean_ms, **(ABORTED if abort else {}))
+        if guard.judge(in_force, mean_ms + m.drain_ms, m).learn:
+            seen.setdefault(in_force, []).append(mean_ms + m.drain_ms)
+    left = guard.to_leave()
+    assert np.mean(seen[left]) <= np.mean(seen[START]) + 1e-9

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rrl.agent import Transition, observe
+from rrl.journal import FILE_NAME, Header, Journal, Record, read
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.space import ConfigurationSpace
+
+SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4, 8])
+
+
+def header(**changes: object) -> Header:
+    values = Header(
+        space=SPACE,
+        objective="latency",
+        slo_p95_ms=None,
+        agent="rrl",
+        seed=1,
+        target="localhost:8500",
+        model="minilm",
+        found={"instances": 1, "max_batch_size": 1, "intra_op_threads": 2},
+        start={"instances": 1, "max_batch_size": 1},
+        interval_s=5.0,
+        started_at="2026-01-01T00:00:00+00:00",
+    )
+    return replace(values, **changes)
+
+
+def record(number: int = 4, cost: float = 12.5, **changes: object) -> Record:
+    measurement = Measurement(
+        duration_s=4.0,
+        arrivals=160,
+        completions=158,
+        failures=0,
+        latency=LatencySummary(12.5, 11.0, 20.0, 31.0),
+        telemetry=(ServiceTimes(1, 4, 40, 0.5),),
+    )
+    seen = observe(measurement, SPACE, number)
+    values = Record(
+        kind="tune",
+        number=number,
+        configuration=SPACE.configuration(number),
+        transition=Transition(np.zeros_like(seen), SPACE.action(number), cost, seen, measurement),
+        decision="agent",
+        reason="",
+        verdict="",
+        rollback=False,
+        learned=True,
+        wall_time_s=1.75e9,
+        decision_ms=1.5,
+    )
+    return replace(values, **changes)
+
+
+def same(a: Record, b: Record) -> bool:
+    return json.dumps(a.to_json()) == json.dumps(b.to_json())
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    written = [record(), record(2, math.nan, learned=False, verdict="nothing was completed")]
+    for r in written:
+        journal.append(r)
+    journal.close()
+    read_header, records = read(tmp_path)
+    assert read_header == header()
+    assert all(same(a, b) for a, b in zip(written, records, strict=True))
+    np.testing.assert_array_equal(
+        records[0].transition.next_observation, written[0].transition.next_observation
+    )
+    assert records[0].measurement.telemetry == written[0].measurement.telemetry
+    assert math.isnan(records[1].cost)
+
+
+def test_every_line_is_plain_json(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    journal.append(record(cost=math.inf))
+    journal.close()
+    for line in (tmp_path / FILE_NAME).read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 2, 50, 500])
+def test_a_torn_last_line_is_dropped_with_a_warning_and_the_journal_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cut_bytes: int
+) -> None:
+    journal = Journal.create(tmp_path, header())
+    for number in range(3):
+        journal.append(record(number))
+    journal.close()
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-cut_bytes])
+    with caplog.at_level(logging.WARNING):
+        journal = Journal.open_to_resume(tmp_path, header())
+    assert "dropped its last line" in caplog.text
+    assert [r.number for r in journal.records] == [0, 1]
+    journal.append(record(5))
+    journal.close()
+    assert [r.number for r in read(tmp_path)[1]] == [0, 1, 5]
+
+
+def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    journal.append(record())
+    journal.close()
+    path = tmp_path / FILE_NAME
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:40], lines[1]]) + "\n")
+    with pytest.raises(ValueError, match="damaged"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "both"),
+    [
+        (
+            {"space": ConfigurationSpace.of(instances=[1, 2, 3])},
+            ["another space", "instances=1,2,max_batch_size=1,4,8", "instances=1,2,3"],
+        ),
+        ({"objective": "strict-slo"}, ["another objective", "latency", "strict-slo"]),
+        ({"slo_p95_ms": 100.0}, ["another p95 limit", "None", "100"]),
+        ({"agent": "random"}, ["another agent", "rrl", "random"]),
+        ({"model": "resnet"}, ["another model", "minilm", "resnet"]),
+    ],
+)
+def test_a_journal_of_something_else_is_refused_saying_both(
+    tmp_path: Path, changes: dict[str, object], both: list[str]
+) -> None:
+    Journal.create(tmp_path, header()).close()
+    with pytest.raises(ValueError, match="journal") as error:
+        Journal.open_to_resume(tmp_path, header(**changes))
+    assert all(words in str(error.value) for words in both)
+    assert "\n" not in str(error.value)
+
+
+def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
+    Journal.create(tmp_path, header(version=99)).close()
+    with pytest.raises(ValueError, match="format 99, this rrl-tune reads format 1"):
+        Journal.open_to_resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [(None, "no journal at"), ("", "is empty"), ('{"a": 1}\n', "not a journal"), ("[1]\n", "not a journal")],
+)
+def test_what_is_no_journal_is_refused(tmp_path: Path, text: str | None, sentence: str) -> None:
+    if text is not None:
+        (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        Journal.open_to_resume(tmp_path)
+
+
+def test_a_journal_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    with pytest.raises(ValueError, match="--resume"):
+        Journal.create(tmp_path, header())
+    with pytest.raises(ValueError, match="held by another rrl-tune"):
+        Journal.open_to_resume(tmp_path)
+    journal.close()
+    Journal.open_to_resume(tmp_path).close()

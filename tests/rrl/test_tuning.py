@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.simulated import SimulatedServing
+from rrl.agent import Transition
+from rrl.guard import Guard
+from rrl.journal import Header, Journal, Record, read
+from rrl.measurement import Measurement
+from rrl.restore import RestorePoint, TargetTaken
+from rrl.space import ConfigurationSpace
+from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
+SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
+
+
+class Wanderer:
+    """Proposes configurations at random, and remembers what it was taught."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.taught: list[Transition] = []
+        self.asked = 0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        self.asked += 1
+        return self._rng.integers(SPACE.shape)
+
+    def update(self, transition: Transition) -> None:
+        self.taught.append(transition)
+
+
+def simulated() -> SimulatedServing:
+    """Mean latency in ms by configuration: overloaded, overloaded, 6300, 180, 270 (start), 130, 240, 130."""
+    env = SimulatedServing(
+        machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1}
+    )
+    env.np_random = np.random.default_rng(0)
+    return env
+
+
+def header(env: SimulatedServing) -> Header:
+    start = SPACE.configuration(env.start)
+    return Header(
+        SPACE,
+        "latency",
+        None,
+        "wanderer",
+        0,
+        "simulated",
+        "machine",
+        start,
+        start,
+        5.0,
+        "2026-01-01T00:00:00",
+    )
+
+
+def tuning(
+    folder: Path, env: SimulatedServing | None = None, resume: bool = False, **changes: object
+) -> Tuning:
+    env = env or simulated()
+    journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, header(env))
+    values = {"settings": SETTINGS} | changes
+    return Tuning(env, Wanderer(), Guard(env.start), journal, **values)
+
+
+def run(tuning: Tuning) -> Outcome:
+    try:
+        return tuning.run()
+    finally:
+        tuning.journal.close()
+
+
+def kinds(records: list[Record]) -> list[str]:
+    return [r.kind for r in records]
+
+
+def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert kinds(records) == ["baseline"] * 2 + ["tune"] * 12 + ["validation"] * 4
+    best, start, *again = [r.number for r in records if r.kind == "validation"]
+    assert start == t.env.start != best
+    assert again == [best, start]
+    assert {r.number for r in records if r.kind == "baseline"} == {t.env.start}
+    assert outcome == Outcome(best, stopped=False)
+
+
+def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    in_force: list[int] = []
+    interval = t.env._interval
+    t.env._interval = lambda number: in_force.append(number) or interval(number)
+    outcome = run(t)
+    assert in_force[-1] == outcome.left
+
+
+def test_the_agent_is_taught_what_the_journal_holds(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    run(t)
+    records = [r for r in read(tmp_path)[1] if r.learned]
+    assert len(t.agent.taught) == len(records)
+    for taught, record in zip(t.agent.taught, records, strict=True):
+        np.testing.assert_array_equal(taught.action, SPACE.action(record.number))
+        assert taught.cost == record.cost
+
+
+def test_each_transition_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    records = read(tmp_path)[1]
+    for before, after in pairwise(records):
+        np.testing.assert_array_equal(after.transition.observation, before.transition.next_observation)
+
+
+def test_a_rollback_interval_does_not_ask_the_agent(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated())
+    run(t)
+    records = read(tmp_path)[1]
+    rollbacks = sum(r.decision == "rollback" for r in records)
+    assert rollbacks > 0
+    assert t.agent.asked == 12 - rollbacks
+    for before, after in pairwise(records):
+        if before.rollback and before.kind == after.kind == "tune":
+            assert after.decision == "rollback"
+            assert after.number != before.number or not before.learned
+
+
+class Flaky(SimulatedServing):
+    """Loses the target in some intervals, and has no traffic in others."""
+
+    def __init__(self, lost: set[int], silent: set[int]) -> None:
+        super().__init__(machine=0, space=SPACE, arrivals=10.0)
+        self.np_random = np.random.default_rng(0)
+        self.lost, self.silent, self.count = lost, silent, -1
+
+    def _interval(self, number: int) -> Measurement:
+        self.count += 1
+        if self.count in self.lost:
+            return Measurement(5.0, 10, 5, 0, gap="the server restarted")
+        if self.count in self.silent:
+            return Measurement(5.0, 0, 0, 0)
+        return super()._interval(number)
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_gaps_and_silence_are_journalled_but_neither_learned_from_nor_counted(tmp_path: Path) -> None:
+    notes = Notes()
+    env = Flaky(lost={0, 6}, silent={1, 8, 9, 10})
+    t = tuning(tmp_path, env, observers=[notes])
+    run(t)
+    records = read(tmp_path)[1]
+    assert len([r for r in records if not r.counted]) == 6
+    assert sum(r.kind == "tune" and r.counted for r in records) == 12
+    assert not any(r.learned for r in records if not r.counted)
+    assert all(x.measurement.arrivals and not x.measurement.gap for x in t.agent.taught)
+    assert sum("no requests arrive" in text for text in notes.texts) == 1
+    assert sum("the server restarted" in text for text in notes.texts) == 2
+    assert sum("again" in text for text in notes.texts) == 3
+    quiet = [records[i] for i in (9, 10)]
+    assert all(r.decision == "rollback" for r in quiet)  # the best known is held meanwhile
+
+
+class StopAfter(Observer):
+    def __init__(self, intervals: int) -> None:
+        self.left = intervals
+
+    def measured(self, record: Record) -> None:
+        self.left -= 1
+
+    def __call__(self) -> bool:
+        return self.left <= 0
+
+
+@pytest.mark.parametrize("after", [1, 3, 9, 15])
+def test_stopped_at_any_point_it_leaves_the_start_or_better(tmp_path: Path, after: int) -> None:
+    stop = StopAfter(after)
+    t = tuning(tmp_path, observers=[stop], stop=stop)
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert outcome.stopped
+    assert len(records) == after
+    assert t._in_force == outcome.left
+    mean = {
+        n: np.mean([r.cost for r in records if r.number == n and r.learned])
+        for n in {r.number for r in records}
+    }
+    assert mean[outcome.left] <= mean[t.env.start]
+
+
+def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+
+    def broken(observation: np.ndarray) -> np.ndarray:
+        if t.finished("tune") == 4:
+            raise ZeroDivisionError("the agent's own fault")
+        return SPACE.action(t.finished("tune"))
+
+    t.agent.act = broken
+    with pytest.raises(ZeroDivisionError):
+        run(t)
+    assert t._in_force == t.guard.to_leave()
+
+
+def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    stop = StopAfter(8)
+    run(tuning(tmp_path, observers=[stop], stop=stop))
+    t = tuning(tmp_path, resume=True)
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert not outcome.stopped
+    assert kinds(records) == (
+        ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6 + ["validation"] * 4
+    )
+    assert len(t.agent.taught) == sum(r.learned for r in records)
+
+
+def test_replay_gives_the_guard_the_state_it_had(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated())
+    run(t)
+    replayed = Guard(t.env.start)
+    for record in read(tmp_path)[1]:
+        replayed.replay(record)
+    assert replayed == t.guard
+
+
+# kill -9
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from test_tuning import *
+
+class Kill(Observer):
+    count = 0
+    def decided(self, kind, number, decision, reason):
+        self.count += 1
+        if self.count == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+env = simulated()
+point = RestorePoint("localhost:8500", "minilm")
+point.claim(SPACE.configuration(env.start))
+class Safe(Observer):
+    def measured(self, record):
+        point.safe(SPACE.configuration(t.guard.to_leave()))
+t = tuning(Path({folder!r}), env, observers=[Safe(), Kill()])
+run(t)
+"""
+
+
+def test_kill_9_loses_at_most_the_interval_in_flight_and_the_next_start_restores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code = KILLED.format(tests=str(Path(__file__).parent), at=9, folder=str(tmp_path / "run"))
+    killed = subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ))
+    assert killed.returncode == -signal.SIGKILL
+    assert len(read(tmp_path / "run")[1]) == 8
+    env = simulated()
+    point = RestorePoint("localhost:8500", "minilm")
+    left = point.left_behind()
+    assert left is not None
+    assert left.found == SPACE.configuration(env.start)
+    assert set(left.best) == set(SPACE.names)
+    assert not run(tuning(tmp_path / "run", env, resume=True)).stopped
+    assert sum(r.kind == "tune" for r in read(tmp_path / "run")[1]) == 12
+
+
+# the claim on a target
+
+
+@pytest.fixture
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "rrl-tune"
+
+
+def test_a_claim_is_a_file_that_a_clean_end_removes(state_home: Path) -> None:
+    point = RestorePoint("localhost:8500", "minilm")
+    assert point.left_behind() is None
+    point.claim({"instances": 1})
+    assert len(list(state_home.iterdir())) == 1
+    point.safe({"instances": 2})
+    assert len(list(state_home.iterdir())) == 1
+    point.release()
+    assert list(state_home.iterdir()) == []
+
+
+def test_two_runs_cannot_tune_one_model_of_one_target(state_home: Path) -> None:
+    RestorePoint("localhost:8500", "minilm").claim({"instances": 1})
+    with pytest.raises(TargetTaken, match=rf"another rrl-tune \(pid {os.getpid()}\) tunes"):
+        RestorePoint("localhost:8500", "minilm").claim({"instances": 4})
+    RestorePoint("localhost:8500", "resnet").claim({"instances": 1})
+    RestorePoint("localhost:8501", "minilm").claim({"instances": 1})
+    assert len(list(state_home.iterdir())) == 3
+
+
+def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path) -> None:
+    point = RestorePoint("localhost:8500", "minilm")
+    state_home.mkdir()
+    point.path.write_text("{")
+    with pytest.raises(ValueError, match="by hand, then remove this file"):
+        point.claim({"instances": 1})
+
+
+@pytest.mark.parametrize("intervals", [0, -3])
+def test_settings_that_make_no_run_are_refused(intervals: int) -> None:
+    with pytest.raises(ValueError, match="at least one tuning"):
+        TuningSettings(intervals=intervals)

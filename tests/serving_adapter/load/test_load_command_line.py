@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import csv
+import http.server
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from echo_server import EchoService, serving
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
+
+from serving_adapter.load.command_line import main
+
+COMMAND = [sys.executable, "-c", "from serving_adapter.load.command_line import main; main()"]
+
+
+@pytest.fixture
+def service() -> EchoService:
+    return EchoService()
+
+
+@pytest.fixture
+def address(service: EchoService) -> Iterator[str]:
+    with serving(service) as address:
+        yield address
+
+
+def run(argv: list[str]) -> object:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    return caught.value.code
+
+
+def sentence_of_failure(capfd: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    assert run(argv) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err.strip()
+
+
+def test_a_run_reports_on_the_terminal_and_in_files(
+    address: str, service: EchoService, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "load"
+    argv = ["--target", address, "--model", "echo", "--rate", "200", "--duration-s", "1.2", "--out", str(out)]
+    assert run([*argv, "--sizes", "uniform:2:9", "--arrivals", "bursts", "--seed", "4"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith(f"sending to echo on {address}: bursts arrivals at 200/s\n")
+    assert "latency p99.9" in shown
+    report = json.loads((out / "load.json").read_text())
+    assert report["sent"] == report["completed"] == len(service.requests) > 0
+    assert report["failed"] == {}
+    assert report["latency_ms"]["p50"] <= report["latency_ms"]["max"]
+    assert (report["options"]["rate"], report["options"]["out"]) == (200.0, str(out))
+    rows = list(csv.DictReader((out / "load.csv").read_text().splitlines()))
+    assert [int(row["second"]) for row in rows] == list(range(len(rows)))
+    assert sum(int(row["completed"]) for row in rows) == report["completed"]
+    assert {request.inputs[0].shape[1] for request in service.requests} <= set(range(2, 10))
+
+
+def test_a_trace_with_sizes_is_replayed(address: str, service: EchoService, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("t_s,context_tokens,generated_tokens\n0,10,1\n10,20,1\n30,40,1\n")
+    argv = ["--target", address, "--arrivals", str(trace), "--rate", "20", "--sizes", "trace:4"]
+    assert run([*argv, "--duration-s", "0"]) == 0  # until the trace's end
+    assert len(service.requests) == 3
+    assert {request.inputs[0].shape[1] for request in service.requests} <= {1, 2, 4}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_an_endless_run_with_its_report(
+    address: str, service: EchoService, tmp_path: Path, number: int, code: int
+) -> None:
+    argv = ["--target", address, "--rate", "100", "--duration-s", "0", "--out", str(tmp_path)]
+    with subprocess.Popen(COMMAND + argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as load:
+        assert service.got_one.wait(60)
+        load.send_signal(number)
+        shown, errors = load.communicate(timeout=60)
+    assert (load.returncode, errors) == (code, "")
+    assert "completed" in shown
+    report = json.loads((tmp_path / "load.json").read_text())
+    assert report["sent"] == report["completed"] == len(service.requests)
+
+
+def test_a_signal_ends_the_wait_for_a_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        argv = ["--target", f"127.0.0.1:{silent.getsockname()[1]}", "--wait-s", "1000"]
+        with subprocess.Popen(COMMAND + argv, stderr=subprocess.PIPE, text=True) as load:
+            connection, _ = silent.accept()  # it is waiting now
+            load.send_signal(signal.SIGINT)
+            connection.close()
+            assert load.wait(timeout=60) == 130
+            assert load.stderr is not None
+            assert load.stderr.read() == ""
+
+
+def test_a_port_where_nothing_listens_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        target = f"127.0.0.1:{closed.getsockname()[1]}"
+    sentence = sentence_of_failure(capfd, ["--target", target, "--wait-s", "0.3"])
+    assert target in sentence
+    assert "does not answer (connection refused)" in sentence
+    assert "(waited 0.3 s)" in sentence
+
+
+def test_a_metrics_port_is_told_from_a_grpc_port_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Silent) as page:
+        thread = threading.Thread(target=page.serve_forever)
+        thread.start()
+        sentence = sentence_of_failure(
+            capfd, ["--target", f"127.0.0.1:{page.server_port}", "--wait-s", "1e6"]
+        )
+        page.shutdown()
+        thread.join()
+    assert "answers, but not gRPC" in sentence
+
+
+def test_a_grpc_server_of_another_kind_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(GRPCInferenceServiceServicer()) as address:  # knows the names, implements none
+        sentence = sentence_of_failure(capfd, ["--target", address, "--wait-s", "1e6"])
+    assert "does not know ServerReady" in sentence
+
+
+def test_an_unknown_model_is_refused_with_those_there(
+    address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sentence = sentence_of_failure(capfd, ["--target", address, "--model", "bert"])
+    assert "no model 'bert'; the models there: echo" in sentence
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--target", "localhost"], "--target must be HOST:PORT"),
+        (["--target", "http://localhost:8500"], "--target must be HOST:PORT"),
+        (["--rate", "0"], "--rate must be above 0, got 0.0"),
+        (["--duration-s", "-1"], "--duration-s must be at least 0, got -1.0"),
+        (["--connections", "0"], "--connections must be above 0, got 0"),
+        (["--arrivals", "posson"], "unknown arrivals 'posson'"),
+        (["--arrivals", "missing.csv"], "cannot read the trace missing.csv"),
+        (["--sizes", "big"], "sizes 'big' are not understood"),
+        (["--sizes", "trace"], "sizes from a trace need arrivals from a trace"),
+        (["--tls-ca", "missing.pem"], "cannot read the TLS certificates missing.pem"),
+        (["--out", "/dev/null/x"], "cannot write to /dev/null/x: Not a directory"),
+    ],
+)
+def test_wrong_use_is_one_sentence(capfd: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+    assert words in sentence_of_failure(capfd, argv)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from serving_adapter.options import fail, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class CookOptions:
+    """Cooks."""
+
+    dish: str
+    heat: float = 1.0  # of the stove
+    portions: int = 2
+    salted: bool = False
+    spices: tuple[str, ...] = ()
+    recipe: Path | None = None
+    style: Literal["boiled", "fried"] = "boiled"
+
+    def __post_init__(self) -> None:
+        if self.heat <= 0:
+            raise ValueError(f"the heat must be above 0, got {self.heat:g}")
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "options.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def sentence_of_failure(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parse(CookOptions, argv)
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.strip()
+
+
+def test_flags_fill_the_dataclass() -> None:
+    options = parse(CookOptions, ["--dish", "soup", "--heat", "2", "--salted", "--spices", "a", "b"])
+    assert options == CookOptions("soup", heat=2.0, salted=True, spices=("a", "b"))
+    assert type(options) is CookOptions
+
+
+def test_the_file_sets_options_and_flags_override_it(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "dish: soup\nheat: 1e-3\nportions: 3\nsalted: true\nspices: [a, b]\nrecipe: x/y\nstyle: fried\n",
+    )
+    assert parse(CookOptions, ["--config", path]) == CookOptions(
+        "soup", 0.001, 3, True, ("a", "b"), Path("x/y"), "fried"
+    )
+    options = parse(CookOptions, ["--heat", "4", f"--config={path}", "--no-salted", "--dish", "stew"])
+    assert (options.dish, options.heat, options.salted, options.portions) == ("stew", 4.0, False, 3)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert parse(CookOptions, ["--dish", "soup", "--config", written(tmp_path, "")]) == CookOptions("soup")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dihs: soup", "unknown option 'dihs'"),
+        ("heat: hot", "heat must be a number, got 'hot'"),
+        ("heat: true", "heat must be a number"),
+        ("portions: 2.5", "portions must be a whole number, got 2.5"),
+        ("portions: true", "portions must be a whole number"),
+        ("salted: 1", "salted must be true or false, got 1"),
+        ("dish: 7", "dish must be text, got 7"),
+        ("spices: salt", "spices must be a list"),
+        ("spices: [1]", "spices must be a list, each item text"),
+        ("recipe: 3", "recipe must be a path or null"),
+        ("style: raw", "style must be one of boiled, fried, got 'raw'"),
+        ("- soup", "must hold `key: value` lines"),
+        ("a: b: c", "is not a YAML file"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    path = written(tmp_path, text)
+    sentence = sentence_of_failure(capsys, ["--config", path])
+    assert words in sentence
+    assert path in sentence
+    assert "\n" not in sentence
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "missing.yaml")
+    assert missing in sentence_of_failure(capsys, ["--config", missing])
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "not UTF-8" in sentence_of_failure(capsys, ["--config", str(binary)])
+
+
+def test_the_class_s_own_check_speaks_plainly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = "the heat must be above 0, got -1"
+    assert sentence_of_failure(capsys, ["--dish", "soup", "--heat", "-1"]) == expected
+    path = written(tmp_path, "dish: soup\nheat: -1")
+    assert sentence_of_failure(capsys, ["--config", path]) == expected
+    assert parse(CookOptions, ["--config", path, "--heat", "1"]).heat == 1.0
+
+
+def test_a_missing_required_flag_and_an_unknown_flag_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--dish" in sentence_of_failure(capsys, [])
+    assert "--dihs" in sentence_of_failure(capsys, ["--dish", "soup", "--dihs", "x"])
+
+
+def test_the_help_shows_comments_and_the_values_of_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(CookOptions, ["--config", written(tmp_path, "portions: 77"), "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "of the stove" in shown
+    assert "77" in shown
+    assert "--config" in shown
+
+
+def test_fail_writes_to_standard_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        fail("no soup today")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "no soup today\n"

@@ -1,0 +1,71 @@
+"""Processor use of this machine; NVML is a fake, there is no GPU to test with."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from serving_adapter.resources import Gpus, cpu_times
+
+
+class FakeNVMLError(Exception):
+    pass
+
+
+def fake_nvml(percentages, broken=()):
+    """Named as NVML's functions are; a card in `broken` fails its reading."""
+
+    def rates(handle):
+        if handle in broken:
+            raise FakeNVMLError
+        return SimpleNamespace(gpu=percentages[handle], memory=0)
+
+    ended = []
+    return SimpleNamespace(
+        NVMLError=FakeNVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: ended.append(True),
+        nvmlDeviceGetCount=lambda: len(percentages),
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetUtilizationRates=rates,
+        ended=ended,
+    )
+
+
+def test_cpu_times_grow_and_busy_is_part_of_them():
+    first = cpu_times()
+    sum(i * i for i in range(200_000))
+    second = cpu_times()
+    assert 0 < first.busy_s <= second.busy_s
+    assert first.available_s <= second.available_s
+    assert second.busy_s < second.available_s
+
+
+def test_the_mean_over_all_gpus():
+    assert Gpus(fake_nvml([20, 80])).utilisation() == pytest.approx(0.5)
+
+
+def test_a_gpu_that_fails_its_reading_is_left_out():
+    assert Gpus(fake_nvml([20, 80], broken=[0])).utilisation() == pytest.approx(0.8)
+    assert Gpus(fake_nvml([20], broken=[0])).utilisation() is None
+
+
+def test_without_gpus_or_driver_there_is_nothing_to_read():
+    nvml = fake_nvml([])
+    assert Gpus(nvml).utilisation() is None
+
+    def no_driver():
+        raise FakeNVMLError
+
+    nvml.nvmlInit = no_driver
+    gpus = Gpus(nvml)
+    assert gpus.utilisation() is None
+    gpus.close()
+    assert nvml.ended == []
+
+
+def test_close_ends_nvml_once():
+    nvml = fake_nvml([10])
+    gpus = Gpus(nvml)
+    gpus.close()
+    gpus.close()
+    assert nvml.ended == [True]
