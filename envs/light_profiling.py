@@ -253,8 +253,8 @@ def profile(options: ProfileOptions, target: Target) -> None:
 
 def main() -> None:
     options = parse(ProfileOptions)
-    signal.signal(signal.SIGTERM, _interrupted)
     target = _connected(options)
+    signal.signal(signal.SIGTERM, _interrupted)
     try:
         profile(options, target)
     except ValueError as error:

@@ -19,7 +19,7 @@ from serving_adapter.reading import Reading
 from serving_adapter.target import Target, TargetError, TargetLost
 
 FIRST_RETRY_S = 0.5
-LONGEST_RETRY_S = 10.0
+LONGEST_RETRY_S = 2.0
 
 
 class TargetLike(Protocol):

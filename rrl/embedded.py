@@ -24,7 +24,7 @@ SERVER = "serving_adapter.server.command_line"
 LOAD = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 40.0
-UTILISATION = 0.9  # the default load, of what the start can serve: it only just bears it
+UTILISATION = 0.8  # the default load, of what the start can serve: it only just bears it
 BURST = 200  # requests sent at once to see how fast the start serves them
 
 _READY = re.compile(r"^serving .* on (\S+:\d+), metrics on (\S+)$", re.MULTILINE)
@@ -113,7 +113,7 @@ class Embedded:
         except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
             _end(process)
             raise EmbeddedFailed(
-                f"the embedded load could not measure the server (see {self.folder / 'load.log'}); give --rate"
+                f"the embedded load cannot measure the server (see {self.folder / 'load.log'}); give --rate"
             ) from None
 
     def _load_arguments(self, arguments: list[str], folder: Path) -> list[str]:

@@ -36,7 +36,8 @@ class GuardSettings:
     cooldown: int = 20  # intervals for which an aborted configuration is refused
     same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
-    drain_intervals: int = 3  # at most this many intervals in a row wait for a backlog to drain
+    drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
+    drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
 
 
 class Verdict(NamedTuple):
@@ -76,8 +77,9 @@ class Guard:
     _gaps: dict[int, int] = field(default_factory=dict)  # how often the target was lost under it
     _intervals: int = 0
     _rate_per_s: float = 0.0
-    _rollback: str = ""  # why the next interval is the guard's
-    _recovering: int = 0  # intervals since such a rollback began to drain the queue
+    _takeover: Admission | None = None  # the guard's choice of the next interval
+    _rolled_back: bool = False  # the interval in force follows a rollback
+    _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
     _in_force: int = -1  # none yet
 
@@ -98,7 +100,7 @@ class Guard:
     @property
     def takes_over(self) -> bool:
         """True if the next interval is the guard's: the agent need not be asked."""
-        return bool(self._rollback)
+        return self._takeover is not None
 
     def watch(self, progress: Progress) -> str:
         """While an interval runs: why to abort it, or nothing. Never aborts what it would return to."""
@@ -128,10 +130,10 @@ class Guard:
         if not has_traffic(measurement):
             return self._verdict(True, False, "no requests arrive")
         self._rate_per_s = measurement.arrival_rate_per_s
-        if self._drains(measurement):
-            waiting = self._wait_ms(measurement) > self._runaway_wait_ms()
-            again = waiting and self._recovering < self.settings.drain_intervals
-            return self._verdict(again, False, "draining the queue that the interval before left")
+        if self._drains(measurement) and self._draining < self.settings.drain_intervals:
+            self._draining += 1
+            return self._drain(number, measurement)
+        self._draining = 0
         if not math.isfinite(cost):
             return self._verdict(False, False, "nothing was completed")
         if baseline:
@@ -148,21 +150,21 @@ class Guard:
 
         There need be no proposal when the guard `takes_over`.
         """
-        best = self.best
-        if self._rollback:
-            reason, self._rollback = self._rollback, ""
-            self._recovering += 1
-            return self._enter(best, "rollback", reason)
-        self._recovering = 0
+        if self._takeover is not None:
+            number, decision, reason = self._takeover
+            self._rolled_back = decision == "rollback"
+            return self._enter(self.best if self._rolled_back else number, decision, reason)
+        self._rolled_back = False
         if proposal is None:
             raise ValueError("the guard does not take over: it needs the agent's proposal")
+        best = self.best
         if proposal != best and self._cooling(proposal):
             return self._enter(best, "refused", "it was aborted lately at this or a lower load")
         return self._enter(proposal, "agent", "")
 
     def enter(self, number: int) -> None:
         """A configuration comes into force that is nobody's choice: a baseline or validation interval."""
-        self._rollback, self._recovering = "", 0
+        self._rolled_back = False
         self._enter(number, "schedule", "")
 
     def replay(self, record: Record) -> None:
@@ -193,12 +195,13 @@ class Guard:
         return best if better else self.start
 
     def _enter(self, number: int, decision: Decision, reason: str) -> Admission:
+        self._takeover = None
         self._in_force = number
         self._safe = (self.start, self.best)
         return Admission(number, decision, reason)
 
     def _verdict(self, rollback: bool, learn: bool, reason: str) -> Verdict:
-        self._rollback = reason if rollback else ""
+        self._takeover = Admission(self.best, "rollback", reason) if rollback else None
         return Verdict(rollback, learn, reason)
 
     def _abort(self, number: int, rate_per_s: float) -> None:
@@ -233,11 +236,19 @@ class Guard:
         return low if math.isnan(start_ms) else min(max(self.settings.latency_factor * start_ms, low), high)
 
     def _drains(self, measurement: Measurement) -> bool:
-        """True after a rollback, while the queue left behind by the interval before goes down."""
-        if not self._recovering:
-            return False
+        """True while a queue that an interval before left behind goes down."""
+        sigmas = 1.0 if self._rolled_back else self.settings.drain_sigmas
         shrinkage = -measurement.backlog_growth
-        return shrinkage >= 5 and shrinkage > math.sqrt(measurement.arrivals + measurement.completions)
+        return shrinkage >= 5 and shrinkage > sigmas * math.sqrt(
+            measurement.arrivals + measurement.completions
+        )
+
+    def _drain(self, number: int, measurement: Measurement) -> Verdict:
+        """The latency was the queue's, not the configuration's, so nothing is learned; but a configuration
+        that drains a queue can bear the load, so it stays until the queue is gone."""
+        if self._wait_ms(measurement) > self._runaway_wait_ms() or not self._rolled_back:
+            self._takeover = Admission(number, "hold", "draining the queue")
+        return Verdict(False, False, "drained the queue that was left behind")
 
     def _wait_ms(self, measurement: Measurement) -> float:
         return 1e3 * measurement.backlog / max(measurement.completion_rate_per_s, 1e-3)

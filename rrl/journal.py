@@ -27,7 +27,7 @@ from rrl.space import ConfigurationSpace, Knob
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
 Kind = Literal["baseline", "tune", "validation"]
-Decision = Literal["agent", "rollback", "refused", "schedule"]
+Decision = Literal["agent", "rollback", "hold", "refused", "schedule"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,9 @@ class Header:
     start: dict[str, int]  # the same on the grid
     interval_s: float
     started_at: str  # ISO 8601
+    settle_s: float = 1.0  # the part of an interval that is not measured
+    intervals: int = 50  # tuning intervals planned
+    load: dict[str, Any] | None = None  # the embedded load's options
     version: int = FORMAT_VERSION
 
     def check_continues(self, other: Header) -> None:

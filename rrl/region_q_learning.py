@@ -24,7 +24,7 @@ observed at the level: a configuration that costs x · r_min more than another i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -54,8 +54,8 @@ class RRLSettings:
     policy: Literal["boltzmann", "reciprocal"] = "boltzmann"  # eq. (3), or a softmax of k/Q (script)
     initial_q: Literal["reciprocal of size", "first cost", "nearest level"] = "reciprocal of size"
     anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network's word for all (script)
-    load_levels: LoadLevels | None = LoadLevels()  # None: no load index in Q (script)
-    estimator: EstimatorSettings = EstimatorSettings()
+    load_levels: LoadLevels | None = field(default_factory=LoadLevels)  # None: no load index in Q (script)
+    estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
 
     def __post_init__(self) -> None:
         if not self.radius >= 0:
@@ -221,13 +221,12 @@ class RegionQLearning:
             return np.full(len(region), cost)
         expected = self.estimator.estimate(rate_per_s, self.space.features[region])
         if self.settings.anchored:
-            expected_here = self.estimator.estimate(rate_per_s, self.space.features[[number]])
+            expected_here = expected[region == number]
             if self.settings.estimator.target == "log":
                 expected = cost * (expected / expected_here)
             else:
                 expected = cost + (expected - expected_here)
-            expected[region == number] = cost
-        result: np.ndarray = np.clip(expected, *COST_LIMITS)
+        result: np.ndarray = np.clip(np.nan_to_num(expected, nan=cost), *COST_LIMITS)
         return result
 
     def _region(self, number: int, perception: Perception) -> np.ndarray:

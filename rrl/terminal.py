@@ -78,7 +78,7 @@ class LiveView(Observer):
         self._progress.update(self._task, description=PHASES[kind])
         self._in_force = number
         self._choice = decision
-        if decision in ("rollback", "refused"):
+        if decision in ("rollback", "hold", "refused"):
             self._guard_said = _choice(decision, reason)
         self._live.update(self._view())
 
@@ -189,6 +189,8 @@ def _add_row(table: Table, header: Header, name: str, standing: Standing, style:
 def _choice(decision: Decision, reason: str) -> str:
     if decision == "rollback":
         return f"rolled back to the best known: {reason}"
+    if decision == "hold":
+        return f"kept the configuration: {reason}"
     if decision == "refused":
         return f"refused the agent's proposal: {reason}"
     return ""

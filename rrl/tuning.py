@@ -112,8 +112,7 @@ class Tuning:
     def _measure_start(self) -> None:
         missing = self.settings.baseline - self.finished("baseline")
         for _ in range(max(1, missing)):  # a resumed run needs an observation too
-            while not self._scheduled("baseline", self.guard.start).counted:
-                pass
+            self._measured("baseline", self.guard.start)
 
     def _search(self) -> None:
         space = self.env.space
@@ -131,16 +130,17 @@ class Tuning:
         start, best = self.guard.start, self.guard.best
         if start == best:
             return None
-        records = []
-        for number in (best, start) * self.settings.validation:
-            while not (record := self._scheduled("validation", number)).counted:
-                pass
-            records.append(record)
+        turns = (best, start) * self.settings.validation
+        records = [self._measured("validation", number) for number in turns]
         return costs_by_configuration((r.number, r.cost) for r in records if math.isfinite(r.cost))
 
-    def _scheduled(self, kind: Kind, number: int) -> Record:
-        self.guard.enter(number)
-        return self._interval(kind, number, "schedule", "", math.nan)
+    def _measured(self, kind: Kind, number: int) -> Record:
+        """An interval of a configuration; again while there is no traffic, or an old queue to drain."""
+        while True:
+            self.guard.enter(number)
+            record = self._interval(kind, number, "schedule", "", math.nan)
+            if record.learned or (record.counted and math.isnan(record.cost)):
+                return record
 
     def _interval(
         self, kind: Kind, number: int, decision: Decision, reason: str, decision_ms: float

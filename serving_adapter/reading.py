@@ -154,6 +154,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         service=page.histogram("rrl_request_service_seconds"),
         telemetry=page.telemetry(),
         cpu_busy_s=page.sums.get("rrl_cpu_seconds"),
+        cpu_available_s=page.sums["rrl_cpu_count"] * at_s if "rrl_cpu_count" in page.sums else None,
         gpu_utilisation=sum(gpus) / len(gpus) if gpus else None,
     )
 

@@ -6,14 +6,12 @@ extensions: our own server does, and so does a stock Triton.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import grpc
-import psutil
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -320,9 +318,6 @@ class Target:
         if reading.cpu_busy_s is None:
             times = cpu_times()
             reading = replace(reading, cpu_busy_s=times.busy_s, cpu_available_s=times.available_s)
-        else:
-            cores = psutil.cpu_count() or os.cpu_count() or 1
-            reading = replace(reading, cpu_available_s=cores * reading.at_s)
         if reading.gpu_utilisation is None and self._gpus is not None:
             reading = replace(reading, gpu_utilisation=self._gpus.utilisation())
         return reading

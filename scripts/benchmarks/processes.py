@@ -21,7 +21,7 @@ def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)  # a load generator waits for its last answers
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

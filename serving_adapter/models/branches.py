@@ -5,8 +5,7 @@ torch marks it deprecated; its warnings are silenced here, where its use is deli
 each branch by itself and compiles the container, but runs no fork: the pool starts with the first batch.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: TorchScript reads the annotations themselves.
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,43 +27,36 @@ def torchscript() -> Iterator[None]:
 
 
 class ParallelBranches(nn.Module):
-    """Gives one input to all branches and concatenates what they answer.
+    """Gives one input to all branches and concatenates what they answer along dimension 1.
 
     Every branch is forked, the last one too: as many run at once as the pool has threads, no more.
     """
 
-    __constants__ = ("dim",)
-
-    def __init__(self, branches: Sequence[nn.Module], dim: int) -> None:
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
-        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
         running = [torch.jit.fork(branch, x) for branch in self.branches]
-        return torch.cat([torch.jit.wait(branch) for branch in running], dim=self.dim)
+        return torch.cat([torch.jit.wait(branch) for branch in running], dim=1)
 
 
-def parallel(branches: Sequence[nn.Module], example: Tensor, dim: int = 1) -> nn.Module:
+def parallel(branches: Sequence[nn.Module], example: Tensor) -> nn.Module:
     """A scripted `ParallelBranches`; branches that are not scripted yet are traced with the example."""
     with torchscript(), torch.no_grad():
-        return torch.jit.script(
-            ParallelBranches(
-                [
-                    branch
-                    if isinstance(branch, torch.jit.ScriptModule)
-                    else torch.jit.trace(branch.eval(), (example,), check_trace=False)
-                    for branch in branches
-                ],
-                dim,
-            )
-        )
+        scripted = [
+            branch
+            if isinstance(branch, torch.jit.ScriptModule)
+            else torch.jit.trace(branch.eval(), (example,), check_trace=False)
+            for branch in branches
+        ]
+        return torch.jit.script(ParallelBranches(scripted))
 
 
 def has_forks(module: nn.Module) -> bool:
     """Whether a module, or a scripted part of it, runs branches on the inter-op pool."""
     return any(
-        bool(part.inlined_graph.findAllNodes("prim::fork"))
+        bool(part.inlined_graph.findAllNodes("prim::fork"))  # type: ignore[attr-defined]
         for part in module.modules()
         if isinstance(part, torch.jit.ScriptModule) and hasattr(part, "forward")
     )

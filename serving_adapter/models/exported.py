@@ -41,7 +41,7 @@ def load_exported(path: Path) -> Model:
     if path.suffix == ".pt2":
         return Model(_exported_program(path, inputs), inputs)
     module = _torchscript(path)
-    _same_number(path, inputs, len(module.forward.schema.arguments) - 1)
+    _same_number(path, inputs, len(module.forward.schema.arguments) - 1)  # type: ignore[attr-defined]
     return Model(module, inputs, has_parallel_branches=has_forks(module))
 
 
@@ -51,8 +51,8 @@ def _torchscript(path: Path) -> torch.jit.ScriptModule:
             return torch.jit.load(path, map_location="cpu")
     except (RuntimeError, ValueError) as error:
         raise ModelError(
-            f"{path} is not a TorchScript file, which torch.jit.save makes (a pickled module or state dict is "
-            f"not loaded, because unpickling can run any code): {_first_line(error)}"
+            f"{path} is not a TorchScript file, which torch.jit.save makes (a pickled module or state "
+            f"dict is not loaded, because unpickling can run any code): {_first_line(error)}"
         ) from None
 
 
@@ -87,8 +87,8 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
     fixed = [spec.name for spec, shape in zip(inputs, shapes, strict=True) if isinstance(shape[0], int)]
     if fixed:
         raise ModelError(
-            f"{path} was exported for batches of one size only; export it with "
-            f'dynamic_shapes={{"{fixed[0]}": {{0: torch.export.Dim.DYNAMIC}}}} and an example of 2 rows or more'
+            f"{path} was exported for batches of one size only; export it with an example of 2 rows "
+            f'or more and dynamic_shapes={{"{fixed[0]}": {{0: torch.export.Dim.DYNAMIC}}}}'
         )
     module = program.module()
     module.training = False  # such a module is fixed at its export and refuses .eval()
@@ -113,7 +113,8 @@ def _specification(path: Path) -> tuple[TensorSpec, ...]:
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise ModelError(
-            f"{path} has no specification of its inputs beside it; write {places[0]} like {SPECIFICATION_EXAMPLE}"
+            f"{path} has no specification of its inputs beside it; "
+            f"write {places[0]} like {SPECIFICATION_EXAMPLE}"
         )
     try:
         text = found.read_text(encoding="utf-8")

@@ -104,7 +104,9 @@ def _arguments(
         if name not in known and not open_ended:
             listed = f"; it has {', '.join(known)}" if known else "; it has none"
             raise ModelError(f"model {reference!r} has no option {name!r}{listed}")
-    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in options]
+    missing = [
+        name for name in known if parameters[name].default is inspect.Parameter.empty and name not in options
+    ]
     if missing:
         raise ModelError(f"model {reference!r} needs the option {missing[0]!r}: add {missing[0]}=VALUE")
     hints = typing.get_type_hints(factory)

@@ -4,7 +4,7 @@
 |---|---|
 | B, L | requests in the batch, tokens of the longest |
 | T | tokens of the whole batch that are not padding, rounded up to a multiple of `packed_linear.ROWS` |
-| H, d | attention heads, numbers of each (12 x 32 = 384) |
+| H, d | attention heads, width of each (12 x 32 = 384) |
 
 Requests of different lengths share a batch, but padding costs nothing: the tokens of all requests are
 packed into one (T, 384) matrix, and only attention looks at requests one by one. So an answer does not
@@ -40,7 +40,8 @@ UNKNOWN = 100  # the token [UNK]
 def minilm() -> Model:
     """Takes token ids (BERT's uncased vocabulary, [CLS] and [SEP] included), answers a unit vector.
 
-    Ids outside the vocabulary are read as [UNK]. Zeros are padding wherever they stand.
+    Ids outside the vocabulary are read as [UNK]. Zeros are padding wherever they stand; a request of
+    nothing else gets a vector of zeros.
     """
     path = package_folder(PACKAGE, "minilm", INSTALL) / "model" / "model.safetensors"
     if not path.is_file():
@@ -66,10 +67,11 @@ class MiniLM(nn.Module):
     def forward(self, token_ids: Tensor) -> Tensor:  # (B, L) -> (B, 384)
         known = torch.where((token_ids >= 0) & (token_ids < VOCABULARY), token_ids, UNKNOWN)
         requests, positions = torch.nonzero(known != PADDING, as_tuple=True)  # (tokens,) each
+        if not len(requests):
+            return self.words.weight.new_zeros(len(known), WIDTH)
         lengths = torch.bincount(requests, minlength=len(known)).tolist()
         x = self.words(known[requests, positions]) + self.positions(positions)
-        x = F.pad(x, (0, 0, 0, -len(x) % ROWS))
-        x = self.norm(x)
+        x = self.norm(F.pad(x, (0, 0, 0, -len(x) % ROWS)))
         for layer in self.layers:
             x = layer(x, lengths)
         sums = x.new_zeros(len(known), WIDTH).index_add_(0, requests, x[: len(requests)])

@@ -36,7 +36,8 @@ class Model:
             raise ModelError(f"a model needs one or more inputs, each with its own name, got {names}")
         if self.module.training:
             self.module.eval()
-        self.module.requires_grad_(False)
+        for parameter in self.module.parameters():  # scripted modules lack `requires_grad_`
+            parameter.requires_grad_(False)
 
     def example(self, rows: int = 1, size: int = 8) -> dict[str, Tensor]:
         """A batch of ones to warm up with; every dimension that varies is `size` long, or its limit."""

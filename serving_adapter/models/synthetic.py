@@ -4,8 +4,7 @@ All three answer their input. `crash_on` and `hang_on` are for tests of what the
 worker: a batch in which an item's first element is that value ends its process, or never ends.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: TorchScript reads the annotations themselves.
 import os
 import time
 
@@ -72,6 +71,8 @@ class Sleep(nn.Module):
 
 class Burn(nn.Module):
     """A fixed number of products with a reflection, whose powers neither grow nor vanish."""
+
+    reflection: Tensor
 
     def __init__(self, size: int, rounds: int, rounds_per_item: int) -> None:
         super().__init__()

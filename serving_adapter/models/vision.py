@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -97,18 +98,28 @@ def _fold_batch_norm(net: nn.Module) -> nn.Module:
     """Puts every batch normalisation that directly follows a convolution into its weights."""
     for module in net.modules():
         children = list(module.named_children())
-        for (_, conv), (name, norm) in zip(children, children[1:], strict=False):
+        for (_, conv), (name, norm) in pairwise(children):
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                assert norm.running_mean is not None and norm.running_var is not None
+                assert norm.running_mean is not None
+                assert norm.running_var is not None
                 conv.weight, conv.bias = fuse_conv_bn_weights(
-                    conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+                    conv.weight,
+                    conv.bias,
+                    norm.running_mean,
+                    norm.running_var,
+                    norm.eps,
+                    norm.weight,
+                    norm.bias,
                 )
                 setattr(module, name, nn.Identity())
     return net
 
 
 def _with_parallel_branches(net: nn.Module) -> nn.Module:
-    """Replaces pytorchcv's containers, which run branch after branch, by ones that run all at once."""
+    """Replaces pytorchcv's containers, which run branch after branch, by ones that run all at once.
+
+    One small image goes through the network first, to see what each container is given.
+    """
     concurrent = import_module("pytorchcv.models.common.arch").Concurrent
     net = _fold_batch_norm(net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     seen: dict[nn.Module, Tensor] = {}
@@ -128,5 +139,5 @@ def _with_parallel_branches(net: nn.Module) -> nn.Module:
     for hook in hooks:
         hook.remove()
     for parent, name, child in containers:
-        setattr(parent, name, parallel(list(child.children()), seen[child], dim=child.axis))
+        setattr(parent, name, parallel(list(child.children()), seen[child]))
     return net

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import uvloop
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 
 from serving_adapter import model_configuration
@@ -71,6 +72,9 @@ async def serve(options: ServeOptions) -> None:
         ("grpc.max_receive_message_length", 2 * options.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # a taken port is an error
+        # gRPC cancels calls beyond about 1,000 that its core holds; our own queue refuses with a reason.
+        ("grpc.server.max_pending_requests", 16 * options.max_queue_size),
+        ("grpc.server.max_pending_requests_hard_limit", 32 * options.max_queue_size),
     ]
     server = grpc.aio.server(options=service_limits)
     port = _bind(server, options)
@@ -169,7 +173,7 @@ def _control_key(options: ServeOptions) -> str | None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    asyncio.run(serve(parse(ServeOptions, sys.argv[1:])))
+    uvloop.run(serve(parse(ServeOptions, sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,33 +19,61 @@ VERSION = "1"  # a model has one version here
 NS_PER_US = 1000
 
 
-class ModelMetrics(Collector):
-    """Reads the models' statistics at each scrape; counts nothing itself."""
+class Counters(Collector):
+    """The single values; few, so a page filtered to them (`?name[]=...`) costs next to nothing."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = models
         self._started_s = time.time()
-        self._gpus = Gpus()
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()  # the names a page can be filtered by
 
     def collect(self) -> Iterator[Metric]:
-        models = [model for model in self._models.values() if model.inputs]
         yield _plain("process_start_time_seconds", "Start, seconds since the epoch", self._started_s)
-        yield _plain("rrl_cpu_seconds", "Processor time of the front and all it started", _cpu_s(models))
+        for name, text, value_of in _MODEL_SERIES:
+            metric = Metric(name, text, "unknown")
+            for model in self._models.values():
+                metric.add_sample(name, _labels(model), value_of(model))
+            yield metric
+
+
+class Resources(Collector):
+    """What the server uses of the machine."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = models
+        self._gpus = Gpus()
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        cpu_s = _cpu_s(self._models.values())
+        yield _plain("rrl_cpu_seconds", "Processor time of the front and all it started", cpu_s)
+        yield _plain("rrl_cpu_count", "Cores of this machine", os.cpu_count() or 1)
         gpu_utilisation = self._gpus.utilisation()
         if gpu_utilisation is not None:
             yield _plain("nv_gpu_utilization", "GPU utilisation, 0 to 1", gpu_utilisation)
-        for name, text, value_of in _MODEL_SERIES:
-            metric = Metric(name, text, "unknown")
-            for model in models:
-                metric.add_sample(name, _labels(model), value_of(model))
-            yield metric
+
+
+class Distributions(Collector):
+    """Histograms, and service times by (busy instances, batch size)."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = models
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
         for name, text, histogram_of in _HISTOGRAMS:
             family = HistogramMetricFamily(name, text, labels=["model", "version"])
-            for model in models:
+            for model in self._models.values():
                 histogram: Histogram = histogram_of(model)
                 family.add_metric([model.name, VERSION], list(_buckets(histogram)), histogram.sum_s)
             yield family
-        yield from _telemetry(models)
+        yield from _telemetry(self._models.values())
 
 
 _MODEL_SERIES = (
@@ -125,7 +154,8 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
 
 def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> int:
     """Serves the page in a thread of its own; returns the port, chosen by the system when `port` is 0."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ModelMetrics(models))
+    registry = CollectorRegistry()
+    for collector in (Counters(models), Resources(models), Distributions(models)):
+        registry.register(collector)
     server, _ = start_http_server(port, addr=host, registry=registry)
     return int(server.server_port)

@@ -38,11 +38,11 @@ def work(
     model: Model, channel: socket.socket, input_fd: int, output_fd: int, device: str, settings: dict[str, Any]
 ) -> None:
     """Sets the thread pools, warms the model up, says it is ready, then runs batches until told to stop."""
-    os.nice(NICENESS)
     torch.set_num_interop_threads(settings["inter_op_threads"])
     torch.set_num_threads(settings["intra_op_threads"])
     worker = Worker(model, Arena(input_fd), Arena(output_fd), device)
     worker.warm_up()
+    os.nice(NICENESS)  # only now: a new worker should not wait for the old ones
     messages.send(channel, {"ready": os.getpid()})
     while (message := messages.receive(channel)) is not None:
         messages.send(channel, worker.run(message))

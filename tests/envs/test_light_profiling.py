@@ -1,15 +1,17 @@
 """Light profiling: on a fake target whose service times are known, and on a real server."""
 
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, make_grid
+from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main, make_grid
+from envs.machine import Machine
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.reading import BatchTotals, Reading
-from serving_adapter.target import TargetError
+from serving_adapter.target import Target, TargetError
 
 GRID = Grid((1,), (1, 2), (1, 2, 3), (1, 4))
 
@@ -141,15 +143,6 @@ def test_a_grid_the_target_cannot_have_gets_one_sentence(tmp_path, more, says):
         make_grid(options, knobs, cores=2)
 
 
-def run_profile(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "envs.light_profiling", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -159,11 +152,54 @@ def run_profile(*arguments):
         (("--target", "127.0.0.1:1", "--out", "m.npz", "--size", "0"), "must be at least 1"),
     ],
 )
-def test_wrong_use_ends_with_one_sentence_and_status_2(tmp_path, monkeypatch, arguments, says):
+def test_wrong_use_ends_with_one_sentence_and_status_2(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
-    process = run_profile(*arguments)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
+    monkeypatch.setattr(sys, "argv", ["rrl-profile", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
     assert says in errors
     assert len(errors.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def run_profile(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "envs.light_profiling", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_path):
+    # Batches take 5 ms and 5 ms for each item.
+    server = start_server("--model", "sleep", "--model-option", "ms=5", "per_item_ms=5")
+    target = Target(server.address)
+    target.connect(control=False)
+    found = target.configuration()
+    out = tmp_path / "machine.npz"
+    arguments = ("--target", server.address, "--out", out)
+
+    process = run_profile(*arguments, "--requests-per-point", "100000")
+    while target.configuration() == found and process.poll() is None:
+        pass
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted; the target is as it was found" in errors
+    assert target.configuration() == found
+    assert not out.exists()
+
+    grid = ("--instances", "1:2", "--batch-sizes", "1,4", "--intra", "1", "--requests-per-point", "6")
+    process = run_profile(*arguments, *grid)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    assert output == f"wrote {out}: 4 of 4 service times measured\n"
+    times_s = Machine.load(out).service_time_s
+    assert times_s.shape == (1, 1, 2, 2)
+    assert (times_s[0, 0, :, 0] >= 0.0099).all()
+    assert (times_s[0, 0, :, 1] >= 0.0249).all()
+    assert target.configuration() == found
+    target.close()

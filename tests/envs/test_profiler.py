@@ -82,6 +82,13 @@ def test_percentiles_in_the_first_bucket_are_linear_from_zero():
     assert m.latency.p50_ms == pytest.approx(0.5 * 1e3 * BOUNDS_S[0])
 
 
+def test_percentiles_are_interpolated_inside_their_bucket():
+    samples_s = np.random.default_rng(1).lognormal(-4.0, 1.0, 50_000)
+    m = measure(reading(), reading(5.0, samples_s))
+    exact_ms = 1e3 * np.percentile(samples_s, (50, 95, 99))
+    np.testing.assert_allclose(m.latency[1:], exact_ms, rtol=0.01)
+
+
 counts = st.integers(0, 50)
 steps = st.tuples(counts, counts, st.integers(0, 20), counts, counts)
 

@@ -51,7 +51,9 @@ def test_the_scripts_settings_learn_raw_milliseconds() -> None:
 
 def test_warm_rounds_go_on_from_the_last_network_and_cold_ones_do_not() -> None:
     def loss_after(rounds: int, warm_start: bool) -> float:
-        estimator = estimator_with_samples(EstimatorSettings(max_steps=20, warm_start=warm_start, minibatch=0))
+        estimator = estimator_with_samples(
+            EstimatorSettings(max_steps=20, warm_start=warm_start, minibatch=0)
+        )
         return [estimator.train().loss for _ in range(rounds)][-1]
 
     assert loss_after(10, warm_start=True) < 0.2 * loss_after(1, warm_start=True)
@@ -146,14 +148,19 @@ def test_requests_during_a_round_add_up_to_one_more() -> None:
 
 
 def test_an_exception_in_the_thread_surfaces_at_the_next_request_and_at_close() -> None:
+    started = Event()
+
     def fail(stop: Callable[[], bool]) -> None:
+        started.set()
         raise ArithmeticError("the network exploded")
 
     training = BackgroundTraining(fail)
     training.request()
     with pytest.raises(ArithmeticError, match="exploded"):
         training.wait()
+    started.clear()
     training.request()
+    assert started.wait(30)
     with pytest.raises(ArithmeticError, match="exploded"):
         training.close()
 

@@ -225,15 +225,19 @@ def test_the_interval_that_drains_an_aborted_ones_queue_is_not_held_against_its_
     assert guard.best == GOOD
 
 
-def test_a_queue_that_needs_several_intervals_to_drain_gets_them_but_not_for_ever() -> None:
+def test_a_configuration_that_drains_a_long_queue_is_kept_until_it_is_gone_but_not_for_ever() -> None:
     guard = begun()
-    tell(guard, GOOD, 20.0)
     tell(guard, BAD, 50.0, **ABORTED)
-    taken = 0
-    while guard.takes_over:
+    guard.admit(None)
+    guard.judge(START, 9e3, measured(9e3, backlog=1000))
+    assert guard.admit(GOOD)[:2] == (GOOD, "agent")
+    draining = measured(9e3, backlog=500, backlog_growth=-200, completions=360)
+    assert not guard.judge(GOOD, 9e3, draining).learn
+    assert guard.admit(None)[:2] == (GOOD, "hold")
+    taken = 1
+    while not guard.judge(GOOD, 9e3, draining).learn:
         guard.admit(None)
         taken += 1
-        guard.judge(GOOD, 9e3, measured(9e3, backlog=1000, backlog_growth=-78, completions=238))
     assert taken == GuardSettings().drain_intervals
 
 

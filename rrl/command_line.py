@@ -1,0 +1,284 @@
+"""`rrl-tune`: tunes a running inference server; the one place that puts everything together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from baselines import AGENTS
+from envs.live import LiveServing, default_space
+from envs.machine import Machine
+from envs.simulated import SimulatedServing
+from rrl import advice, journal
+from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
+from rrl.exports import export, print_result
+from rrl.guard import Guard, GuardSettings
+from rrl.journal import Header, Journal, Record
+from rrl.objective import Objective, make_objective
+from rrl.report import in_words
+from rrl.restore import RestorePoint
+from rrl.space import ConfigurationSpace, Knob
+from rrl.stop import Stop
+from rrl.tensorboard_events import TensorBoardEvents
+from rrl.terminal import LiveView, PlainView
+from rrl.tune_options import EMBEDDED, TuneOptions, as_before, check_unfinished, tuning_intervals
+from rrl.tuning import Observer, Stopped, Tuning, TuningSettings
+from serving_adapter.options import fail, parse
+from serving_adapter.target import Target, TargetError
+
+LOG_WIDTH = 140  # where the output is no terminal
+DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
+SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(TuneOptions, argv)
+    if options.agent not in AGENTS:
+        fail(f"unknown agent {options.agent!r}; known: {', '.join(AGENTS)}")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    stop = Stop(console.print)
+    with stop.on_signals():
+        try:
+            code = _advise(options, console, stop) if options.advise else _tune(options, console, stop)
+        except (Stopped, KeyboardInterrupt):
+            code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
+    with ExitStack() as stack:
+        try:
+            session = _open(options, console, stop, stack)
+        except (ValueError, TargetError) as error:
+            fail(str(error))
+        except EmbeddedFailed as error:
+            print(error, file=sys.stderr)
+            return FAILED
+        try:
+            outcome = session.tuning.run()
+        except TargetError as error:
+            session.view.close()
+            print(f"the run ended: {error}", file=sys.stderr)
+            print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
+            return FAILED
+        finally:
+            session.view.close()
+        if session.point is not None:
+            session.point.release()
+        failures = session.embedded.end_load() if session.embedded else None
+        summary = export(session.tuning.journal, session.target, session.events)
+        print_result(console, session.tuning.journal, summary, failures)
+        return INTERRUPTED if outcome.stopped else DONE
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything a run holds open."""
+
+    tuning: Tuning
+    target: Target
+    view: PlainView | LiveView
+    events: TensorBoardEvents
+    point: RestorePoint | None  # the embedded server ends with its run: nothing to restore
+    embedded: Embedded | None
+
+
+def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) -> Session:
+    """Opens a run; ValueError or TargetError, nothing changed, if it cannot be."""
+    earlier = None if options.resume is None else journal.read(options.resume)
+    if earlier is not None:
+        options = as_before(options, earlier[0])
+        check_unfinished(options, *earlier)
+    folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if options.resume is None and (folder / journal.FILE_NAME).exists():
+        raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
+    embedded = None
+    if options.target is None:
+        embedded = Embedded(folder, _embedded_settings(options))
+        stack.callback(embedded.close)
+        console.print(f"starting the server and its load (logs in {folder}) ...")
+        embedded.start_server(stop.sleep)
+        embedded.start_load()
+        console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
+    target = _connected(options, embedded.address if embedded else str(options.target), control=True)
+    stack.callback(target.close)
+    for note in target.notes:
+        console.print(note, style="yellow")
+    point = None if embedded else RestorePoint(target.address, target.model)
+    if point is not None:
+        _restore(point, target, console)
+    found = target.configuration()
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    env = _environment(options, target, objective, stop, found)
+    start = env.space.number(earlier[0].start) if earlier else env.start
+    if env.space.configuration(start).items() - found.items():
+        console.print(
+            f"the grid does not hold the configuration found, {in_words(found)}: "
+            f"the start is the nearest, {in_words(env.space.configuration(start))}",
+            style="yellow",
+        )
+    header = _header(options, target, env, start, found, embedded)
+    log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
+    stack.callback(log.close)
+    agent = AGENTS[options.agent](env.space, options.seed, background_training=True)
+    stack.callback(getattr(agent, "close", lambda: None))
+    guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms))
+    settings = TuningSettings(intervals=tuning_intervals(options))
+    if point is not None:
+        point.claim(log.header.found)
+    console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
+    view = _view(console, log, guard, settings)
+    events = TensorBoardEvents(folder, log.header, log.records)
+    observers: list[Observer] = [view, events]
+    if point is not None:
+        observers.append(_SafeBest(point, guard, env.space))
+
+    def put_in_force(number: int) -> None:
+        target.apply(log.header.found if number == start else env.space.configuration(number))
+
+    tuning = Tuning(env, agent, guard, log, settings, observers, stop.is_set, put_in_force)
+    return Session(tuning, target, view, events, point, embedded)
+
+
+class _SafeBest(Observer):
+    """Keeps the state file's word of the best configuration known to be safe."""
+
+    def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
+        self._point, self._guard, self._space = point, guard, space
+
+    def measured(self, record: Record) -> None:
+        self._point.safe(self._space.configuration(self._guard.to_leave()))
+
+
+def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
+    return EmbeddedSettings(
+        model=options.model or "minilm",
+        rate_per_s=options.rate,
+        arrivals=options.arrivals,
+        sizes=options.sizes,
+        seed=options.seed,
+    )
+
+
+def _connected(options: TuneOptions, address: str, control: bool) -> Target:
+    key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
+    target = Target(address, options.model, options.metrics_url, key, options.tls_ca)
+    target.connect(control=control)
+    return target
+
+
+def _restore(point: RestorePoint, target: Target, console: Console) -> None:
+    left = point.left_behind()
+    if left is not None:
+        target.apply(left.found)
+        console.print(
+            f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"
+            + (f" (the best it knew: {in_words(left.best)})" if left.best != left.found else ""),
+            style="yellow",
+        )
+
+
+def _environment(
+    options: TuneOptions, target: Target, objective: Objective, stop: Stop, found: dict[str, int]
+) -> LiveServing:
+    space = ConfigurationSpace.parse(options.knobs) if options.knobs else _default_space(target, found)
+    return LiveServing(
+        target,
+        space,
+        objective,
+        options.interval_s,
+        options.settle_s,
+        advise=options.advise,
+        sleep=stop.sleep,
+    )
+
+
+def _default_space(target: Target, found: dict[str, int]) -> ConfigurationSpace:
+    """The usual grid of the target's knobs, with the values found on it added."""
+    cores = len(os.sched_getaffinity(0)) if target.is_local else found.get("intra_op_threads", 4)
+    knobs = default_space(found, cores).knobs
+    return ConfigurationSpace(
+        tuple(Knob(knob.name, tuple(sorted({*knob.values, found[knob.name]}))) for knob in knobs)
+    )
+
+
+def _header(
+    options: TuneOptions,
+    target: Target,
+    env: LiveServing,
+    start: int,
+    found: dict[str, int],
+    embedded: Embedded | None,
+) -> Header:
+    load = {"arrivals": options.arrivals, "sizes": options.sizes}
+    return Header(
+        space=env.space,
+        objective=options.objective,
+        slo_p95_ms=options.slo_p95_ms,
+        agent=options.agent,
+        seed=options.seed,
+        target=EMBEDDED if embedded else target.address,
+        model=target.model,
+        found=found,
+        start=env.space.configuration(start),
+        interval_s=options.interval_s,
+        settle_s=options.settle_s,
+        intervals=tuning_intervals(options),
+        load={"rate": embedded.rate_per_s} | load if embedded else None,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
+    done = sum(record.counted for record in log.records)
+    extra = 1 if done else 0  # a resumed run measures the start once more
+    total = settings.baseline + settings.intervals + 2 * settings.validation + extra
+    if console.is_terminal:
+        return LiveView(console, log.header, guard, total, done)
+    return PlainView(console, log.header, total, done)
+
+
+def _advise(options: TuneOptions, console: Console, stop: Stop) -> int:
+    try:
+        target = _connected(options, str(options.target), control=False)
+        found = target.configuration()
+        objective = make_objective(options.objective, options.slo_p95_ms)
+        env = _environment(options, target, objective, stop, found)
+        table = advice.earlier_table(options.reference_table, target.model)
+        simulate = None if options.machine is None else _simulator(options.machine, env)
+        for note in target.notes:
+            console.print(note, style="yellow")
+        now = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
+        now = dataclasses.replace(now, configuration={name: found[name] for name in env.space.names})
+        advice.recommend(console, env, now, options.objective, table, simulate)
+    except (ValueError, TargetError) as error:
+        fail(str(error))
+    return DONE
+
+
+def _simulator(machine: Path, env: LiveServing) -> advice.Simulate:
+    """The cost of every configuration, each simulated from an empty server under Poisson arrivals."""
+    table = Machine.load(machine)
+    space = env.space
+
+    def simulate(rate_per_s: float) -> dict[int, float]:
+        simulated = SimulatedServing(
+            table, space, env.objective, rate_per_s, requests_per_interval=SIMULATED_REQUESTS
+        )
+        return {
+            number: simulated.reset(seed=0, options={"configuration": space.configuration(number)})[1]["cost"]
+            for number in range(len(space))
+        }
+
+    return simulate
+
+
+if __name__ == "__main__":
+    main()

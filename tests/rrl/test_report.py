@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from envs.machine import Machine
+from envs.simulated import SimulatedServing
+from rrl.exports import LATENCY_PICTURE, export, print_result
+from rrl.figure import draw
+from rrl.guard import Guard, cost_of_exploration
+from rrl.journal import Header, Journal, Record, read
+from rrl.reference_table import ReferenceTable, best_known
+from rrl.report import in_words, summarise
+from rrl.space import ConfigurationSpace
+from rrl.tensorboard_events import FOLDER, TensorBoardEvents
+from rrl.terminal import LiveView, PlainView, sparkline
+from rrl.tuning import Tuning, TuningSettings
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
+
+
+class Sweeper:
+    def __init__(self) -> None:
+        self._next = 0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        self._next += 1
+        return SPACE.action(self._next % len(SPACE))
+
+    def update(self, transition: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run over a simulated machine, with a torn start: one instance just bears the load."""
+    path = tmp_path_factory.mktemp("run")
+    one = np.array([1])
+    machine = Machine(
+        one, one, np.array([1, 2, 4]), np.array([1, 8]), np.array([[[[20, 40], [25, 50], [60, 90]]]]) / 1e3
+    )
+    start = {"instances": 1, "max_batch_size": 1}
+    env = SimulatedServing(machine, SPACE, arrivals=45.0, interval_s=4.0, start=start)
+    env.np_random = np.random.default_rng(3)
+    header = Header(
+        SPACE, "latency", None, "sweep", 0, "simulated", "machine", start, start, 4.0, "2026-01-01"
+    )
+    journal = Journal.create(path, header)
+    guard = Guard(env.start)
+    console = Console(file=(path / "plain.txt").open("w"), width=200)
+    view = PlainView(console, header, 16)
+    screen = Console(file=(path / "live.txt").open("w"), force_terminal=True, width=100)
+    live = LiveView(screen, header, guard, 16)
+    events = TensorBoardEvents(path, header, [])
+    Tuning(
+        env, Sweeper(), guard, journal, TuningSettings(intervals=10, baseline=2), [view, live, events]
+    ).run()
+    live.close()
+    summary = export(journal, None, events)
+    print_result(console, journal, summary, 0)
+    console.file.close()
+    screen.file.close()
+    journal.close()
+    return path
+
+
+@pytest.fixture
+def run(folder: Path) -> tuple[Header, list[Record]]:
+    return read(folder)
+
+
+def test_the_summary_says_what_was_gained(run: tuple[Header, list[Record]]) -> None:
+    summary = summarise(*run)
+    assert summary.validated
+    assert summary.found_better
+    assert summary.start.configuration == {"instances": 1, "max_batch_size": 1}
+    assert summary.left == summary.best.configuration
+    assert summary.gain == pytest.approx(summary.start.mean_ms / summary.best.mean_ms)
+    assert summary.gain > 1
+    assert summary.start.mean_ms == pytest.approx(summary.start.queue_ms + summary.start.service_ms)
+
+
+def test_an_unfinished_run_has_a_summary_too(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    assert not summarise(header, records[:6]).validated
+    assert summarise(header, records[:2]).best == summarise(header, records[:2]).start
+    assert summarise(header, []).gain != summarise(header, []).gain  # NaN: nothing is known
+
+
+def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Header, list[Record]]) -> None:
+    records = [r for r in run[1] if r.kind == "tune"]
+    cost = cost_of_exploration(run[1], 50.0)
+    extra = [(r.measurement.latency.mean_ms - 50.0) * r.measurement.completions / 1e3 for r in records]
+    assert cost.extra_request_s == pytest.approx(sum(x for x in extra if x > 0))
+    assert cost.worse_share == pytest.approx(np.mean([x > 0 for x in extra]))
+    assert cost.intervals == len(records) == 10
+    assert cost.failures == 0
+    assert cost_of_exploration(run[1], 1e9).extra_request_s == 0
+
+
+def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:
+    header, records = read(folder)
+    table = ReferenceTable.read(folder / "reference_table.yaml")
+    for entry in table.levels.values():
+        low, high = entry.rate_per_s
+        assert high / low == pytest.approx(1.5, rel=0.01)
+        here = [r for r in records if r.learned and low <= r.measurement.arrival_rate_per_s <= high]
+        costs: dict[int, list[float]] = {}
+        for r in here:
+            costs.setdefault(r.number, []).append(r.cost)
+        assert SPACE.number(entry.configuration) == best_known(costs)
+    assert table.recommend(45.0) in table.levels.values()
+    assert table.recommend(4500.0) is None
+    assert table.recommend(0.0) is None
+    assert header.model == table.model
+
+
+@pytest.mark.parametrize("text", ["", "levels: 3", "a: [", "levels: {1: {}}"])
+def test_what_is_no_reference_table_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="not a reference table"):
+        ReferenceTable.read(path)
+    with pytest.raises(ValueError, match="cannot read"):
+        ReferenceTable.read(tmp_path / "absent.yaml")
+
+
+def test_tensorboard_shows_every_interval(folder: Path) -> None:
+    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0})
+    events.Reload()
+    records = read(folder)[1]
+    tags = events.Tags()
+    wanted = {"latency_ms/mean", "latency_ms/p95", "latency_ms/p99", "latency_ms/queue", "latency_ms/service"}
+    wanted |= {"load/arrivals_per_s", "load/backlog", "server/cpu_utilisation", "tuner/decision_ms"}
+    wanted |= {"objective/cost", "objective/regret_against_start", "knobs/instances", "knobs/max_batch_size"}
+    assert wanted <= set(tags["scalars"])
+    means = [event.value for event in events.Scalars("latency_ms/mean")]
+    np.testing.assert_allclose(means, [r.measurement.latency.mean_ms for r in records], rtol=1e-5)
+    assert tags["images"] == ["run"]
+
+
+def test_the_picture_is_drawn_for_any_journal(folder: Path, tmp_path: Path) -> None:
+    header, records = read(folder)
+    assert (folder / LATENCY_PICTURE).stat().st_size > 20_000
+    for count in (0, 1, 3):
+        draw(header, records[:count], tmp_path / "few.png")
+        assert (tmp_path / "few.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_exported_configuration_is_the_one_left_in_force(folder: Path) -> None:
+    exported = yaml.safe_load((folder / "best_configuration.yaml").read_text())
+    assert exported["configuration"] == summarise(*read(folder)).left
+
+
+def test_the_text_says_all_a_person_needs(folder: Path) -> None:
+    text = (folder / "plain.txt").read_text()
+    intervals = len(read(folder)[1])
+    assert sum(line.startswith("[") for line in text.splitlines()) == intervals
+    for words in (
+        "start",
+        "best found",
+        "gain",
+        "cost of exploration",
+        "failed requests",
+        "tensorboard --logdir",
+    ):
+        assert words in text
+    live = (folder / "live.txt").read_text()
+    for words in ("load", "in force", "at the start", "last interval", "best known", "guard", "left"):
+        assert words in live
+
+
+def test_words_for_configurations_and_bars_for_latencies() -> None:
+    words = in_words({"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 1500})
+    assert words == "2 inst. · 1 intra · batch 8 · delay 1.5 ms"
+    assert sparkline([1, 10, 100]) == "▁▅█"
+    assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([]) == ""

@@ -1,0 +1,202 @@
+"""Exported files: what runs, what is refused, and that nothing is unpickled on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from serving_adapter.models.branches import parallel, torchscript
+from serving_adapter.models.loading import load_model
+from serving_adapter.models.model import ModelError
+from serving_adapter.tensors import TensorSpec
+
+INPUTS = [{"name": "x", "datatype": "FP32", "shape": [4]}]
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x).softmax(-1)
+
+
+class Opens:
+    """An object that, unpickled, leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def exported(tmp_path) -> Path:
+    path = tmp_path / "classifier.pt2"
+    program = torch.export.export(
+        Classifier().eval(), (torch.ones(2, 4),), dynamic_shapes={"x": {0: torch.export.Dim("batch")}}
+    )
+    torch.export.save(program, path)
+    specify(path)
+    return path
+
+
+@pytest.fixture
+def scripted(tmp_path) -> Path:
+    path = tmp_path / "classifier.pt"
+    with torchscript():
+        torch.jit.save(torch.jit.script(Classifier().eval()), path)
+    specify(path)
+    return path
+
+
+def specify(path: Path, inputs: object = INPUTS) -> None:
+    path.with_suffix(".inputs.json").write_text(json.dumps(inputs))
+
+
+def altered(path: Path, to: Path, change) -> Path:
+    """A copy of an archive whose records went through `change(name, data) -> data`."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_STORED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, change(info.filename, old.read(info)))
+    specify(to)
+    return to
+
+
+@pytest.mark.parametrize("kind", ["exported", "scripted"])
+def test_an_exported_file_answers_batches_of_any_size(kind, request):
+    model = load_model(str(request.getfixturevalue(kind)), {})
+    assert model.inputs == (TensorSpec("x", "FP32", (4,)),)
+    assert not model.has_parallel_branches
+    x = torch.randn(5, 4)
+    whole = model.run({"x": x})["output0"]
+    assert whole.shape == (5, 3)
+    torch.testing.assert_close(model.run({"x": x[:1]})["output0"], whole[:1])
+
+
+def test_the_inputs_may_be_specified_in_yaml(exported):
+    exported.with_suffix(".inputs.json").unlink()
+    exported.with_suffix(".inputs.yaml").write_text(
+        "- {name: ids, datatype: INT64, shape: [-1], pad_value: 0, max_size: 9}"
+    )
+    spec = TensorSpec("ids", "INT64", (-1,), pad_value=0, max_size=9)
+    assert load_model(str(exported), {}).inputs == (spec,)
+
+
+def test_parallel_branches_of_a_torchscript_file_are_found(tmp_path):
+    path = tmp_path / "branches.ts"
+    with torchscript():
+        torch.jit.save(parallel([torch.nn.ReLU(), torch.nn.Tanh()], torch.ones(1, 4)), path)
+    specify(path)
+    assert load_model(str(path), {}).has_parallel_branches
+
+
+def test_a_missing_specification_is_asked_for_by_its_name(exported):
+    exported.with_suffix(".inputs.json").unlink()
+    with pytest.raises(
+        ModelError, match=r'write .*classifier\.inputs\.json like \[\{"name": "x", "datatype"'
+    ):
+        load_model(str(exported), {})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ([{"name": "x", "shape": [4]}], "lacks 'datatype'"),
+        ([{"name": "x", "datatype": "FP31", "shape": [4]}], "datatype 'FP31' is not supported"),
+        (
+            [{"name": "x", "datatype": "FP32", "shape": [4], "unit": "m"}],
+            "unexpected keyword argument 'unit'",
+        ),
+        ({"x": "FP32"}, "expected a list like"),
+        (3, "expected a list like"),
+    ],
+)
+def test_a_wrong_specification_gets_one_sentence(exported, inputs, problem):
+    specify(exported, inputs)
+    with pytest.raises(ModelError, match=problem):
+        load_model(str(exported), {})
+
+
+@pytest.mark.parametrize("kind", ["exported", "scripted"])
+def test_the_number_of_inputs_must_agree(kind, request):
+    path = request.getfixturevalue(kind)
+    specify(path, [*INPUTS, INPUTS[0] | {"name": "y"}])
+    with pytest.raises(ModelError, match="takes 1 inputs but its specification lists 2: x, y"):
+        load_model(str(path), {})
+
+
+def test_a_file_exported_for_one_batch_size_is_refused(tmp_path):
+    path = tmp_path / "fixed.pt2"
+    torch.export.save(torch.export.export(Classifier().eval(), (torch.ones(2, 4),)), path)
+    specify(path)
+    with pytest.raises(
+        ModelError, match="exported for batches of one size only; export it with an example of 2 rows or more"
+    ):
+        load_model(str(path), {})
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.pt2"])
+def test_a_pickled_state_dict_is_refused_and_not_opened(tmp_path, name):
+    path, mark = tmp_path / name, tmp_path / "mark"
+    torch.save({"weight": Opens(mark)}, path)
+    specify(path)
+    with pytest.raises(ModelError, match=r"is not a (TorchScript|torch\.export) file"):
+        load_model(str(path), {})
+    assert not mark.exists()
+
+
+def test_pickles_inside_an_export_are_refused_and_not_opened(exported, tmp_path):
+    mark = tmp_path / "mark"
+    evil = io.BytesIO()
+    torch.save((Opens(mark),), evil)
+
+    sample_inputs = altered(
+        exported,
+        tmp_path / "sample.pt2",
+        lambda name, data: evil.getvalue() if "sample_inputs" in name else data,
+    )
+
+    def pickled_weights(name: str, data: bytes) -> bytes:
+        if name.endswith("_weights_config.json"):
+            config = json.loads(data)
+            for payload in config["config"].values():
+                payload["use_pickle"] = True
+            return json.dumps(config).encode()
+        return evil.getvalue() if "/weights/weight_" in name else data
+
+    weights = altered(exported, tmp_path / "weights.pt2", pickled_weights)
+    for path in (sample_inputs, weights):
+        with pytest.raises(ModelError, match="cannot be loaded without unpickling"):
+            load_model(str(path), {})
+
+    objects = altered(exported, tmp_path / "objects.pt2", lambda name, data: data)
+    with zipfile.ZipFile(objects, "a") as archive:
+        archive.writestr("classifier/data/constants/opaque_obj_0", pickle.dumps(Opens(mark)))
+    with pytest.raises(ModelError, match="pickled objects or compiled code"):
+        load_model(str(objects), {})
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["noise.pt", "noise.pt2"])
+def test_a_file_of_another_format_gets_one_sentence(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not an archive")
+    specify(tmp_path / name)
+    with pytest.raises(ModelError, match=r"is not a (TorchScript|torch\.export) file") as caught:
+        load_model(str(tmp_path / name), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_and_options_for_a_file_are_refused(exported):
+    with pytest.raises(ModelError, match=r"there is no model file nowhere\.pt2"):
+        load_model("nowhere.pt2", {})
+    with pytest.raises(ModelError, match="takes no options, got size"):
+        load_model(str(exported), {"size": "3"})

@@ -1,0 +1,80 @@
+"""Threads: a built model leaves its process safe to fork, and thread counts reach every thread."""
+
+# No `from __future__ import annotations`: TorchScript reads the annotations themselves.
+import os
+import threading
+
+import torch
+
+from serving_adapter.models import CATALOGUE, branches
+from serving_adapter.models.loading import load_model
+
+QUICK = {
+    "inception_v3": {"image_size": "75"},
+    "inception_resnet_v2": {"image_size": "75"},
+    "deepspeech2": {"hidden_size": "16"},
+    "burn": {"branches": "2", "size": "64"},
+}
+
+
+def test_building_starts_no_thread_and_forked_processes_run_the_model(apart):
+    found = apart(build_and_fork)
+    assert found == {name: {"threads": 1, "forked": [1, 2]} for name in CATALOGUE}
+
+
+def build_and_fork() -> dict[str, object]:
+    """Builds every model in one process; two children run each, with 1 and 2 inter-op threads."""
+    torch.set_num_threads(1)
+    found: dict[str, object] = {}
+    for name in CATALOGUE:
+        model = load_model(name, QUICK.get(name, {}))
+        threads = len(os.listdir("/proc/self/task"))
+        found[name] = {"threads": threads, "forked": [n for n in (1, 2) if runs_in_a_fork(model, n)]}
+    return found
+
+
+def runs_in_a_fork(model, inter_op_threads: int) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_interop_threads(inter_op_threads)
+            torch.set_num_threads(2)
+            model.run(model.example(rows=2))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_change_of_intra_op_threads_reaches_the_threads_that_run_branches(apart):
+    assert apart(counts_on_the_pool) == {"started": [1, 1], "changed": [2, 2], "back": [1, 1], "here": 1}
+
+
+def counts_on_the_pool() -> dict[str, object]:
+    torch.set_num_threads(1)
+    model = load_model("burn", {"branches": "2", "size": "64"})
+    torch.set_num_interop_threads(2)
+    model.run(model.example())
+    with branches.torchscript():
+        probe = torch.jit.script(count_on_the_pool)
+    found: dict[str, object] = {"started": [int(n) for n in probe(torch.zeros(1))]}
+    for name, count in (("changed", 2), ("back", 1)):
+        branches.set_intra_op_threads(count, on_inter_op_pool=True)
+        found[name] = [int(n) for n in probe(torch.zeros(1))]
+    return found | {"here": torch.get_num_threads()}
+
+
+meeting = threading.Barrier(2)
+
+
+def _count(token: torch.Tensor) -> torch.Tensor:
+    meeting.wait(10.0)  # both threads of the pool, not one of them twice
+    return token + torch.get_num_threads()
+
+
+count_here = torch.jit.ignore(_count)
+
+
+def count_on_the_pool(token: torch.Tensor) -> list[torch.Tensor]:
+    running = [torch.jit.fork(count_here, token) for _ in range(2)]
+    return [torch.jit.wait(call) for call in running]
