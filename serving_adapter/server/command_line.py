@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import uvloop
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
+from tyro.conf import UseAppendAction
 
 from serving_adapter import model_configuration
 from serving_adapter.options import fail, parse
@@ -26,10 +27,11 @@ from serving_adapter.server.worker_pool import ModelFailed
 class ServeOptions:
     """Serves PyTorch models over gRPC (Open Inference Protocol with Triton's extensions)."""
 
-    model: tuple[str, ...] = ("minilm",)
-    """Models to serve: names of the catalogue, package.module:factory, or exported .pt/.pt2 files."""
-    model_option: tuple[str, ...] = ()
-    """KEY=VALUE for the models' factories; MODEL.KEY=VALUE for one of several."""
+    model: UseAppendAction[tuple[str, ...]] = ()
+    """A model to serve (default: minilm): a name of the catalogue, package.module:factory, or an exported
+    .pt or .pt2 file; again for more models."""
+    model_option: UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE for the models' factories, MODEL.KEY=VALUE for one of several; again for more options."""
     host: str = "127.0.0.1"
     """Address to listen on; the default keeps the server on this machine."""
     port: int = 8500
@@ -119,7 +121,7 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         fail(str(error))
     limits = Limits(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
     models = {}
-    for reference in options.model:
+    for reference in options.model or ("minilm",):
         name = _name(reference)
         if name in models:
             fail(f"model {name!r} is given twice")
