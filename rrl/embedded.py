@@ -24,10 +24,9 @@ SERVER = "serving_adapter.server.command_line"
 LOAD = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 40.0
-UTILISATION = (
-    0.7  # the default load, of what the start serves of a burst. The load and the tuner use the same
-)
-# cores, so under a steady load the start serves less than of a burst: this it only just bears.
+# The default load, of what the start serves of a burst: it only just bears it. (The load and the tuner use
+# the same cores, so under a steady load the start serves less than of a burst.)
+UTILISATION = 0.7
 BURST = 200  # requests sent at once to see how fast the start serves them
 
 _READY = re.compile(r"^serving .* on (\S+:\d+), metrics on (\S+)$", re.MULTILINE)

@@ -36,6 +36,9 @@ class Progress(NamedTuple):
     backlog_growth: int  # ... minus those when the configuration came into force
 
 
+NOTHING_OBSERVED = LatencySummary()
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One interval's measurement. Counts and rates exclude the settling part of the interval."""
@@ -44,9 +47,9 @@ class Measurement:
     arrivals: int
     completions: int
     failures: int
-    latency: LatencySummary = LatencySummary()  # arrival at the server to answer
-    queue: LatencySummary = LatencySummary()  # arrival to start of service
-    service: LatencySummary = LatencySummary()  # start of service to its end
+    latency: LatencySummary = NOTHING_OBSERVED  # arrival at the server to answer
+    queue: LatencySummary = NOTHING_OBSERVED  # arrival to start of service
+    service: LatencySummary = NOTHING_OBSERVED  # start of service to its end
     mean_batch_size: float = math.nan
     backlog: int = 0  # requests in the server at the end
     backlog_growth: int = 0  # ... minus those at the start

@@ -4,7 +4,7 @@
 |---|---|---|
 | c | configuration | a value for every knob |
 | C | `ConfigurationSpace` | the grid of configurations, numbered 0 .. size-1 in row-major order |
-| ‖c - c'‖ | `distances` | Euclidean distance between *indices* (RRL, Fig. 9), so that 1, 2, 4, 8 are neighbours |
+| ‖c - c'‖ | `distances` | Euclidean distance between *indices* (RRL, Fig. 9): 4 and 8 are neighbours |
 | C(c) | `region` | the configurations within radius δ of c (RRL, section 4.2.1) |
 """
 
@@ -132,7 +132,8 @@ class ConfigurationSpace:
     def check_names(self, configuration: Configuration) -> None:
         if set(configuration) != set(self.names):
             raise ValueError(
-                f"expected a value for each of {', '.join(self.names)}, got {', '.join(configuration) or 'none'}"
+                f"expected a value for each of {', '.join(self.names)}, "
+                f"got {', '.join(configuration) or 'none'}"
             )
 
     def action(self, number: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """LitServe serving our own MiniLM module: the peer of `server-throughput`.
 
-    python -m scripts.benchmarks.litserve_minilm PORT WORKERS THREADS MAX_BATCH_SIZE BATCH_TIMEOUT_S
+python -m scripts.benchmarks.litserve_minilm PORT WORKERS THREADS MAX_BATCH_SIZE BATCH_TIMEOUT_S
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ def run() -> dict[str, Any]:
     ):
         assert echo_process.stdout is not None
         echo_address = f"127.0.0.1:{echo_process.stdout.readline().strip()}"
-        print(
-            f"{'round':>5} {'rrl-serve':>12} {'echo':>12} {'ratio':>7}   requests/s, concurrency {CONCURRENCY}"
-        )
+        print(f"requests/s, concurrency {CONCURRENCY}")
+        print(f"{'round':>5} {'rrl-serve':>12} {'echo':>12} {'ratio':>7}")
         for i in range(ROUNDS):
             ours.append(closed_loop(address, [request], CONCURRENCY, SECONDS))
             echo.append(closed_loop(echo_address, [request], CONCURRENCY, SECONDS))

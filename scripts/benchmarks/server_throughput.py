@@ -48,7 +48,10 @@ def run() -> dict[str, Any]:
         best = max(configurations, key=lambda c: _ours(target, address, c, 3.0))
         limit_batch = max(BATCH_SIZES, key=lambda b: items_per_s(2, 1, b, 3.0))
         lit = max(LITSERVE, key=lambda c: _litserve(c, 3.0))
-        print(f"best of the grids: ours {best}; bare processes 2 x 1 thread, batch {limit_batch}; LitServe {lit}")
+        print(f"best of the grids: ours {best}")
+        print(
+            f"  bare processes 2 x 1 thread, batch {limit_batch}; LitServe (workers, threads, batch, s) {lit}"
+        )
         ours, limit, litserve = [], [], []
         print(f"{'round':>5} {'rrl-serve':>10} {'limit':>8} {'LitServe':>9}   requests/s")
         for i in range(ROUNDS):
@@ -101,10 +104,8 @@ def _litserve_on(configuration: tuple[int, int, int, float]) -> Iterator[int]:
         yield port
 
 
-def _tails(
-    target: Target, address: str, litserve: tuple[int, int, int, float]
-) -> tuple[float, float]:
-    """p95 in ms under Poisson arrivals, medians over rounds in turns; each in its best configuration for it."""
+def _tails(target: Target, address: str, litserve: tuple[int, int, int, float]) -> tuple[float, float]:
+    """p95 in ms under Poisson arrivals: the best configuration's median over rounds in turns."""
     small = [
         {"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 0},
         {"instances": 1, "intra_op_threads": 2, "max_batch_size": 8, "max_queue_delay_us": 0},
@@ -116,7 +117,8 @@ def _tails(
             target.apply(configuration)
             ours[i].append(_p95_ms(address, seed))
         with _litserve_on((litserve[0], litserve[1], 8, 0.0)) as port:
-            theirs.append(float(np.percentile(poisson_latencies_ms(port, RATE_PER_S, POISSON_SECONDS, seed), 95)))
+            latencies_ms = poisson_latencies_ms(port, RATE_PER_S, POISSON_SECONDS, seed)
+            theirs.append(float(np.percentile(latencies_ms, 95)))
     return min(median(p95s) for p95s in ours.values()), median(theirs)
 
 

@@ -1,4 +1,4 @@
-"""A stock tritonclient drives the server: inference, statistics, configuration, and each kind of bad input."""
+"""A stock tritonclient drives the server: inference, statistics, configuration, each kind of bad input."""
 
 from __future__ import annotations
 
