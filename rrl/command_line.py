@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from baselines import AGENTS
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(TuneOptions, argv)
     if options.agent not in AGENTS:
         fail(f"unknown agent {options.agent!r}; known: {', '.join(AGENTS)}")
+    torch.set_num_threads(1)  # the cores are the server's
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     stop = Stop(console.print)
     with stop.on_signals():

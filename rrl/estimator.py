@@ -14,6 +14,9 @@ Training works on its own copy and publishes the finished network as NumPy array
 from __future__ import annotations
 
 import math
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -219,6 +222,12 @@ class InlineTraining:
         pass
 
 
+def _yield_to_the_server() -> None:
+    """Gives this thread alone a low priority: training may wait, requests may not (Linux)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 class BackgroundTraining:
     """Trains in one worker thread; while a round runs, any number of requests add up to one more.
 
@@ -228,7 +237,7 @@ class BackgroundTraining:
     def __init__(self, train: Callable[[Callable[[], bool]], Any]) -> None:
         self._train = train
         self._closing = Event()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rrl-training")
+        self._executor = ThreadPoolExecutor(1, "rrl-training", initializer=_yield_to_the_server)
         self._rounds: list[Future[Any]] = []  # the one running and the one waiting, if any
 
     def request(self) -> None:

@@ -109,7 +109,7 @@ class ServedModel:
     def __init__(
         self, name: str, reference: str, options: dict[str, str], device: str, knobs: Knobs, limits: Limits
     ) -> None:
-        self.name, self.reference = name, reference
+        self.name, self.device = name, device
         self.knobs, self.limits = knobs, limits
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}

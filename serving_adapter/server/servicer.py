@@ -333,6 +333,8 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
     def dtype(spec: TensorSpec) -> int:
         return mc.DataType.Value("TYPE_" + spec.datatype)
 
+    on_cpu = model.device == "cpu"
+    kind = mc.ModelInstanceGroup.KIND_CPU if on_cpu else mc.ModelInstanceGroup.KIND_GPU
     config = mc.ModelConfig(
         name=model.name,
         backend="pytorch",
@@ -341,7 +343,7 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
         output=[
             mc.ModelOutput(name=s.name, data_type=dtype(s), dims=s.shape) for s in model.outputs.values()
         ],
-        instance_group=[mc.ModelInstanceGroup(name=model.name, kind=mc.ModelInstanceGroup.KIND_CPU)],
+        instance_group=[mc.ModelInstanceGroup(name=model.name, kind=kind)],
     )
     knobs = vars(model.knobs).copy()
     if not model.has_parallel_branches:

@@ -88,10 +88,11 @@ class Zygote:
     def _build(self, message: dict[str, Any]) -> Any:
         import torch
 
-        torch.set_num_threads(1)
         from serving_adapter.models.loading import load_model
 
+        torch.set_num_threads(1)
         self.device = message["device"]
+        _check_device(self.device)
         return load_model(message["reference"], message["options"])
 
     def _probe(self) -> dict[str, Any]:
@@ -147,6 +148,22 @@ class Zygote:
             if pid == 0:
                 return
             self.children.discard(pid)
+
+
+def _check_device(device: str) -> None:
+    """ValueError if models cannot run there; asks NVML, since CUDA itself does not survive a fork."""
+    import torch
+
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ValueError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
+    count = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
+    if kind == "cuda" and int(index or 0) >= count:
+        raise ValueError(
+            f"--device {device} is not there: torch {torch.__version__} sees {count} CUDA devices; "
+            "use --device cpu, or install a CUDA build of torch"
+        )
 
 
 def main() -> None:

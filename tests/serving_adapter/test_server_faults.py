@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.request
 
 import grpc
@@ -193,6 +195,36 @@ def test_sigterm_answers_what_is_in_flight_and_ends_every_process(start_server):
     assert asyncio.run(drive()) == [0.0, 1.0, 2.0, 3.0]
     assert server.stop() == 0
     assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+BAD_STARTS = [
+    (("--model", "no_such_model"), "no_such_model"),
+    (("--model", "noop", "--device", "tpu"), "--device must be cpu, cuda or cuda:N, got 'tpu'"),
+    (("--model", "noop", "--device", "cuda:99"), "--device cuda:99 is not there"),
+    (("--model", "noop", "--instances", "0"), "instances must be from 1 to 64, got 0"),
+    (("--model", "noop", "--model-option", "novalue"), "cannot read --model-option 'novalue'"),
+    (("--model", "sleep", "--model-option", "hours=3"), "hours"),
+    (("--model", "noop", "--model", "noop"), "model 'noop' is given twice"),
+    (("--model", "noop", "--tls-cert", "cert.pem"), "TLS needs both"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD_STARTS)
+def test_a_server_that_cannot_start_says_why_in_one_sentence(arguments, sentence):
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *arguments]
+    ports = ["--port", "0", "--metrics-port", "0"]
+    ended = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_taken_port_is_said_so(server):
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", "--model", "noop"]
+    ports = ["--port", server.address.rpartition(":")[2], "--metrics-port", "0"]
+    ended = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "choose another --port" in ended.stderr
 
 
 def test_nothing_outlives_a_killed_front(start_server):

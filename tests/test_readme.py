@@ -1,0 +1,36 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_library_example_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    ended = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=110)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"\d+ ms", ended.stdout)
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((docs/[^)]+)\)", README))))
+def test_every_picture_is_there(path):
+    assert (Path(__file__).parents[1] / path).is_file()
+
+
+@pytest.mark.parametrize("command", ["rrl-tune", "rrl-serve", "rrl-load", "rrl-profile"])
+def test_every_flag_of_a_shown_command_exists(command):
+    shown = "\n".join(re.findall(r"```\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
+    lines = [line.split("#")[0] for line in shown.splitlines() if line.startswith(command)]
+    flags = {flag for line in lines for flag in re.findall(r"--[a-z][a-z0-9-]+", line)}
+    help_text = subprocess.run(
+        [str(Path(sys.executable).parent / command), "--help"], capture_output=True, text=True, timeout=60
+    ).stdout
+    assert flags
+    assert not {flag for flag in flags if flag not in help_text}
