@@ -21,6 +21,13 @@ from serving_adapter.server.arena import Arena
 
 log = logging.getLogger(__name__)
 
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait steal the cores of other workers
+    "OPENBLAS_NUM_THREADS": "1",  # or importing NumPy starts a thread, and a zygote must have one only
+    "MALLOC_MMAP_MAX_": "0",  # freed memory stays with the worker: no page faults batch after batch
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",
+}
+"""Of a zygote and its workers, where the environment does not say otherwise."""
 START_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 60.0
 
@@ -83,9 +90,11 @@ class WorkerPool:
         """Starts the zygote and has it build the model; returns the model's description."""
         ours, theirs = messages.socket_pair()
         command = [sys.executable, "-m", "serving_adapter.server.zygote", str(theirs.fileno())]
-        environment = os.environ | {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
         self._zygote = await asyncio.create_subprocess_exec(
-            *command, pass_fds=[theirs.fileno()], env=environment, stdin=asyncio.subprocess.DEVNULL
+            *command,
+            pass_fds=[theirs.fileno()],
+            env=ENVIRONMENT | dict(os.environ),
+            stdin=asyncio.subprocess.DEVNULL,
         )
         theirs.close()
         self._control, self._zygote_gone = ours, False
@@ -125,10 +134,10 @@ class WorkerPool:
     def _kind(self, parallelism: Parallelism) -> tuple[int, ...]:
         """What cannot change inside a running worker.
 
-        The intra-op setting reaches the thread that runs the batch at once, but not the threads of an
-        inter-op pool that exists already; so with such a pool it is part of the kind.
+        The intra-op setting reaches the thread that runs the batch at once, but not the threads of the
+        inter-op pool, which read it when they start; so for a model that uses the pool it is part of the kind.
         """
-        pooled = self.has_parallel_branches and parallelism.inter_op_threads > 1
+        pooled = self.has_parallel_branches
         return (parallelism.inter_op_threads, parallelism.intra_op_threads if pooled else 0)
 
     async def _fork(self, kind: tuple[int, ...]) -> None:
