@@ -130,6 +130,7 @@ class LiveServing(ServingEnv):
         try:
             if not self.advise:
                 self.target.apply(configuration)
+                self.apply_ms = 1e3 * (self._clock() - began_s)
             return self._measured_interval(configuration)
         except TargetLost as lost:
             self._reconnect(configuration, lost)

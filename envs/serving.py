@@ -57,7 +57,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | 8.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
 
     `info` tells more: `measurement` (the whole `Measurement`), `number` and `configuration` (what is in
-    force), `cost` (what the reward negates).
+    force), `cost` (what the reward negates), `apply_ms` (how long the change took; NaN in simulation).
 
     ## Rewards
 
@@ -100,6 +100,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.objective = objective
         self.start = start
         self.interrupt: Callable[[Progress], str] | None = None
+        self.apply_ms = math.nan  # how long the last change took to be in force
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
@@ -126,7 +127,13 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         measurement = self._interval(number)
         configuration = self.space.configuration(number)
         cost = self.objective.cost(measurement, configuration)
-        info = {"measurement": measurement, "number": number, "configuration": configuration, "cost": cost}
+        info = {
+            "measurement": measurement,
+            "number": number,
+            "configuration": configuration,
+            "cost": cost,
+            "apply_ms": self.apply_ms,
+        }
         return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
 
     @abstractmethod

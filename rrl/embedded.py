@@ -26,7 +26,7 @@ START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 40.0
 # The default load, of what the start serves of a burst: it only just bears it. (The load and the tuner use
 # the same cores, so under a steady load the start serves less than of a burst.)
-UTILISATION = 0.7
+UTILISATION = 0.85
 BURST = 200  # requests sent at once to see how fast the start serves them
 
 _READY = re.compile(r"^serving .* on (\S+:\d+), metrics on (\S+)$", re.MULTILINE)

@@ -37,7 +37,7 @@ def run() -> dict[str, Any]:
         out = Path(folder) / "run"
         subprocess.run([sys.executable, "-m", "rrl.command_line", "--out", str(out)], check=True)
         header = json.loads((out / "journal.jsonl").read_text().splitlines()[0])
-        tuned = yaml.safe_load((out / "best_configuration.yaml").read_text())
+        tuned = yaml.safe_load((out / "best_configuration.yaml").read_text())["configuration"]
     space = ConfigurationSpace.of(**header["space"])
     best = space.number({name: tuned[name] for name in space.names})
     start = space.number({name: header["start"][name] for name in space.names})

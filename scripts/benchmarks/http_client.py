@@ -31,10 +31,10 @@ def _run(function, *arguments):  # type: ignore[no-untyped-def]
 
 
 def _client(port: int):  # type: ignore[no-untyped-def]
-    import httpx
+    import aiohttp
 
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, limits=limits)
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector)
 
 
 def _bodies() -> list[bytes]:
@@ -42,8 +42,10 @@ def _bodies() -> list[bytes]:
 
 
 async def _post(client, body: bytes) -> None:  # type: ignore[no-untyped-def]
-    response = await client.post("/predict", content=body, headers={"content-type": "application/json"})
-    response.raise_for_status()
+    headers = {"content-type": "application/json"}
+    async with client.post("/predict", data=body, headers=headers) as response:
+        response.raise_for_status()
+        await response.read()
 
 
 async def _closed_loop(port: int, concurrency: int, seconds: float) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,19 +14,24 @@ from tritonclient.grpc import service_pb2 as pb
 
 
 @contextlib.contextmanager
-def started(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`python -m MODULE ...` with its standard output piped, terminated at the end."""
+def started(
+    module: str, *arguments: object, patience_s: float = 60.0, quiet: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """`python -m MODULE ...` with its standard output piped; ended at the end, its children too."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    errors = subprocess.DEVNULL if quiet else None
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+    )
     try:
         yield process
     finally:
         process.terminate()
-        try:
-            process.wait(60)  # a load generator waits for its last answers
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)  # a load generator waits for its last answers
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextlib.contextmanager

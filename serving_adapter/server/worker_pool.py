@@ -134,8 +134,8 @@ class WorkerPool:
     def _kind(self, parallelism: Parallelism) -> tuple[int, ...]:
         """What cannot change inside a running worker.
 
-        The intra-op setting reaches the thread that runs the batch at once, but not the threads of the
-        inter-op pool, which read it when they start; so for a model that uses the pool it is part of the kind.
+        The intra-op setting reaches the thread that runs the batch at once, but not those of the inter-op
+        pool, which read it when they start; so for a model that uses the pool it is part of the kind.
         """
         pooled = self.has_parallel_branches
         return (parallelism.inter_op_threads, parallelism.intra_op_threads if pooled else 0)

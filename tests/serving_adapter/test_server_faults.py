@@ -172,6 +172,8 @@ def test_a_request_past_its_deadline_leaves_the_queue(start_server):
     with grpc.insecure_channel(server.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
         running = stub.ModelInfer.future(request_of("sleep", 1.0))
+        while metric(server, "rrl_in_flight_request_count") == 0:
+            pass
         with pytest.raises(grpc.RpcError) as late:
             stub.ModelInfer(request_of("sleep", 2.0), timeout=0.05)
         assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
