@@ -10,6 +10,7 @@ BENCHMARKS = {
     "live-changes": "configuration changes under load: failed requests, time until in force",
     "server-overhead": "requests/s of a no-op model, against a bare grpc.aio echo",
     "server-throughput": "MiniLM requests/s, against bare processes and LitServe",
+    "inter-op": "latency of Inception-V3 with one and with two inter-op threads",
     "tuner-overhead": "the tuner's own use of the machine",
     "simulator": "simulated requests/s, against SimPy",
     "embedded-tune": "what `make tune` gains, against an exhaustive sweep",
