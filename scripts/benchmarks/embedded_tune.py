@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from serving_adapter.target import Target
 REACH = 2.0
 SWEEP_INTERVAL_S, SWEEP_SETTLE_S = 3.0, 0.8
 FINALISTS = 3
-ROUNDS, FINAL_INTERVAL_S = 4, 8.0
+ROUNDS, FINAL_INTERVAL_S = 5, 7.0
 
 
 def run() -> dict[str, Any]:
@@ -75,11 +75,11 @@ def _sweep(target: Target, space: ConfigurationSpace, start: int) -> dict[int, f
 
 
 def _in_turns(target: Target, space: ConfigurationSpace, numbers: list[int]) -> dict[int, float]:
-    """Mean of several rounds, the configurations in turns within each."""
+    """Median over several rounds, the configurations in turns within each."""
     rounds = [
         _measured(target, space, numbers[0], numbers, FINAL_INTERVAL_S, SWEEP_SETTLE_S) for _ in range(ROUNDS)
     ]
-    return {n: mean(measured_ms[n] for measured_ms in rounds) for n in numbers}
+    return {n: median(measured_ms[n] for measured_ms in rounds) for n in numbers}
 
 
 def _measured(

@@ -234,7 +234,15 @@ class ServedModel:
 
     def _run(self, batch: Batch) -> None:
         worker = self.pool.idle.pop()
-        placed = self._write(batch, worker)
+        try:
+            placed = self._write(batch, worker)
+        except (OSError, ValueError, MemoryError) as error:
+            self.pool.idle.append(worker)
+            self._finish(batch)
+            self._fail(
+                batch.requests, f"the batch does not fit in shared memory ({error}); send smaller requests"
+            )
+            return
         batch.worker = worker
         batch.attempts += 1
         batch.dispatched_ns = time.monotonic_ns()

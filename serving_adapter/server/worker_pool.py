@@ -217,6 +217,7 @@ class WorkerPool:
             self.replacements += 1
             log.warning("worker %d ended unexpectedly; starting another", worker.pid)
             self._start_repair()
+        self._on_free()  # its batch may run on another worker at once
 
     def _start_repair(self) -> None:
         if self._repair is None or self._repair.done():
