@@ -18,8 +18,13 @@ from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.reading import Reading
 from serving_adapter.target import Target, TargetError, TargetLost
 
+MOST_REFUSALS = 3  # in a row
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 2.0
+
+
+class _Refused(Exception):
+    """The server keeps the configuration it has."""
 
 
 class TargetLike(Protocol):
@@ -117,6 +122,7 @@ class LiveServing(ServingEnv):
         )
         self.advise = advise
         self._clock, self._sleep = clock, sleep
+        self._refusals, self._applied_once = 0, False
 
     def close(self) -> None:
         self.target.close()
@@ -129,12 +135,32 @@ class LiveServing(ServingEnv):
         began_s = self._clock()
         try:
             if not self.advise:
-                self.target.apply(configuration)
+                self._apply(configuration)
                 self.apply_ms = 1e3 * (self._clock() - began_s)
             return self._measured_interval(configuration)
         except TargetLost as lost:
             self._reconnect(configuration, lost)
-            return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=str(lost))
+            gap = str(lost)
+        except _Refused as refused:
+            self._sleep(self.interval_s)
+            gap = str(refused)
+        return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)
+
+    def _apply(self, configuration: Configuration) -> None:
+        """A server may refuse one configuration (no memory for its workers, say): that interval is a gap.
+
+        Refused several times in a row, or the very first time, it is an error.
+        """
+        try:
+            self.target.apply(configuration)
+        except TargetLost:
+            raise
+        except TargetError as error:
+            self._refusals += 1
+            if self._refusals > MOST_REFUSALS or not self._applied_once:
+                raise
+            raise _Refused(str(error)) from None
+        self._refusals, self._applied_once = 0, True
 
     def _measured_interval(self, configuration: Configuration) -> Measurement:
         in_force = self.target.read()

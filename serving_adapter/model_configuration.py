@@ -14,6 +14,7 @@ configuration that was read, with only the knobs edited.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -62,7 +63,11 @@ def check(configuration: Mapping[str, object]) -> None:
 def parse(text: str | bytes) -> ModelConfig:
     """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, otherwise."""
     try:
+        if not isinstance(json.loads(text), dict):
+            raise json_format.ParseError('a JSON object is expected, such as {"max_batch_size": 8}')
         config = json_format.Parse(text, ModelConfig())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the configuration is not a ModelConfig in JSON: {error}") from None
     except json_format.ParseError as error:
         raise ValueError(
             f"the configuration is not a ModelConfig in JSON: {_first_line(error)}; "

@@ -300,9 +300,9 @@ class Target:
         return reading
 
     def _page_error(self, error: Exception) -> TargetError:
-        if isinstance(error, ValueError):
-            return TargetError(str(error))
         kind = TargetLost if self._connected else TargetError
+        if isinstance(error, ValueError):
+            return kind(str(error))
         reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
         return kind(f"the metrics page {self.metrics_url} does not answer ({reason[:1].lower()}{reason[1:]})")
 

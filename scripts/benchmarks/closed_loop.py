@@ -54,4 +54,4 @@ async def _drive(address: str, requests: list[bytes], concurrency: int, seconds:
         await asyncio.gather(*(client(i) for i in range(concurrency)))
         elapsed_s = time.perf_counter() - start
     p50_s, p99_s = np.percentile(latencies_s, [50, 99]) if latencies_s else (np.nan, np.nan)
-    return ClosedLoop(len(latencies_s) / elapsed_s, 1e3 * p50_s, 1e3 * p99_s, failed)
+    return ClosedLoop(len(latencies_s) / elapsed_s, 1e3 * float(p50_s), 1e3 * float(p99_s), failed)

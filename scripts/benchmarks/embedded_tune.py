@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,9 +26,9 @@ from scripts.benchmarks.processes import serving, started
 from serving_adapter.target import Target
 
 REACH = 2.0
-SWEEP_INTERVAL_S, SWEEP_SETTLE_S = 3.0, 0.8
+SWEEP_INTERVAL_S, SWEEP_SETTLE_S = 2.5, 0.5
 FINALISTS = 3
-ROUNDS, FINAL_INTERVAL_S = 5, 7.0
+ROUNDS, FINAL_INTERVAL_S = 5, 6.0
 
 
 def run() -> dict[str, Any]:
@@ -71,32 +70,20 @@ def run() -> dict[str, Any]:
 def _sweep(target: Target, space: ConfigurationSpace, start: int) -> dict[int, float]:
     """Mean latency in ms of every configuration, one interval each."""
     order = np.random.default_rng(0).permutation(len(space))
-    return _measured(target, space, start, [int(n) for n in order], SWEEP_INTERVAL_S, SWEEP_SETTLE_S)
+    env = LiveServing(target, space, MeanLatency(), SWEEP_INTERVAL_S, SWEEP_SETTLE_S)
+    env.reset(options={"configuration": space.configuration(start)})
+    guard = Guard(start)
+    env.interrupt = guard.watch
+    costs_ms = {}
+    for number in map(int, order):
+        guard.enter(number)
+        costs_ms[number] = env.step(space.action(number))[4]["cost"]
+    return costs_ms
 
 
 def _in_turns(target: Target, space: ConfigurationSpace, numbers: list[int]) -> dict[int, float]:
-    """Median over several rounds, the configurations in turns within each."""
-    rounds = [
-        _measured(target, space, numbers[0], numbers, FINAL_INTERVAL_S, SWEEP_SETTLE_S) for _ in range(ROUNDS)
-    ]
+    """Median over several rounds, the configurations in turns within each; nothing is aborted."""
+    env = LiveServing(target, space, MeanLatency(), FINAL_INTERVAL_S, SWEEP_SETTLE_S)
+    env.reset(options={"configuration": space.configuration(numbers[0])})
+    rounds = [{n: env.step(space.action(n))[4]["cost"] for n in numbers} for _ in range(ROUNDS)]
     return {n: median(measured_ms[n] for measured_ms in rounds) for n in numbers}
-
-
-def _measured(
-    target: Target,
-    space: ConfigurationSpace,
-    start: int,
-    numbers: Iterable[int],
-    interval_s: float,
-    settle_s: float,
-) -> dict[int, float]:
-    env = LiveServing(target, space, MeanLatency(), interval_s, settle_s)
-    env.reset(options={"configuration": space.configuration(start)})
-    costs_ms = {}
-    for number in numbers:
-        guard = Guard(start)
-        guard.enter(number)
-        env.interrupt = guard.watch
-        _, _, _, _, info = env.step(space.action(number))
-        costs_ms[number] = info["cost"]
-    return costs_ms

@@ -65,6 +65,22 @@ class ServeOptions:
     tls_key: Path | None = None
     """PEM private key."""
 
+    def __post_init__(self) -> None:
+        for flag in ("port", "metrics_port"):
+            if not 0 <= getattr(self, flag) <= 65535:
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} must be from 0 to 65535, got {getattr(self, flag)}"
+                )
+        for flag, low, high in (
+            ("max_queue_size", 1, 1_000_000),
+            ("max_message_bytes", 1024, 1 << 30),
+            ("worker_timeout_s", 0.1, 86_400),
+            ("drain_s", 0, 86_400),
+        ):
+            if not low <= getattr(self, flag) <= high:
+                name = flag.replace("_", "-")
+                raise ValueError(f"--{name} must be from {low:g} to {high:g}, got {getattr(self, flag):g}")
+
 
 async def serve(options: ServeOptions) -> None:
     """Runs the server until SIGTERM or SIGINT, then drains it."""
@@ -150,7 +166,8 @@ def _model_options(texts: tuple[str, ...], model: str) -> dict[str, str]:
 
 
 def _bind(server: grpc.aio.Server, options: ServeOptions) -> int:
-    address = f"{options.host}:{options.port}"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"{host}:{options.port}"
     try:
         if options.tls_cert is None and options.tls_key is None:
             return server.add_insecure_port(address)
@@ -159,18 +176,24 @@ def _bind(server: grpc.aio.Server, options: ServeOptions) -> int:
         pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError:
-        fail(f"cannot listen on {address}: taken, or not an address of this machine; choose another --port")
+        tls = "" if options.tls_cert is None else ", or the TLS files are no PEM certificate and its key"
+        fail(
+            f"cannot listen on {address}: taken, or not of this machine{tls}; choose another --port or --host"
+        )
     except OSError as error:
         fail(f"cannot read the TLS files: {error}")
 
 
 def _control_key(options: ServeOptions) -> str | None:
-    if options.control_key_file is None:
-        return os.environ.get("RRL_CONTROL_KEY")
-    try:
-        return options.control_key_file.read_text().strip()
-    except OSError as error:
-        fail(f"cannot read --control-key-file: {error}")
+    key = os.environ.get("RRL_CONTROL_KEY")
+    if options.control_key_file is not None:
+        try:
+            key = options.control_key_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"cannot read --control-key-file {options.control_key_file}: {error}")
+    if key == "":
+        fail("the control key is empty, which would lock nothing; write one into its file, or set none")
+    return key
 
 
 def main() -> None:

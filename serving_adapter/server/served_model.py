@@ -271,6 +271,10 @@ class ServedModel:
     def _answered(self, batch: Batch, message: dict[str, Any] | None) -> None:
         """A worker answered a batch, or (None) died with it."""
         if message is None:
+            if all(request.future.done() for request in batch.requests):  # nobody waits for it any more
+                self._finish(batch)
+                self._fail(batch.requests, "the client did not wait for the answer")
+                return
             if batch.attempts < self.limits.max_attempts:
                 self._again.append(batch)
                 return

@@ -5,6 +5,7 @@ Only translates: between protobuf messages and `ServedModel`, and between errors
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable
@@ -204,7 +205,8 @@ class InferenceService(GRPCInferenceServiceServicer):
         knobs = model.knobs
         if "config" in request.parameters:
             knobs = self._override(model, request.parameters["config"].string_param)
-        await model.apply(knobs)
+        # To its end even if the client does not wait: a change is in force whole or not at all.
+        await asyncio.shield(asyncio.ensure_future(model.apply(knobs)))
         return pb.RepositoryModelLoadResponse()
 
     @_answers
@@ -321,10 +323,11 @@ def _contents(spec: TensorSpec, tensor: Any) -> bytes:
     field = CONTENTS_FIELD.get(spec.datatype)
     if field is None:
         raise _invalid(f"input {spec.name!r} of datatype {spec.datatype} must be sent in raw_input_contents")
-    try:
-        return np.asarray(getattr(tensor.contents, field)).astype(spec.dtype).tobytes()
-    except OverflowError:
-        raise _invalid(f"input {spec.name!r} has values that do not fit {spec.datatype}") from None
+    values = np.asarray(getattr(tensor.contents, field))
+    cast = values.astype(spec.dtype)
+    if spec.dtype.kind in "iu" and not np.array_equal(cast, values):
+        raise _invalid(f"input {spec.name!r} has values that do not fit {spec.datatype}")
+    return cast.tobytes()
 
 
 def model_config(model: ServedModel) -> mc.ModelConfig:

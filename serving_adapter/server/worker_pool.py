@@ -84,7 +84,8 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        return [worker.pid for worker in self.workers if worker.pid]
+        """Of the running workers; safe to read from the thread that serves the metrics."""
+        return [worker.pid for worker in list(self.workers) if worker.pid]
 
     async def start(self) -> dict[str, Any]:
         """Starts the zygote and has it build the model; returns the model's description."""
@@ -155,6 +156,10 @@ class WorkerPool:
             ready = await self._receive(ours, FORK_TIMEOUT_S)
         except OSError:
             ready = None
+        except BaseException:
+            theirs.close()
+            self._close(worker)
+            raise
         if ready is None:
             theirs.close()
             self._close(worker)

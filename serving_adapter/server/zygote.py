@@ -167,7 +167,8 @@ def _check_device(device: str) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group, they are the front's to handle
+        signal.signal(signum, signal.SIG_IGN)
     die_with_parent()
     Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
     sys.stderr.flush()

@@ -195,16 +195,30 @@ def test_advise_changes_nothing(target):
     assert target.applied == []
 
 
-def test_a_refused_configuration_is_an_error(target):
+def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(target):
     env = live(target)
     env.reset(seed=0)
+    accept = target.apply
 
     def refuse(configuration):
-        raise TargetError("refused")
+        raise TargetError("no memory for 4 workers")
 
     target.apply = refuse
-    with pytest.raises(TargetError, match="refused"):
+    for _ in range(3):
+        assert env.step(env.space.action(0))[4]["measurement"].gap == "no memory for 4 workers"
+    with pytest.raises(TargetError, match="no memory"):
         env.step(env.space.action(0))
+    target.apply = accept
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
+
+
+def test_a_configuration_refused_at_once_is_an_error(target):
+    def refuse(configuration):
+        raise TargetError("control is locked")
+
+    target.apply = refuse
+    with pytest.raises(TargetError, match="locked"):
+        live(target).reset(seed=0)
 
 
 def test_the_space_must_be_the_targets(target):

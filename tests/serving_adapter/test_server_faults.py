@@ -208,6 +208,9 @@ BAD_STARTS = [
     (("--model", "sleep", "--model-option", "hours=3"), "hours"),
     (("--model", "noop", "--model", "noop"), "model 'noop' is given twice"),
     (("--model", "noop", "--tls-cert", "cert.pem"), "TLS needs both"),
+    (("--model", "noop", "--worker-timeout-s", "0"), "--worker-timeout-s must be from 0.1"),
+    (("--model", "noop", "--max-queue-size", "100000000"), "--max-queue-size must be from 1"),
+    (("--model", "noop", "--control-key-file", os.devnull), "the control key is empty"),
 ]
 
 
@@ -226,7 +229,7 @@ def test_a_taken_port_is_said_so(server):
     ports = ["--port", server.address.rpartition(":")[2], "--metrics-port", "0"]
     ended = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
-    assert "choose another --port" in ended.stderr
+    assert "choose another --port or --host" in ended.stderr
 
 
 def test_nothing_outlives_a_killed_front(start_server):

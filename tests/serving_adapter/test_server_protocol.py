@@ -159,6 +159,7 @@ def test_unknown_names_are_refused_and_the_known_listed(client):
 
 BAD_OVERRIDES = [
     ("{", "not a ModelConfig in JSON"),
+    ("[]", "a JSON object is expected"),
     ('{"no_such_field": 1}', "no_such_field"),
     ('{"max_batch_size": "many"}', "not a ModelConfig in JSON"),
     ('{"max_batch_size": 5000}', "max_batch_size must be from 1 to 1024, got 5000"),
