@@ -2,12 +2,14 @@
 
 For each number of threads, N instances are kept busy with batches of B requests by N·B requests that are
 always outstanding; the target's own telemetry then tells the service time of a batch by (busy instances,
-batch size). The configuration found is put back, after Ctrl-C as well.
+batch size). The configuration found is put back, after Ctrl-C as well; but after kill -9 the target stays
+as it was being measured (unlike rrl-tune, the next start does not restore it).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +70,7 @@ class ProfileOptions:
     metrics_url: str | None = None
     """The server's metrics page, where it does not advertise one."""
     control_key: str | None = None
-    """The key that changing the configuration needs, if it does."""
+    """Key that changing the configuration needs (better: set RRL_CONTROL_KEY)."""
     tls_ca: Path | None = None
     """PEM certificates to trust; makes the connection TLS."""
 
@@ -277,7 +279,7 @@ def _connected(options: ProfileOptions) -> Target:
             options.target,
             options.model,
             options.metrics_url,
-            options.control_key,
+            options.control_key or os.environ.get("RRL_CONTROL_KEY"),
             None if options.tls_ca is None else str(options.tls_ca),
         )
         target.connect()

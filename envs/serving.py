@@ -57,7 +57,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | 8.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
 
     `info` tells more: `measurement` (the whole `Measurement`), `number` and `configuration` (what is in
-    force), `cost` (what the reward negates), `apply_ms` (how long the change took; NaN in simulation).
+    force), `cost` (what the reward negates), `apply_ms` (how long a live change took).
 
     ## Rewards
 
@@ -132,8 +132,9 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
             "number": number,
             "configuration": configuration,
             "cost": cost,
-            "apply_ms": self.apply_ms,
         }
+        if not math.isnan(self.apply_ms):
+            info["apply_ms"] = self.apply_ms
         return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
 
     @abstractmethod

@@ -14,24 +14,26 @@ import torch
 from rich.console import Console
 
 from baselines import AGENTS
-from envs.live import LiveServing, default_space
+from envs.live import LiveServing, cores_of, default_space
 from envs.machine import Machine
 from envs.simulated import SimulatedServing
 from rrl import advice, journal
-from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
+from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadEnded
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings
 from rrl.journal import Header, Journal, Record
 from rrl.objective import Objective, make_objective
 from rrl.report import in_words
 from rrl.restore import RestorePoint
-from rrl.space import ConfigurationSpace, Knob
+from rrl.space import ConfigurationSpace
 from rrl.stop import Stop
 from rrl.tensorboard_events import TensorBoardEvents
 from rrl.terminal import LiveView, PlainView
 from rrl.tune_options import EMBEDDED, TuneOptions, as_before, check_unfinished, tuning_intervals
 from rrl.tuning import Observer, Stopped, Tuning, TuningSettings
+from serving_adapter.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.options import fail, parse
+from serving_adapter.sizes import make_sizes
 from serving_adapter.target import Target, TargetError
 
 LOG_WIDTH = 140  # where the output is no terminal
@@ -58,26 +60,42 @@ def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
     with ExitStack() as stack:
         try:
             session = _open(options, console, stop, stack)
-        except (ValueError, TargetError) as error:
-            fail(str(error))
+        except (ValueError, TargetError, OSError) as error:
+            fail(_in_a_sentence(error))
         except EmbeddedFailed as error:
             print(error, file=sys.stderr)
             return FAILED
         try:
             outcome = session.tuning.run()
-        except TargetError as error:
+            failures = session.embedded.end_load() if session.embedded else None
+            summary = export(session.tuning.journal, session.target, session.events, left=outcome.left)
+        except (TargetError, EmbeddedFailed, OSError) as error:
             session.view.close()
-            print(f"the run ended: {error}", file=sys.stderr)
-            print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
-            return FAILED
+            return _ended_early(session, error, stop.is_set())
         finally:
             session.view.close()
-        if session.point is not None:
-            session.point.release()
-        failures = session.embedded.end_load() if session.embedded else None
-        summary = export(session.tuning.journal, session.target, session.events)
+            if session.point is not None and session.leaving.done:
+                session.point.release()
         print_result(console, session.tuning.journal, summary, failures)
-        return INTERRUPTED if outcome.stopped else DONE
+        return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
+
+
+def _ended_early(session: Session, error: Exception, stopped: bool) -> int:
+    restores = session.point is not None and not session.leaving.done
+    if stopped and isinstance(error, TargetError):
+        next_start = "; the next start restores it" if restores else ""
+        print(f"the target is away{next_start} ({error})", file=sys.stderr)
+        return INTERRUPTED
+    print(f"the run ended: {_in_a_sentence(error)}", file=sys.stderr)
+    if restores:
+        print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
+    return FAILED
+
+
+def _in_a_sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot read or write {error.filename}: {error.strerror}"
+    return str(error)
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,7 @@ class Session:
 
     tuning: Tuning
     target: Target
+    leaving: Leaving
     view: PlainView | LiveView
     events: TensorBoardEvents
     point: RestorePoint | None  # the embedded server ends with its run: nothing to restore
@@ -109,7 +128,10 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
         embedded.start_server(stop.sleep)
         embedded.start_load()
         console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
-    target = _connected(options, embedded.address if embedded else str(options.target), control=True)
+    if embedded is None:
+        target = _connected(options, str(options.target), options.model, control=True)
+    else:
+        target = _connected(options, embedded.address, None, control=True)
     stack.callback(target.close)
     for note in target.notes:
         console.print(note, style="yellow")
@@ -118,12 +140,13 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
         _restore(point, target, console)
     found = target.configuration()
     objective = make_objective(options.objective, options.slo_p95_ms)
-    env = _environment(options, target, objective, stop, found)
+    space = _space(options, target, found, earlier[0].start if earlier else found, console)
+    env = _environment(options, target, objective, stop, space)
     start = env.space.number(earlier[0].start) if earlier else env.start
-    if env.space.configuration(start).items() - found.items():
+    if env.space.configuration(env.start).items() - found.items():
         console.print(
-            f"the grid does not hold the configuration found, {in_words(found)}: "
-            f"the start is the nearest, {in_words(env.space.configuration(start))}",
+            f"the journal's grid does not hold the configuration found, {in_words(found)}: "
+            f"the comparison is with the journal's start, {in_words(env.space.configuration(start))}",
             style="yellow",
         )
     header = _header(options, target, env, start, found, embedded)
@@ -134,19 +157,31 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
     guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms))
     settings = TuningSettings(intervals=tuning_intervals(options))
     if point is not None:
-        point.claim(log.header.found)
+        point.claim(found)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
     view = _view(console, log, guard, settings)
     events = TensorBoardEvents(folder, log.header, log.records)
     observers: list[Observer] = [view, events]
     if point is not None:
         observers.append(_SafeBest(point, guard, env.space))
+    if embedded is not None:
+        observers.append(_LoadWatch(embedded, view))
+    leaving = Leaving(target, env.space, found)
+    tuning = Tuning(env, agent, guard, log, settings, observers, stop.is_set, leaving)
+    return Session(tuning, target, leaving, view, events, point, embedded)
 
-    def put_in_force(number: int) -> None:
-        target.apply(log.header.found if number == start else env.space.configuration(number))
 
-    tuning = Tuning(env, agent, guard, log, settings, observers, stop.is_set, put_in_force)
-    return Session(tuning, target, view, events, point, embedded)
+class Leaving:
+    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they were found."""
+
+    def __init__(self, target: Target, space: ConfigurationSpace, found: dict[str, int]) -> None:
+        self.done = False
+        self._target, self._space, self._found = target, space, found
+
+    def __call__(self, number: int) -> None:
+        self._target.connect(control=False)  # it may have been away when the run ended
+        self._target.apply(self._found | self._space.configuration(number))
+        self.done = True
 
 
 class _SafeBest(Observer):
@@ -159,7 +194,26 @@ class _SafeBest(Observer):
         self._point.safe(self._space.configuration(self._guard.to_leave()))
 
 
+class _LoadWatch(Observer):
+    """Ends the run with the embedded load."""
+
+    def __init__(self, embedded: Embedded, view: Observer) -> None:
+        self._embedded, self._view = embedded, view
+
+    def measured(self, record: Record) -> None:
+        try:
+            self._embedded.check()
+        except LoadEnded as ended:
+            self._view.notice(str(ended))
+            raise
+
+
 def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
+    """ValueError for a load that rrl-load would refuse."""
+    arrivals = make_arrivals(options.arrivals, options.rate or 1.0)
+    make_sizes(options.sizes, arrivals.sizes if isinstance(arrivals, TimestampTrace) else None)
+    if options.rate is None and options.sizes.startswith("trace"):
+        raise ValueError("--sizes trace needs a --rate: the server is measured without the trace")
     return EmbeddedSettings(
         model=options.model or "minilm",
         rate_per_s=options.rate,
@@ -169,9 +223,9 @@ def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
     )
 
 
-def _connected(options: TuneOptions, address: str, control: bool) -> Target:
+def _connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
     key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
-    target = Target(address, options.model, options.metrics_url, key, options.tls_ca)
+    target = Target(address, model, options.metrics_url, key, options.tls_ca)
     target.connect(control=control)
     return target
 
@@ -188,9 +242,8 @@ def _restore(point: RestorePoint, target: Target, console: Console) -> None:
 
 
 def _environment(
-    options: TuneOptions, target: Target, objective: Objective, stop: Stop, found: dict[str, int]
+    options: TuneOptions, target: Target, objective: Objective, stop: Stop, space: ConfigurationSpace
 ) -> LiveServing:
-    space = ConfigurationSpace.parse(options.knobs) if options.knobs else _default_space(target, found)
     return LiveServing(
         target,
         space,
@@ -202,13 +255,23 @@ def _environment(
     )
 
 
-def _default_space(target: Target, found: dict[str, int]) -> ConfigurationSpace:
-    """The usual grid of the target's knobs, with the values found on it added."""
-    cores = len(os.sched_getaffinity(0)) if target.is_local else found.get("intra_op_threads", 4)
-    knobs = default_space(found, cores).knobs
-    return ConfigurationSpace(
-        tuple(Knob(knob.name, tuple(sorted({*knob.values, found[knob.name]}))) for knob in knobs)
-    )
+def _space(
+    options: TuneOptions, target: Target, found: dict[str, int], start: dict[str, int], console: Console
+) -> ConfigurationSpace:
+    """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
+    if not options.knobs:
+        return _with_values(default_space(found, cores_of(target, found)), start)
+    given = ConfigurationSpace.parse(options.knobs)
+    space = _with_values(given, start)
+    added = [f"{k.name}={start[k.name]}" for k, new in zip(given.knobs, space.knobs, strict=True) if k != new]
+    if added:
+        console.print(f"added to the --knobs, as the run starts there: {', '.join(added)}", style="yellow")
+    return space
+
+
+def _with_values(space: ConfigurationSpace, start: dict[str, int]) -> ConfigurationSpace:
+    values = {knob.name: {*knob.values, start.get(knob.name, knob.values[0])} for knob in space.knobs}
+    return ConfigurationSpace.of(**{name: sorted(v) for name, v in values.items()})
 
 
 def _header(
@@ -219,7 +282,7 @@ def _header(
     found: dict[str, int],
     embedded: Embedded | None,
 ) -> Header:
-    load = {"arrivals": options.arrivals, "sizes": options.sizes}
+    load = {"model": options.model, "arrivals": options.arrivals, "sizes": options.sizes}
     return Header(
         space=env.space,
         objective=options.objective,
@@ -249,10 +312,10 @@ def _view(console: Console, log: Journal, guard: Guard, settings: TuningSettings
 
 def _advise(options: TuneOptions, console: Console, stop: Stop) -> int:
     try:
-        target = _connected(options, str(options.target), control=False)
+        target = _connected(options, str(options.target), options.model, control=False)
         found = target.configuration()
         objective = make_objective(options.objective, options.slo_p95_ms)
-        env = _environment(options, target, objective, stop, found)
+        env = _environment(options, target, objective, stop, _space(options, target, found, found, console))
         table = advice.earlier_table(options.reference_table, target.model)
         simulate = None if options.machine is None else _simulator(options.machine, env)
         for note in target.notes:
@@ -260,8 +323,8 @@ def _advise(options: TuneOptions, console: Console, stop: Stop) -> int:
         now = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
         now = dataclasses.replace(now, configuration={name: found[name] for name in env.space.names})
         advice.recommend(console, env, now, options.objective, table, simulate)
-    except (ValueError, TargetError) as error:
-        fail(str(error))
+    except (ValueError, TargetError, OSError) as error:
+        fail(_in_a_sentence(error))
     return DONE
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rrl.tuning import Stopped
+
 SERVER = "serving_adapter.server.command_line"
 LOAD = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
@@ -34,7 +36,11 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class EmbeddedFailed(Exception):
-    """The embedded server or load did not start; the text says where its log is."""
+    """The embedded server or load did not start, or broke; the text says where its log is."""
+
+
+class LoadEnded(Stopped):
+    """The embedded load's trace has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,7 @@ class Embedded:
         while (ready := _READY.search(log.read_text(errors="replace"))) is None:
             status = self._server.poll()
             if status is not None or time.monotonic() > end_s:
-                last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                text = f"the embedded server did not start: {last[0]} (see {log})"
+                text = f"the embedded server did not start: {_last_line(log)} (see {log})"
                 raise ValueError(text) if status == 2 else EmbeddedFailed(text)
             sleep(0.05)
         self.address = ready.group(1)
@@ -84,9 +89,13 @@ class Embedded:
         self._load = _spawn(LOAD, arguments, self.folder / "load.log")
 
     def check(self) -> None:
-        """EmbeddedFailed if the load has ended on its own account."""
-        if self._load is not None and self._load.poll() is not None:
-            raise EmbeddedFailed(f"the embedded load ended (see {self.folder / 'load.log'})")
+        """LoadEnded if the load's trace is over, EmbeddedFailed if the load broke."""
+        status = None if self._load is None else self._load.poll()
+        if status == 0:
+            raise LoadEnded("the load's trace is over, and the run with it")
+        if status is not None:
+            log = self.folder / "load.log"
+            raise EmbeddedFailed(f"the embedded load broke: {_last_line(log)} (see {log})")
 
     def close(self) -> None:
         for process in (self._load, self._server):
@@ -122,6 +131,11 @@ class Embedded:
         settings = self.settings
         common = ["--target", self.address, "--sizes", settings.sizes, "--seed", str(settings.seed)]
         return [*common, *arguments, "--out", str(folder)]
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def _spawn(module: str, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -206,6 +206,10 @@ class Training(Protocol):
         """There are new samples: train, now or soon. Raises what an earlier round raised."""
         ...
 
+    def wait(self) -> None:
+        """Until everything requested so far is trained."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -217,6 +221,9 @@ class InlineTraining:
 
     def request(self) -> None:
         self._train()
+
+    def wait(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

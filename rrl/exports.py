@@ -26,13 +26,15 @@ class Configured(Protocol):
     def model_config(self, configuration: Mapping[str, int]) -> str: ...
 
 
-def export(journal: Journal, target: Configured | None, events: TensorBoardEvents | None) -> Summary:
-    """Writes every view of the journal into its folder."""
+def export(
+    journal: Journal, target: Configured | None, events: TensorBoardEvents | None, left: int | None = None
+) -> Summary:
+    """Writes every view of the journal into its folder; `left` is what the run left in force."""
     folder, header, records = journal.path.parent, journal.header, journal.records
-    summary = summarise(header, records)
+    summary = summarise(header, records, left=left)
     report.reference_table(header, records).write(folder / reference_table.FILE_NAME)
     report.write_best_configuration(folder / report.BEST_CONFIGURATION, header, summary)
-    figure.draw(header, records, folder / LATENCY_PICTURE)
+    figure.draw(header, records, summary, folder / LATENCY_PICTURE)
     if target is not None:
         config = json.loads(target.model_config(summary.left))
         (folder / MODEL_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from rrl.journal import Header, Record
-from rrl.report import Summary, in_words, summarise
+from rrl.report import Summary, in_words
 
 INK, SOFT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", "#7b8794", "#059669", "#dc2626", "#f59e0b"
@@ -27,7 +27,7 @@ KNOB_NAMES = {
 LABELS = 4  # at most so many configurations are named in the picture
 
 
-def draw(header: Header, records: Sequence[Record], path: Path) -> None:
+def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path) -> None:
     """Writes the PNG; without a counted interval it says so in the picture."""
     shown = [r for r in records if r.counted]
     knobs = header.space.knobs
@@ -41,7 +41,6 @@ def draw(header: Header, records: Sequence[Record], path: Path) -> None:
         axes[0].text(0.5, 0.5, "no interval with requests yet", ha="center", transform=axes[0].transAxes)
     else:
         ends_min = _ends_min(shown, header.interval_s)
-        summary = summarise(header, records)
         _title(figure, header, summary)
         _latency(axes[0], header, shown, ends_min, summary)
         _steps(axes[1], ends_min, [r.measurement.arrival_rate_per_s for r in shown], INK, fill=True)

@@ -2,7 +2,8 @@
 
 It aborts an interval whose queue is plainly running away, returns to the best configuration known when an
 interval went badly, keeps the agent off configurations that were aborted lately, and knows what to leave
-in force at the end. `cost_of_exploration` counts what all this cost the users.
+in force at the end: never one under which requests failed, nor one that broke the limit where the start kept
+it. `cost_of_exploration` counts what all this cost the users.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -33,7 +34,10 @@ class GuardSettings:
     runaway_wait_ms: tuple[float, float] = (250.0, 2000.0)  # ... and by a wait of at least, at most this
     watch_s: float = 1.0  # what must be seen before an interval is aborted: seconds
     watch_arrivals: int = 20  # ... and arrivals
-    cooldown: int = 20  # intervals for which an aborted configuration is refused
+    cooldown: int = 20  # intervals for which an aborted or failing configuration is refused
+    failures: int = 3  # more failed requests than this in an interval ...
+    failure_share: float = 0.01  # ... than this share of its arrivals ...
+    failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
     same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
@@ -63,6 +67,7 @@ class Seen(NamedTuple):
     rate_per_s: float
     cost: float
     latency_ms: float
+    broke_limit: bool
 
 
 @dataclass
@@ -74,6 +79,9 @@ class Guard:
     _seen: list[Seen] = field(default_factory=list)
     _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
+    _failing: set[int] = field(default_factory=set)  # requests failed under these
+    _start_failures: int = 0
+    _start_arrivals: int = 0
     _gaps: dict[int, int] = field(default_factory=dict)  # how often the target was lost under it
     _intervals: int = 0
     _rate_per_s: float = 0.0
@@ -93,8 +101,8 @@ class Guard:
     def best(self) -> int:
         """The best configuration known at the present load, or at the nearest load known."""
         near = self._near_present_load()
-        cooling = {seen.number for seen in near if seen.number != self.start and self._cooling(seen.number)}
-        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in cooling)
+        unfit = self._unfit(near)
+        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in unfit)
         return best_known(costs, self.settings.noise) if costs else self.start
 
     @property
@@ -130,19 +138,28 @@ class Guard:
         if not has_traffic(measurement):
             return self._verdict(True, False, "no requests arrive")
         self._rate_per_s = measurement.arrival_rate_per_s
-        if self._drains(measurement) and self._draining < self.settings.drain_intervals:
+        failing = self._fails(number, measurement)
+        # A rollback may find requests waiting that can only fail now; any other drain must not lose any.
+        drains = self._drains(measurement) and (self._rolled_back or not failing)
+        if drains and self._draining < self.settings.drain_intervals:
             self._draining += 1
             return self._drain(number, measurement)
         self._draining = 0
-        if not math.isfinite(cost):
-            return self._verdict(False, False, "nothing was completed")
+        if failing:
+            self._failing.add(number)
+        completed = math.isfinite(cost)
+        if failing or measurement.aborted or not completed:
+            self._abort(number, measurement.arrival_rate_per_s)
+        if not completed:
+            return self._verdict(number != self.start, False, "nothing was completed")
         if baseline:
             self._baseline.append((measurement.completions, measurement.latency.mean_ms))
         latency_ms = _latency_ms(measurement)
-        self._seen.append(Seen(number, measurement.arrival_rate_per_s, cost, latency_ms))
-        if measurement.aborted:
-            self._abort(number, measurement.arrival_rate_per_s)
-        reason = self._fault(latency_ms, measurement)
+        broke_limit = slo_violated(measurement, self.settings.slo_p95_ms)
+        self._seen.append(Seen(number, measurement.arrival_rate_per_s, cost, latency_ms, broke_limit))
+        reason = (
+            f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
+        )
         return self._verdict(bool(reason) and number not in (self.start, self.best), True, reason)
 
     def admit(self, proposal: int | None) -> Admission:
@@ -159,7 +176,7 @@ class Guard:
             raise ValueError("the guard does not take over: it needs the agent's proposal")
         best = self.best
         if proposal != best and self._cooling(proposal):
-            return self._enter(best, "refused", "it was aborted lately at this or a lower load")
+            return self._enter(best, "refused", "it was aborted or failed lately at this or a lower load")
         return self._enter(proposal, "agent", "")
 
     def enter(self, number: int) -> None:
@@ -182,9 +199,10 @@ class Guard:
         known must be better even with its noise held against it.
         """
         if validation:
-            means = {number: _mean(costs) for number, costs in validation.items()}
-            winner = min(means, key=lambda number: means[number])
-            return winner if means[winner] < means.get(self.start, -math.inf) else self.start
+            unfit = self._unfit(self._near_present_load())
+            means = {number: _mean(costs) for number, costs in validation.items() if number not in unfit}
+            winner = min(means, key=lambda number: means[number], default=self.start)
+            return winner if means.get(winner, math.inf) < means.get(self.start, -math.inf) else self.start
         best = self.best
         costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
         if self.start not in costs:  # at this load the start was never measured: compare over all loads
@@ -208,8 +226,28 @@ class Guard:
         if number != self.start:
             self._aborted[number] = (self._intervals, rate_per_s)
 
+    def _fails(self, number: int, measurement: Measurement) -> bool:
+        """True if more requests failed than chance, or what fails at the start too, explains."""
+        if number == self.start:
+            self._start_failures += measurement.failures
+            self._start_arrivals += measurement.arrivals
+            return False
+        s = self.settings
+        expected = self._start_failures / max(self._start_arrivals, 1) * measurement.arrivals
+        allowed = max(s.failures, s.failure_share * measurement.arrivals)
+        return measurement.failures > max(allowed, expected + s.failure_sigmas * math.sqrt(expected))
+
+    def _unfit(self, near: Sequence[Seen]) -> set[int]:
+        """What is never best: under which requests failed, that was aborted lately, or that broke the limit
+        in one of these intervals where the start broke it in none."""
+        broke = {seen.number for seen in near if seen.broke_limit}
+        if self.start in broke:
+            broke = set()
+        cooling = {number for number in self._aborted if self._cooling(number)}
+        return broke | cooling | self._failing
+
     def _cooling(self, number: int) -> bool:
-        """True if it was aborted lately at the present load or a lower one."""
+        """True if it was aborted, or failed, lately at the present load or a lower one."""
         if number not in self._aborted:
             return False
         when, rate_per_s = self._aborted[number]

@@ -13,15 +13,17 @@ import json
 import logging
 import math
 import os
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from rrl.agent import Transition
 from rrl.measurement import Measurement
+from rrl.restore import canonical
 from rrl.space import ConfigurationSpace, Knob
 
 FORMAT_VERSION = 1
@@ -60,6 +62,7 @@ class Header:
             ("p95 limit", self.slo_p95_ms, other.slo_p95_ms),
             ("agent", self.agent, other.agent),
             ("model", self.model, other.model),
+            ("target", canonical(self.target), canonical(other.target)),
         ):
             if theirs != ours:
                 raise ValueError(
@@ -73,10 +76,16 @@ class Header:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Header:
-        knobs = tuple(Knob(name, tuple(v)) for name, v in values["space"].items())
-        return cls(
+        """ValueError, KeyError or TypeError, with what is wrong, for values that are no header's."""
+        knobs = tuple(Knob(name, tuple(v)) for name, v in dict(values["space"]).items())
+        header = cls(
             **{k: v for k, v in values.items() if k != "journal"} | {"space": ConfigurationSpace(knobs)}
         )
+        for name, hint in get_type_hints(cls).items():
+            if not _fits(getattr(header, name), hint):
+                raise TypeError(f"{name} is {getattr(header, name)!r}")
+        header.space.number(header.start)
+        return header
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,10 @@ class Record:
 
 def has_traffic(measurement: Measurement) -> bool:
     return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0
+
+
+class NoJournal(ValueError):
+    """The file is not one that this rrl-tune wrote."""
 
 
 class Journal:
@@ -211,22 +224,25 @@ def _read(path: Path) -> tuple[Header, list[Record], int]:
     lines = list(_whole_lines(path))
     if not lines:
         raise ValueError(f"{path} is empty: it was killed before it began; start a new run with --out")
-    header = _header(path, lines[0])
     try:
+        header = _header(path, lines[0])
         records = [Record.from_json(json.loads(line)) for line in lines[1:]]
-    except (KeyError, TypeError, ValueError) as error:
+    except NoJournal:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged and cannot be read ({error}); start a new run with --out"
+            f"{path} is damaged and cannot be read ({type(error).__name__}: {error}); "
+            "start a new run with --out"
         ) from None
     return header, records, sum(len(line) for line in lines)
 
 
 def _header(path: Path, line: bytes) -> Header:
-    values = json.loads(line)
+    values = json.loads(line) if _is_json(line) else None
     if not isinstance(values, dict) or values.get("journal") != "rrl-tune":
-        raise ValueError(f"{path} is not a journal of rrl-tune: its first line is no header")
+        raise NoJournal(f"{path} is not a journal of rrl-tune: its first line is no header")
     if values.get("version") != FORMAT_VERSION:
-        raise ValueError(
+        raise NoJournal(
             f"{path} is a journal of format {values.get('version')}, this rrl-tune reads format "
             f"{FORMAT_VERSION}; start a new run with --out"
         )
@@ -237,7 +253,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
     """The journal's lines but for a torn last one."""
     lines = path.read_bytes().splitlines(keepends=True)
     for i, line in enumerate(lines):
-        if i == len(lines) - 1 and not (line.endswith(b"\n") and _is_json(line)):
+        whole = line.endswith(b"\n") and (i == 0 or _is_json(line))  # a whole first line may be no header
+        if i == len(lines) - 1 and not whole:
             logger.warning("%s: dropped its last line, torn when the run was killed", path)
             return
         yield line
@@ -249,6 +266,16 @@ def _is_json(line: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """True if a value read from JSON is of a field's type."""
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if get_origin(hint) is dict:
+        of = get_args(hint)[1]
+        return isinstance(value, dict) and (of is Any or all(_fits(each, of) for each in value.values()))
+    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
 
 
 def _null_if_nan(value: Any) -> Any:

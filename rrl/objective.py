@@ -2,11 +2,13 @@
 
 All costs are positive, and all but `LeastResources` are in milliseconds; reward = -cost.
 An interval that the guard aborted did not live to see its own latency, so the time its backlog
-needs to drain is added: what the next request would wait.
+needs to drain is added: what the next request would wait. A request that fails adds to no latency, so
+all costs are raised by `FAILURE_WEIGHT` times the share of requests that failed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +16,9 @@ import numpy as np
 
 from rrl.measurement import Measurement
 from rrl.space import Configuration
+
+FAILURE_WEIGHT = 10.0
+"""A failed request costs as much as this many that were answered."""
 
 
 class Objective(Protocol):
@@ -42,15 +47,22 @@ def _latency_ms(measurement: Measurement, statistic: str) -> float:
     return float(np.nan_to_num(latency_ms)) + measurement.drain_ms
 
 
+def _with_failures(cost: float, measurement: Measurement) -> float:
+    requests = max(1, measurement.completions + measurement.failures)
+    return cost * (1.0 + FAILURE_WEIGHT * measurement.failures / requests)
+
+
 @dataclass(frozen=True)
 class MeanLatency:
-    """Mean latency (RRL, section 6.3). A limit, if given, binds only the guard."""
+    """Mean latency (RRL, section 6.3); plus the p95 limit, if one is given, where it is broken."""
 
     slo_p95_ms: float | None = None
     unit = "ms"
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        return _latency_ms(measurement, "mean_ms")
+        mean_ms = _latency_ms(measurement, "mean_ms")
+        broken_ms = self.slo_p95_ms if self.slo_p95_ms and slo_violated(measurement, self.slo_p95_ms) else 0.0
+        return _with_failures(mean_ms + broken_ms, measurement)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,8 @@ class StrictSLO:
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         p95_ms = _latency_ms(measurement, "p95_ms")
-        return p95_ms + (self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0)
+        broken_ms = self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0
+        return _with_failures(p95_ms + broken_ms, measurement)
 
 
 @dataclass(frozen=True)
@@ -83,10 +96,13 @@ class LeastResources:
             * configuration.get("intra_op_threads", 1)
             * configuration.get("inter_op_threads", 1)
         )
+        if np.isnan(_latency_ms(measurement, "p95_ms")):
+            return math.nan
         if not slo_violated(measurement, self.slo_p95_ms):
-            return threads
+            return _with_failures(threads, measurement)
         excess = _latency_ms(measurement, "p95_ms") / self.slo_p95_ms - 1.0
-        return threads + self.violation_threads * (1.0 + min(10.0, max(0.0, float(np.nan_to_num(excess)))))
+        violation = self.violation_threads * (1.0 + min(10.0, max(0.0, excess)))
+        return _with_failures(threads + violation, measurement)
 
 
 def make_objective(name: str, slo_p95_ms: float | None) -> Objective:

@@ -167,6 +167,10 @@ class RegionQLearning:
         self._training.request()
         self._update_perceptions(transition, number, cost)
 
+    def finish_training(self) -> None:
+        """Until the network knows all transitions so far; a replay must not run ahead of it."""
+        self._training.wait()
+
     def close(self) -> None:
         """Ends training; raises if its last round failed."""
         self._training.close()

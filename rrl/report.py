@@ -13,6 +13,7 @@ from rrl.guard import CostOfExploration, Guard, GuardSettings, cost_of_explorati
 from rrl.journal import Header, Record
 from rrl.reference_table import ReferenceTable, costs_by_configuration
 from rrl.space import Configuration
+from rrl.tuning import TuningSettings
 
 BEST_CONFIGURATION = "best_configuration.yaml"
 
@@ -84,17 +85,29 @@ class Summary:
         return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
 
 
-def summarise(header: Header, records: Sequence[Record], settings: GuardSettings | None = None) -> Summary:
-    """The figures of a run, finished or not."""
+def summarise(
+    header: Header,
+    records: Sequence[Record],
+    settings: GuardSettings | None = None,
+    left: int | None = None,
+    turns: int = TuningSettings().validation,
+) -> Summary:
+    """The figures of a run, finished or not.
+
+    `left` is what the run left in force; without it, what a guard would leave that saw these records.
+    Start and best are validated by `turns` intervals each.
+    """
     start = header.space.number(header.start)
     guard = Guard(start, settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
     for record in records:
         guard.replay(record)
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
-    validation = last_validation(measured)
+    validation = [r for r in last_validation(measured) if r.learned][-2 * turns :] if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    validated = len(costs) > 1
-    best = next((n for n in costs if n != start), guard.best) if validated else guard.best
+    validated = len(costs) == 2 and start in costs and all(len(c) == turns for c in costs.values())
+    if left is None:
+        left = guard.to_leave(costs if validated else None)
+    best = next(n for n in costs if n != start) if validated else guard.best if left == start else left
     pool = validation if validated else [r for r in measured if r.learned]
     baseline = [r for r in measured if r.kind == "baseline"]
     at_start = Standing.of(baseline + [r for r in validation if r.number == start], header.start)
@@ -103,7 +116,7 @@ def summarise(header: Header, records: Sequence[Record], settings: GuardSettings
     return Summary(
         start=at_start,
         best=at_start if best == start else Standing.of([r for r in pool if r.number == best], configuration),
-        left=header.space.configuration(guard.to_leave(costs if validated else None)),
+        left=header.space.configuration(left),
         validated=validated,
         exploration=cost_of_exploration(records, guard.start_latency_ms),
         decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,

@@ -7,12 +7,15 @@ another run is tuning the target.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,13 +49,24 @@ def state_folder() -> Path:
     return Path(base) / "rrl-tune"
 
 
+def canonical(address: str) -> str:
+    """One name of a target for the several that mean this machine."""
+    host, colon, port = address.lower().rpartition(":")
+    if not colon:
+        return address
+    host = host.strip("[]").rstrip(".")
+    if host in ("localhost", "::1", "0.0.0.0", "::", socket.gethostname().lower()) or host.startswith("127."):
+        host = "localhost"
+    return f"{host}:{port}"
+
+
 class RestorePoint:
     """The claim of one run on one target's model."""
 
     def __init__(self, target: str, model: str) -> None:
         self.target = target
         self.model = model
-        key = f"{target}/{model}"
+        key = f"{canonical(target)}/{model}"
         name = re.sub(r"[^\w.-]+", "_", key)[:80]
         self.path = state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
         self._state: _State | None = None
@@ -71,18 +85,18 @@ class RestorePoint:
 
     def claim(self, found: Mapping[str, int]) -> None:
         """Before the first change. What a dead run left behind must have been restored by now."""
-        self.left_behind()
-        self.path.unlink(missing_ok=True)
         started_s = psutil.Process().create_time()
-        self._state = _State(self.target, self.model, os.getpid(), started_s, dict(found), dict(found))
-        temporary = self._write_temporary(self._state)
+        state = _State(self.target, self.model, os.getpid(), started_s, dict(found), dict(found))
         try:
-            os.link(temporary, self.path)  # unlike a rename, fails if another run was quicker
-        except FileExistsError:
-            self.left_behind()
-            raise TargetTaken(f"another rrl-tune tunes {self.model} on {self.target}") from None
-        finally:
-            temporary.unlink()
+            with _locked(self.path.parent):  # of two that start at once, the second sees the first's claim
+                self.left_behind()
+                self._write_temporary(state).replace(self.path)
+        except OSError as error:
+            raise ValueError(
+                f"cannot write {self.path} ({error.strerror}), which keeps how the target was found; "
+                "set XDG_STATE_HOME to a folder that can be written"
+            ) from None
+        self._state = state
 
     def safe(self, best: Mapping[str, int]) -> None:
         """A better configuration than the found one is known."""
@@ -98,7 +112,6 @@ class RestorePoint:
             self._state = None
 
     def _write_temporary(self, state: _State) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(asdict(state), file)
@@ -116,6 +129,18 @@ class RestorePoint:
                 f"{self.path} does not say how {self.target} was found: put the target's configuration "
                 "right by hand, then remove this file"
             ) from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Only one process at a time is in here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lives(pid: int, started_s: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 
 import matplotlib.image
@@ -20,7 +19,8 @@ class TensorBoardEvents(Observer):
     """Writes every interval's scalars. A resumed run's events are written anew from its journal."""
 
     def __init__(self, folder: Path, header: Header, records: list[Record]) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        for earlier in (folder / FOLDER).glob("events.out.tfevents*") if records else ():
+            earlier.unlink()
         self._writer = SummaryWriter(str(folder / FOLDER), flush_secs=5)
         self._writer.add_text("run", _markdown(header))
         self._header = header

@@ -152,9 +152,10 @@ def result_table(header: Header, summary: Summary) -> Table:
 def cost_table(summary: Summary, client_failures: int | None) -> Table:
     """The gain, and what tuning cost the users."""
     cost = summary.exploration
-    failed = str(cost.failures)
+    failed = f"{cost.failures} by the server's count, within the measured intervals"
     if client_failures is not None:
-        failed += f" by the server's count, {client_failures} by the clients'"
+        failed += f"; {client_failures} by the clients', in all"
+    none_failed = cost.failures == 0 and not client_failures
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", justify="right")
     rows.add_column()
@@ -165,7 +166,7 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
         f"{cost.worse_share:.0%} of {cost.intervals} intervals were worse than the start",
     )
     rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
-    rows.add_row("failed requests", Text(failed, style="green" if failed[0] == "0" else "red"))
+    rows.add_row("failed requests", Text(failed, style="green" if none_failed else "red"))
     rows.add_row("left in force", in_words(summary.left))
     return rows
 

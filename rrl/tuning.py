@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -90,8 +90,9 @@ class Tuning:
         """Replays the journal, goes on from there, and leaves the better configuration in force."""
         for record in self.journal.records:
             self.guard.replay(record)
-            if record.learned:
-                self.agent.update(record.transition)
+            self._teach(record)
+            if finish_training := getattr(self.agent, "finish_training", None):
+                finish_training()  # the next update needs its network
         self.env.interrupt = self._interrupt
         try:
             self._measure_start()
@@ -170,14 +171,19 @@ class Tuning:
             apply_ms=float(info.get("apply_ms", math.nan)),
         )
         self.journal.append(record)
-        if record.learned:
-            self.agent.update(transition)
+        self._teach(record)
         if record.counted:
             self._observation = after
         self._tell_of_waiting(measurement)
         for observer in self.observers:
             observer.measured(record)
         return record
+
+    def _teach(self, record: Record) -> None:
+        """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""
+        if record.counted:
+            transition = record.transition
+            self.agent.update(transition if record.learned else replace(transition, cost=math.nan))
 
     def _run(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
         if self._in_force is None:

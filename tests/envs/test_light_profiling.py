@@ -164,6 +164,16 @@ def test_wrong_use_ends_with_one_sentence_and_status_2(tmp_path, monkeypatch, ca
     assert not list(tmp_path.iterdir())
 
 
+def test_the_control_key_may_come_from_the_environment(start_server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RRL_CONTROL_KEY", "secret")
+    server = start_server("--model", "sleep", "--model-option", "ms=1")
+    grid = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
+    out = str(tmp_path / "m.npz")
+    monkeypatch.setattr(sys, "argv", ["rrl-profile", "--target", server.address, "--out", out, *grid])
+    main()
+    assert "1 of 1 service times measured" in capsys.readouterr().out
+
+
 def run_profile(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "envs.light_profiling", *map(str, arguments)],
@@ -175,7 +185,7 @@ def run_profile(*arguments):
 
 def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_path):
     # Batches take 5 ms and 5 ms for each item.
-    server = start_server("--model", "sleep", "--model-option", "ms=5", "per_item_ms=5")
+    server = start_server("--model", "sleep", "--model-option", "ms=5", "--model-option", "per_item_ms=5")
     target = Target(server.address)
     target.connect(control=False)
     found = target.configuration()

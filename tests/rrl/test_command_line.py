@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envs.live import LiveServing
 from envs.machine import Machine
 from rrl.command_line import main
+from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
 from rrl.tune_options import TuneOptions, seconds, tuning_intervals
 from serving_adapter.options import parse
-from serving_adapter.target import Target
+from serving_adapter.target import Target, TargetError
 
 QUICK = ["--interval-s", "0.5", "--settle-s", "0.1", "--knobs", "instances=1:2,max_batch_size=1,4"]
 
@@ -71,6 +73,12 @@ def in_force(address: str) -> dict[str, int]:
         (["--objective", "fun"], "unknown objective 'fun'; known: latency, strict-slo, least-resources"),
         (["--objective", "strict-slo"], "needs a limit: give --slo-p95-ms"),
         (["--slo-p95-ms", "-1"], "must be positive"),
+        (["--slo-p95-ms", "nan"], "--slo-p95-ms must be above 0 milliseconds, got nan"),
+        (["--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["--arrivals", "steady"], "unknown arrivals 'steady'"),
+        (["--arrivals", "absent.csv"], "absent.csv"),
+        (["--sizes", "huge"], "sizes 'huge' are not understood"),
+        (["--out", "/proc/x"], "/proc/x"),
         (["--intervals", "0"], "--intervals must be at least 1, got 0"),
         (["--intervals", "5", "--duration", "5m"], "not both"),
         (["--duration", "soon"], "cannot read --duration 'soon'"),
@@ -162,10 +170,10 @@ def test_a_complete_run_is_not_resumed_without_more_intervals(
     assert sum(r.kind == "tune" for r in read(Path("run"))[1]) >= 3
 
 
-def tuner(served: str, *arguments: object) -> subprocess.Popen[str]:
+def tuner(served: str, *arguments: object, stderr: int | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "rrl.command_line", "--target", served, "--agent", "random", *QUICK]
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen([*command, *map(str, arguments)], text=True, env=environment)
+    return subprocess.Popen([*command, *map(str, arguments)], text=True, env=environment, stderr=stderr)
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -216,6 +224,127 @@ def test_after_kill_9_the_next_start_restores_and_while_one_lives_no_other_start
     assert header.found == found
     assert records[before].kind == "baseline"
     assert not list(state_home.iterdir())
+
+
+def test_a_found_value_off_the_knobs_given_is_added_to_them(
+    served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = in_force(served)
+    target = Target(served)
+    target.connect()
+    target.apply({"instances": 3})
+    common = ["--target", served, "--agent", "sweep", *QUICK]
+    assert exit_code(*common, "--intervals", 1, "--out", "run") == 0
+    assert "added to the --knobs, as the run starts there: instances=3" in capsys.readouterr().out
+    header, records = read(tmp_path / "run")
+    assert header.start["instances"] == 3
+    assert header.space.to_json()["instances"] == [1, 2, 3]
+    assert records[0].configuration == header.start
+
+    target.apply({"instances": 4})  # by somebody else, before the run goes on
+    assert exit_code(*common, "--intervals", 2, "--resume", "run") == 0
+    assert "the journal's grid does not hold the configuration found, 4 inst." in capsys.readouterr().out
+    target.apply(before)
+    target.close()
+
+
+def test_a_resumed_run_that_is_killed_leaves_what_it_found_itself(
+    served: str, tmp_path: Path, state_home: Path
+) -> None:
+    common = ["--target", served, "--agent", "random", *QUICK]
+    assert exit_code(*common, "--intervals", 1, "--out", "run") == 0
+    before = in_force(served)
+    target = Target(served)
+    target.connect()
+    target.apply({"instances": 4})
+    found = target.configuration()
+    process = tuner(served, "--intervals", 500, "--resume", "run")
+    until(lambda: state_home.exists() and list(state_home.glob("*.json")))
+    process.kill()
+    process.wait(30)
+    (state,) = state_home.iterdir()
+    assert json.loads(state.read_text())["found"] == found
+    state.unlink()
+    target.apply(before)
+    target.close()
+
+
+def test_ctrl_c_while_the_target_is_away_says_who_restores_it(
+    start_server: Callable[..., Any], tmp_path: Path, state_home: Path
+) -> None:
+    server = start_server("--model", "sleep", "--model-option", "ms=5")
+    process = tuner(server.address, "--out", "run", stderr=subprocess.PIPE)
+    until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 0)
+    server.stop(signal.SIGKILL)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "the target is away; the next start restores it" in said
+    assert "Traceback" not in said
+    assert len(list(state_home.iterdir())) == 1
+
+
+def test_a_run_that_fails_but_put_the_target_back_leaves_nothing_to_restore(
+    served: str, state_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise TargetError("the target refuses it")
+
+    found = in_force(served)
+    monkeypatch.setattr(LiveServing, "step", refused)
+    assert exit_code("--target", served, "--agent", "sweep", *QUICK) == 1
+    assert capsys.readouterr().err == "the run ended: the target refuses it\n"
+    assert in_force(served) == found
+    assert not list(state_home.iterdir())
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom serving_adapter.tensors import TensorSpec\n"
+        "class Twice(torch.nn.Module):\n    def forward(self, x):\n        return {'y': 2 * x}\n"
+        "def twice():\n    return Twice(), [TensorSpec('x', 'FP32', (4,))]\n"
+    )
+    return "mine:twice"
+
+
+def test_ones_own_model_is_embedded_and_ends_with_its_trace(
+    own_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    Path("trace.csv").write_text("t_s\n" + "\n".join(str(i) for i in range(100)) + "\n")
+    load = ["--arrivals", "trace.csv", "--rate", 40]
+    common = ["--agent", "sweep", "--intervals", 100, *QUICK]
+    assert exit_code("--model", own_model, *load, *common, "--out", "run") == 0
+    assert "the load's trace is over" in capsys.readouterr().out
+    header, _ = read(tmp_path / "run")
+    assert (header.model, header.target) == ("twice", "embedded")
+    assert exit_code("--resume", "run") == 0
+
+
+def test_a_load_that_breaks_ends_the_run(tmp_path: Path) -> None:
+    embedded = Embedded(tmp_path, EmbeddedSettings(rate_per_s=1.0))
+    embedded.address = "nowhere"
+    embedded.start_load()
+    with pytest.raises(EmbeddedFailed, match="the embedded load broke: --target must be HOST:PORT"):
+        until(embedded.check)
+
+
+def test_only_a_resumed_run_replaces_events_and_nothing_else(tmp_path: Path) -> None:
+    from test_journal import header, record
+
+    from rrl.tensorboard_events import TensorBoardEvents
+
+    folder = tmp_path / "tensorboard"
+    folder.mkdir()
+    kept, events = folder / "notes.txt", folder / "events.out.tfevents.1"
+    kept.touch()
+    events.touch()
+    TensorBoardEvents(tmp_path, header(), [])
+    assert events.exists()
+    TensorBoardEvents(tmp_path, header(), [record()])
+    assert kept.exists()
+    assert not events.exists()
 
 
 def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rrl.guard import Guard, GuardSettings
 from rrl.measurement import LatencySummary, Measurement, Progress
+from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 
 START, GOOD, BAD = 0, 1, 2
 
@@ -260,7 +261,81 @@ def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> N
         assert (guard.admit(BAD).decision == "refused") is refused
 
 
+# failures
+
+
+@pytest.mark.parametrize(("failures", "fails"), [(3, False), (4, True), (100, True)])
+def test_a_configuration_under_which_requests_fail_is_rolled_back_refused_and_never_left(
+    failures: int, fails: bool
+) -> None:
+    guard = begun()
+    assert tell(guard, GOOD, 10.0, failures=failures).rollback is fails
+    assert (guard.best == START) is fails
+    if fails:
+        assert guard.admit(None)[:2] == (START, "rollback")
+        guard.judge(START, 100.0, measured(100.0))
+        assert guard.admit(GOOD)[:2] == (START, "refused")
+        for _ in range(30):  # long ago
+            tell(guard, START, 100.0)
+        tell(guard, GOOD, 10.0)
+        assert guard.best == START
+        assert guard.to_leave({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == guard.to_leave() == START
+
+
+def test_what_fails_at_the_start_too_is_not_held_against_a_configuration() -> None:
+    guard = Guard(START)
+    for _ in range(3):
+        guard.enter(START)
+        guard.judge(START, 100.0, measured(100.0, failures=16), baseline=True)
+    assert not tell(guard, GOOD, 10.0, failures=20).rollback
+    assert tell(guard, BAD, 10.0, failures=60).rollback
+
+
+def test_a_best_that_begins_to_fail_is_rolled_back_from() -> None:
+    guard = begun()
+    for _ in range(3):
+        tell(guard, GOOD, 10.0)
+    assert tell(guard, GOOD, 10.0, failures=30).rollback
+    assert guard.admit(None)[:2] == (START, "rollback")
+
+
+def test_an_interval_in_which_nothing_completes_is_an_abort_unless_it_is_the_starts() -> None:
+    guard = begun()
+    guard.admit(BAD)
+    nothing = measured(math.nan, completions=0)
+    assert guard.judge(BAD, math.nan, nothing) == (True, False, "nothing was completed")
+    assert guard.admit(None)[:2] == (START, "rollback")
+    assert not guard.judge(START, math.nan, nothing).rollback
+    assert guard.admit(BAD).decision == "refused"
+
+
 # what is left at the end
+
+
+def test_what_broke_the_limit_where_the_start_kept_it_is_never_best_and_never_left() -> None:
+    guard = begun(GuardSettings(slo_p95_ms=300.0))
+    for mean_ms in (10.0, 10.0, 10.0, 160.0):
+        tell(guard, GOOD, mean_ms)
+    assert guard.best == guard.to_leave() == START
+    assert guard.to_leave({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == START
+    tell(guard, START, 200.0)  # the start breaks it too
+    assert guard.best == GOOD
+
+
+@pytest.mark.parametrize(
+    "objective", [MeanLatency(), MeanLatency(300.0), StrictSLO(300.0), LeastResources(300.0)]
+)
+def test_costs_rise_with_failed_requests_and_a_broken_limit_and_are_none_if_nothing_completes(
+    objective: Objective,
+) -> None:
+    def cost(mean_ms: float, **changes: object) -> float:
+        return objective.cost(measured(mean_ms, **changes), {"instances": 2})
+
+    assert cost(100.0, failures=16) > 1.5 * cost(100.0)
+    assert math.isnan(cost(math.nan, completions=0))
+    assert cost(100.0, **ABORTED) > cost(100.0)
+    if objective.slo_p95_ms is not None:
+        assert cost(151.0) > cost(149.0) + 60
 
 
 def test_the_better_of_best_and_start_in_validation_is_left() -> None:

@@ -129,6 +129,8 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         ({"slo_p95_ms": 100.0}, ["another p95 limit", "None", "100"]),
         ({"agent": "random"}, ["another agent", "rrl", "random"]),
         ({"model": "resnet"}, ["another model", "minilm", "resnet"]),
+        ({"target": "localhost:8501"}, ["another target", "localhost:8500", "localhost:8501"]),
+        ({"target": "embedded"}, ["another target", "localhost:8500", "embedded"]),
     ],
 )
 def test_a_journal_of_something_else_is_refused_saying_both(
@@ -149,7 +151,15 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [(None, "no journal at"), ("", "is empty"), ('{"a": 1}\n', "not a journal"), ("[1]\n", "not a journal")],
+    [
+        (None, "no journal at"),
+        ("", "is empty"),
+        ('{"a": 1}\n', "not a journal"),
+        ("[1]\n", "not a journal"),
+        ("a word\n", "not a journal"),
+        ("a word\nanother\n", "not a journal"),
+        ('{"journal":"rrl-tune","version":1}\n', "damaged .*space"),
+    ],
 )
 def test_what_is_no_journal_is_refused(tmp_path: Path, text: str | None, sentence: str) -> None:
     if text is not None:
@@ -166,3 +176,25 @@ def test_a_journal_is_never_overwritten_nor_shared(tmp_path: Path) -> None:
         Journal.open_to_resume(tmp_path)
     journal.close()
     Journal.open_to_resume(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"space": 3},
+        {"interval_s": "5"},
+        {"found": {"instances": "1"}},
+        {"start": {"instances": 9}},
+        {"seed": True},
+    ],
+)
+def test_a_header_of_wrong_types_is_one_sentence(tmp_path: Path, changes: dict[str, object]) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps(header().to_json() | changes) + "\n")
+    with pytest.raises(ValueError, match="damaged") as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_journal_goes_on_under_another_name_of_this_machine(tmp_path: Path) -> None:
+    Journal.create(tmp_path, header()).close()
+    Journal.open_to_resume(tmp_path, header(target="127.0.0.1:8500")).close()

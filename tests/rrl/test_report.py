@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from rrl.reference_table import ReferenceTable, best_known
 from rrl.report import in_words, summarise
 from rrl.space import ConfigurationSpace
 from rrl.tensorboard_events import FOLDER, TensorBoardEvents
-from rrl.terminal import LiveView, PlainView, sparkline
+from rrl.terminal import LiveView, PlainView, cost_table, sparkline
 from rrl.tuning import Tuning, TuningSettings
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
@@ -92,6 +93,35 @@ def test_an_unfinished_run_has_a_summary_too(run: tuple[Header, list[Record]]) -
     assert summarise(header, []).gain != summarise(header, []).gain  # NaN: nothing is known
 
 
+def test_the_summary_tells_what_the_run_left_whatever_its_records_suggest(
+    run: tuple[Header, list[Record]],
+) -> None:
+    start = SPACE.number(run[0].start)
+    assert summarise(*run).found_better
+    summary = summarise(*run, left=start)
+    assert summary.left == run[0].start
+    assert not summary.found_better
+
+
+def test_half_a_validation_validates_nothing(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    assert [r.kind for r in records[-4:]] == ["validation"] * 4
+    assert not summarise(header, records[:-1]).validated
+    assert not summarise(header, [*records[:-1], replace(records[-1], learned=False)]).validated
+
+
+@pytest.mark.parametrize(("server", "clients", "colour"), [(0, 0, "green"), (0, 2, "red"), (10, 0, "red")])
+def test_failed_requests_of_either_count_are_red(
+    run: tuple[Header, list[Record]], server: int, clients: int, colour: str
+) -> None:
+    summary = summarise(*run)
+    summary = replace(summary, exploration=summary.exploration._replace(failures=server))
+    cells = list(cost_table(summary, clients).columns[1].cells)
+    row = next(cell for cell in cells if "clients'" in str(cell))
+    assert row.style == colour
+    assert "within the measured intervals" in str(row)
+
+
 def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Header, list[Record]]) -> None:
     records = [r for r in run[1] if r.kind == "tune"]
     cost = cost_of_exploration(run[1], 50.0)
@@ -148,7 +178,7 @@ def test_the_picture_is_drawn_for_any_journal(folder: Path, tmp_path: Path) -> N
     header, records = read(folder)
     assert (folder / LATENCY_PICTURE).stat().st_size > 20_000
     for count in (0, 1, 3):
-        draw(header, records[:count], tmp_path / "few.png")
+        draw(header, records[:count], summarise(header, records[:count]), tmp_path / "few.png")
         assert (tmp_path / "few.png").read_bytes().startswith(b"\x89PNG")
 
 

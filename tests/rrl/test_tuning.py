@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Transition
 from rrl.guard import Guard
 from rrl.journal import Header, Journal, Record, read
-from rrl.measurement import Measurement
+from rrl.measurement import NOTHING_OBSERVED, Measurement
+from rrl.region_q_learning import RegionQLearning
 from rrl.restore import RestorePoint, TargetTaken
 from rrl.space import ConfigurationSpace
 from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
@@ -109,11 +111,75 @@ def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
 def test_the_agent_is_taught_what_the_journal_holds(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     run(t)
-    records = [r for r in read(tmp_path)[1] if r.learned]
+    records = [r for r in read(tmp_path)[1] if r.counted]
     assert len(t.agent.taught) == len(records)
     for taught, record in zip(t.agent.taught, records, strict=True):
         np.testing.assert_array_equal(taught.action, SPACE.action(record.number))
-        assert taught.cost == record.cost
+        np.testing.assert_equal(taught.cost, record.cost if record.learned else np.nan)
+
+
+class Stuck(SimulatedServing):
+    """Answers nothing in one configuration, and fails a tenth of all requests in another."""
+
+    STUCK, FAILS = 5, 7
+
+    def _interval(self, number: int) -> Measurement:
+        m = super()._interval(number)
+        if number == self.STUCK:
+            return replace(
+                m, completions=0, latency=NOTHING_OBSERVED, backlog=0, backlog_growth=0, aborted=""
+            )
+        return replace(m, failures=m.arrivals // 10) if number == self.FAILS else m
+
+
+def stuck() -> Stuck:
+    env = Stuck(machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1})
+    env.np_random = np.random.default_rng(0)
+    return env
+
+
+def test_a_configuration_that_answers_nothing_or_fails_is_tried_once_and_not_left(tmp_path: Path) -> None:
+    t = tuning(tmp_path, stuck())
+    proposals = iter([Stuck.STUCK, Stuck.STUCK, Stuck.FAILS, Stuck.FAILS] + [t.env.start] * 12)
+    t.agent.act = lambda observation: SPACE.action(next(proposals))
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert [r.number for r in records].count(Stuck.STUCK) == 1
+    assert [r.number for r in records].count(Stuck.FAILS) == 1
+    assert sum(r.rollback for r in records) == 2
+    assert sum(r.decision == "refused" for r in records) == 2
+    assert len(t.agent.taught) == sum(r.counted for r in records)
+    assert outcome.left == t.env.start
+
+
+def test_a_replay_teaches_the_agent_what_the_run_did(tmp_path: Path) -> None:
+    t = tuning(tmp_path, stuck())
+    run(t)
+    stop = StopAfter(0)
+    resumed = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    finished = []
+    resumed.agent.finish_training = lambda: finished.append(len(resumed.agent.taught))
+    run(resumed)
+    assert len(resumed.agent.taught) == len(t.agent.taught)
+    for again, first in zip(resumed.agent.taught, t.agent.taught, strict=True):
+        np.testing.assert_equal(again.cost, first.cost)
+    assert finished == list(range(1, len(t.agent.taught) + 1))  # before the next transition
+
+
+def test_a_replay_waits_for_training_in_the_background(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    replayed, expected = (RegionQLearning(SPACE, background_training=True) for _ in range(2))
+    stop = StopAfter(0)
+    t = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    t.agent = replayed
+    run(t)
+    for record in (r for r in read(tmp_path)[1] if r.learned):
+        expected.update(record.transition)
+        expected.finish_training()
+    for agent in (replayed, expected):
+        agent.close()
+    for level, perception in expected.perceptions.items():
+        np.testing.assert_array_equal(replayed.perceptions[level].q, perception.q)
 
 
 def test_each_transition_begins_where_the_last_one_ended(tmp_path: Path) -> None:
@@ -229,7 +295,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert kinds(records) == (
         ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6 + ["validation"] * 4
     )
-    assert len(t.agent.taught) == sum(r.learned for r in records)
+    assert len(t.agent.taught) == sum(r.counted for r in records)
 
 
 def test_replay_gives_the_guard_the_state_it_had(tmp_path: Path) -> None:
