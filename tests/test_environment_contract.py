@@ -6,11 +6,12 @@ import math
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from envs import LiveServing, SimulatedServing
+import envs  # noqa: F401 (registers the environments)
 from rrl.agent import observe
 from rrl.objective import LeastResources, MeanLatency, StrictSLO
 
@@ -21,12 +22,14 @@ SPACE = "instances=1:4,max_batch_size=1,2,4"
 
 
 def simulated(objective):
-    return SimulatedServing(machine=0, space=SPACE, objective=objective, arrivals=10.0)
+    workload = {"machine": 0, "arrivals": 10.0}
+    return gym.make("rrl/SimulatedServing-v0", space=SPACE, objective=objective, **workload).unwrapped
 
 
 def live(objective):
     clock = FakeClock()
-    return LiveServing(FakeTarget(clock), SPACE, objective, clock=clock, sleep=clock.sleep)
+    fake = {"target": FakeTarget(clock), "clock": clock, "sleep": clock.sleep}
+    return gym.make("rrl/LiveServing-v0", space=SPACE, objective=objective, **fake).unwrapped
 
 
 OBJECTIVES = [MeanLatency(), StrictSLO(500.0), LeastResources(500.0)]

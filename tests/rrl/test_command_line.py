@@ -36,7 +36,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of the `sleep` model, under load."""
-    from conftest import start
+    from running_server import start
 
     running = start("--model", "sleep", "--model-option", "ms=5")
     out = tmp_path_factory.mktemp("load")

@@ -91,7 +91,7 @@ def test_refuses_to_drop_fields_of_a_newer_server():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "Failed to load JSON"),
+        ("{", "Expecting property name"),
         ("[1]", "not a ModelConfig in JSON"),
         ("null", "not a ModelConfig in JSON"),
         (b"\xff\xfe\x00", "not UTF-8"),

@@ -1,0 +1,40 @@
+"""`rrl-serve` as a subprocess on free ports."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+
+@dataclass
+class RunningServer:
+    """A running `rrl-serve`."""
+
+    process: subprocess.Popen[str]
+    address: str
+    metrics_url: str
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Signals it and returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signum)
+        return self.process.wait(30)
+
+
+def start(*arguments: object) -> RunningServer:
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *map(str, arguments)]
+    for port in ("--port", "--metrics-port"):
+        if port not in command:
+            command += [port, "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
+    if match is None:
+        process.kill()
+        process.wait()
+        raise RuntimeError(f"the server did not start: {line!r}")
+    return RunningServer(process, match.group(1), match.group(2))
