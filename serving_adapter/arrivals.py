@@ -48,9 +48,7 @@ class Arrivals(Protocol):
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """Evenly spaced, the first at 0."""
-
+class _SteadyRate:
     rate_per_s: float
 
     def __post_init__(self) -> None:
@@ -59,6 +57,11 @@ class Uniform:
     @property
     def mean_rate_per_s(self) -> float:
         return self.rate_per_s
+
+
+@dataclass(frozen=True)
+class Uniform(_SteadyRate):
+    """Evenly spaced, the first at 0."""
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         for first in count(0, ARRIVALS_PER_CHUNK):
@@ -66,17 +69,8 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(_SteadyRate):
     """Independent, exponential gaps."""
-
-    rate_per_s: float
-
-    def __post_init__(self) -> None:
-        _require_above_zero("rate_per_s", self.rate_per_s)
-
-    @property
-    def mean_rate_per_s(self) -> float:
-        return self.rate_per_s
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         last_s = 0.0

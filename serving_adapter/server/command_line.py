@@ -18,7 +18,7 @@ from tyro.conf import UseAppendAction
 from serving_adapter import model_configuration
 from serving_adapter.options import fail, parse
 from serving_adapter.server.metrics import serve_metrics
-from serving_adapter.server.served_model import Knobs, Limits, ServedModel
+from serving_adapter.server.served_model import Knobs, Protection, ServedModel
 from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.worker_pool import ModelFailed
 
@@ -135,14 +135,14 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         model_configuration.check(given)
     except ValueError as error:
         fail(str(error))
-    limits = Limits(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
+    protection = Protection(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
     models = {}
     for reference in options.model or ("minilm",):
         name = _name(reference)
         if name in models:
             fail(f"model {name!r} is given twice")
         model_options = _model_options(options.model_option, name)
-        models[name] = ServedModel(name, reference, model_options, options.device, Knobs(**given), limits)
+        models[name] = ServedModel(name, reference, model_options, options.device, Knobs(**given), protection)
     return models
 
 

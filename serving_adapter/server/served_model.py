@@ -66,7 +66,7 @@ class Knobs:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Protection:
     """What protects the server from its clients and from its workers."""
 
     max_queue_size: int = 2048  # requests waiting
@@ -107,10 +107,16 @@ class ServedModel:
     """Serves one model. `infer`, `apply` and `close` are its whole interface, the rest is to be read."""
 
     def __init__(
-        self, name: str, reference: str, options: dict[str, str], device: str, knobs: Knobs, limits: Limits
+        self,
+        name: str,
+        reference: str,
+        options: dict[str, str],
+        device: str,
+        knobs: Knobs,
+        protection: Protection,
     ) -> None:
         self.name, self.device = name, device
-        self.knobs, self.limits = knobs, limits
+        self.knobs, self.protection = knobs, protection
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
@@ -174,10 +180,10 @@ class ServedModel:
 
     async def infer(self, inputs: Sequence[InputTensor]) -> list[OutputTensor]:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
-        if len(self._queue) >= self.limits.max_queue_size:
+        if len(self._queue) >= self.protection.max_queue_size:
             self.statistics.record_failure(0)
             raise QueueFull(
-                f"the queue of model {self.name!r} is full ({self.limits.max_queue_size} requests wait); "
+                f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
                 "send less, or later"
             )
         request = Request(inputs, self._shape_key(inputs), asyncio.get_running_loop().create_future())
@@ -275,7 +281,7 @@ class ServedModel:
                 self._finish(batch)
                 self._fail(batch.requests, "the client did not wait for the answer")
                 return
-            if batch.attempts < self.limits.max_attempts:
+            if batch.attempts < self.protection.max_attempts:
                 self._again.append(batch)
                 return
             text = f"{batch.attempts} workers ended while they ran this batch; check the model and the inputs"
@@ -322,7 +328,7 @@ class ServedModel:
 
     async def _kill_hung_workers(self) -> None:
         """A worker that holds its batch for too long is ended; the batch then runs elsewhere."""
-        timeout_s = self.limits.worker_timeout_s
+        timeout_s = self.protection.worker_timeout_s
         while True:
             await asyncio.sleep(timeout_s / 10)
             late_ns = time.monotonic_ns() - int(timeout_s * 1e9)
