@@ -12,15 +12,15 @@ from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
     from envs.live import LiveServing
-    from envs.machine import Machine
     from envs.serving import ServingEnv
     from envs.simulated import SimulatedServing
+    from rrl.queueing.machine import Machine
 
 __all__ = ["LiveServing", "Machine", "ServingEnv", "SimulatedServing"]
 
 _MODULES = {
     "LiveServing": "envs.live",
-    "Machine": "envs.machine",
+    "Machine": "rrl.queueing.machine",
     "ServingEnv": "envs.serving",
     "SimulatedServing": "envs.simulated",
 }

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from envs.live import TargetLike, cores_of, default_space
-from envs.machine import Machine
 from envs.profiler import measure
+from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.payloads import Payloads

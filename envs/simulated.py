@@ -9,12 +9,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from envs.machine import Machine
-from envs.outcome import Outcome
 from envs.serving import ServingEnv
-from envs.simulator import Simulation
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
+from rrl.queueing.machine import Machine
+from rrl.queueing.outcome import Outcome
+from rrl.queueing.simulator import Simulation
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter.arrivals import Arrivals, Poisson
 from serving_adapter.sizes import Sizes
@@ -79,6 +79,9 @@ class SimulatedServing(ServingEnv):
     |                         |                              |                 | times (of mean 1)          |
     | `start`                 | configuration                | as `rrl-serve`  | where an episode starts    |
     | `cores`                 | int                          | `10`            | for the CPU utilisation    |
+    | `carry_backlog`         | bool                         | `True`          | False: each interval       |
+    |                         |                              |                 | starts with an empty       |
+    |                         |                              |                 | server (RRL's script)      |
 
     `rrl-serve` starts with one instance, as many intra-op threads as cores, and no batching.
 
@@ -101,6 +104,7 @@ class SimulatedServing(ServingEnv):
         service_variation: float = 0.0,
         start: Configuration | None = None,
         cores: int = 10,
+        carry_backlog: bool = True,
     ) -> None:
         grid = ConfigurationSpace.parse(space) if isinstance(space, str) else space
         if interval_s is not None and not 0 < interval_s < math.inf:
@@ -125,6 +129,7 @@ class SimulatedServing(ServingEnv):
         self._padded_batches = padded_batches
         self._service_variation = service_variation
         self._cores = cores
+        self._carry_backlog = carry_backlog
 
     def _start(self, number: int) -> None:
         arrivals_rng, self._sizes_rng, variation_rng = self.np_random.spawn(3)
@@ -141,6 +146,8 @@ class SimulatedServing(ServingEnv):
 
     def _interval(self, number: int) -> Measurement:
         simulation = self._simulation
+        if not self._carry_backlog:
+            simulation.drop_backlog()
         configuration = self.space.configuration(number)
         begin_s, backlog_before = simulation.now_s, simulation.backlog
         end_s = self._end_s(begin_s)

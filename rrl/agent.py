@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from rrl.measurement import Measurement
+from rrl.objective import MeanLatency, Objective
+from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 
 OBSERVATION_FIELDS = (
@@ -26,6 +29,25 @@ OBSERVATION_LIMIT = 1e7
 
 
 @dataclass(frozen=True)
+class Hindsight:
+    """What only a simulation can know beforehand."""
+
+    rates_per_s: np.ndarray  # (decisions,) the true arrival rate of every interval to come
+    expected_costs: Callable[[float], np.ndarray]  # a rate -> (size,) the true expected cost of each number
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an agent is told before it starts."""
+
+    space: ConfigurationSpace
+    objective: Objective = field(default_factory=MeanLatency)
+    cores: int | None = None  # of the target's machine, where known
+    machine: Machine | None = None  # service times profiled beforehand, where there are any
+    hindsight: Hindsight | None = None
+
+
+@dataclass(frozen=True)
 class Transition:
     """One decision and what came of it. `action` is the one in force, which the guard may have chosen."""
 
@@ -37,7 +59,7 @@ class Transition:
 
 
 class Agent(Protocol):
-    """Anything that tunes. Hyper-parameters, seed and space are given at construction."""
+    """Anything that tunes. The task, hyper-parameters and seed are given at construction."""
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The next action, (knobs,) int64. Must not wait for training."""

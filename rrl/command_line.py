@@ -13,16 +13,17 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from baselines import AGENTS
+from baselines import AGENTS, make_agent
 from envs.live import LiveServing, cores_of, default_space
-from envs.machine import Machine
 from envs.simulated import SimulatedServing
 from rrl import advice, journal
+from rrl.agent import Task
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadEnded
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings
 from rrl.journal import Header, Journal, Record
 from rrl.objective import Objective, make_objective
+from rrl.queueing.machine import Machine
 from rrl.report import in_words
 from rrl.restore import RestorePoint
 from rrl.space import ConfigurationSpace
@@ -152,7 +153,8 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
     header = _header(options, target, env, start, found, embedded)
     log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
     stack.callback(log.close)
-    agent = AGENTS[options.agent](env.space, options.seed, background_training=True)
+    task = Task(env.space, objective, cores_of(target, found))
+    agent = make_agent(options.agent, task, options.seed, background_training=True)
     stack.callback(getattr(agent, "close", lambda: None))
     guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms))
     settings = TuningSettings(intervals=tuning_intervals(options))

@@ -11,8 +11,8 @@ from threading import Event
 import numpy as np
 import pytest
 
-from baselines import AGENTS
-from rrl.agent import Agent, Transition, observe
+from baselines import AGENTS, make_agent
+from rrl.agent import Agent, Task, Transition, observe
 from rrl.estimator import LatencyEstimator, TrainingRound
 from rrl.measurement import LatencySummary, Measurement
 from rrl.region_q_learning import RegionQLearning
@@ -23,7 +23,7 @@ SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_
 
 def make(name: str, space: ConfigurationSpace = SPACE, seed: int = 0) -> Agent:
     """The agent, trained for fewer steps: how many is a matter of time, not of behaviour."""
-    agent = AGENTS[name](space, seed)
+    agent = make_agent(name, Task(space), seed)
     if not isinstance(agent, RegionQLearning):
         return agent
     estimator = replace(agent.settings.estimator, max_steps=15)
@@ -166,7 +166,7 @@ def held_up_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 def test_decisions_do_not_wait_for_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with held_up_training(monkeypatch) as began:
-        agent = AGENTS[name](SPACE, 0, background_training=True)
+        agent = make_agent(name, Task(SPACE), background_training=True)
         live(agent, 10)  # would hang here
         if isinstance(agent, RegionQLearning):
             assert began.wait(30)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from envs.machine import Machine
-from envs.simulator import Simulation
+from rrl.queueing.machine import Machine
+from rrl.queueing.simulator import Simulation
 
 INSTANCES = 10
 CONFIGURATIONS = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main, make_grid
-from envs.machine import Machine
+from rrl.queueing.machine import Machine
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.reading import BatchTotals, Reading
 from serving_adapter.target import Target, TargetError

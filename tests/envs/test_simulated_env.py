@@ -15,10 +15,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import envs
-from envs.machine import Machine
 from envs.simulated import SimulatedServing
 from rrl.measurement import Measurement, Progress
 from rrl.objective import LeastResources, StrictSLO
+from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from serving_adapter.arrivals import Bursts, Poisson
 from serving_adapter.sizes import Fixed, Lognormal

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from envs.live import LiveServing
-from envs.machine import Machine
 from rrl.command_line import main
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
+from rrl.queueing.machine import Machine
 from rrl.tune_options import TuneOptions, seconds, tuning_intervals
 from serving_adapter.options import parse
 from serving_adapter.target import Target, TargetError

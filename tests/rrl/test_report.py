@@ -9,12 +9,12 @@ import yaml
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from envs.machine import Machine
 from envs.simulated import SimulatedServing
 from rrl.exports import LATENCY_PICTURE, export, print_result
 from rrl.figure import draw
 from rrl.guard import Guard, cost_of_exploration
 from rrl.journal import Header, Journal, Record, read
+from rrl.queueing.machine import Machine
 from rrl.reference_table import ReferenceTable, best_known
 from rrl.report import in_words, summarise
 from rrl.space import ConfigurationSpace

@@ -25,8 +25,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from envs.machine import Machine
-from envs.outcome import Outcome
+from rrl.queueing.machine import Machine
+from rrl.queueing.outcome import Outcome
 from rrl.space import Configuration
 
 # Rows of the arrays that hold one request or one batch a column.
@@ -64,6 +64,10 @@ class Simulation:
     def backlog(self) -> int:
         """Requests in the server: waiting or in service."""
         return self._waiting_count + self._serving_count
+
+    def drop_backlog(self) -> None:
+        """Empties the server: nothing waits and nothing is in service from now on."""
+        self._waiting_count = self._serving_count = self._running_count = 0
 
     def run(
         self,

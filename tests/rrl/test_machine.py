@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envs.machine import AXES, Machine
+from rrl.queueing.machine import AXES, Machine
 
 
 def a_machine(**changes: object) -> Machine:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.machine import Machine
-from envs.outcome import Outcome
-from envs.simulator import Simulation
+from rrl.queueing.machine import Machine
+from rrl.queueing.outcome import Outcome
+from rrl.queueing.simulator import Simulation
 
 Slice = tuple[float, dict[str, int]]  # until when, under which configuration
 
