@@ -170,3 +170,6 @@ AGENTS: dict[str, AgentFactory] = {
     "oracle": _oracle,
 }
 """The agents that `rrl-compare --agents` knows; `rrl-tune --agent` takes those that need no hindsight."""
+
+NEED_HINDSIGHT = ("best-fixed", "oracle")
+"""The agents that must be told the load to come and the true cost of every configuration: bounds."""

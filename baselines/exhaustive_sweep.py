@@ -41,7 +41,7 @@ class ExhaustiveSweep:
         return self.space.action(number)
 
     def update(self, transition: Transition) -> None:
-        if transition.measurement.gap or not math.isfinite(transition.cost):
+        if not transition.has_cost:
             return
         number = self.space.number_of_action(transition.action)
         self._totals[number] += transition.cost

@@ -12,20 +12,28 @@ from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
     from envs.live import LiveServing
+    from envs.scenario import Scenario
     from envs.serving import ServingEnv
     from envs.simulated import SimulatedServing
+    from envs.vector import SimulatedServingVector
     from rrl.queueing.machine import Machine
 
-__all__ = ["LiveServing", "Machine", "ServingEnv", "SimulatedServing"]
+__all__ = ["LiveServing", "Machine", "Scenario", "ServingEnv", "SimulatedServing", "SimulatedServingVector"]
 
 _MODULES = {
     "LiveServing": "envs.live",
     "Machine": "rrl.queueing.machine",
     "ServingEnv": "envs.serving",
+    "Scenario": "envs.scenario",
     "SimulatedServing": "envs.simulated",
+    "SimulatedServingVector": "envs.vector",
 }
 
-register(id="rrl/SimulatedServing-v0", entry_point="envs.simulated:SimulatedServing")
+register(
+    id="rrl/SimulatedServing-v0",
+    entry_point="envs.simulated:SimulatedServing",
+    vector_entry_point="envs.vector:SimulatedServingVector",
+)
 register(id="rrl/LiveServing-v0", entry_point="envs.live:LiveServing", nondeterministic=True)
 
 

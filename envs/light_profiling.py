@@ -2,8 +2,11 @@
 
 For each number of threads, N instances are kept busy with batches of B requests by N·B requests that are
 always outstanding; the target's own telemetry then tells the service time of a batch by (busy instances,
-batch size). The configuration found is put back, after Ctrl-C as well; but after kill -9 the target stays
-as it was being measured (unlike rrl-tune, the next start does not restore it).
+batch size). Only a batch that starts with all N busy counts: one that starts with fewer is soon joined by
+others, and would make S[n] of the smaller n too long.
+
+The configuration found is put back, after Ctrl-C as well; but after kill -9 the target stays as it was being
+measured (unlike rrl-tune, the next start does not restore it).
 """
 
 from __future__ import annotations
@@ -145,8 +148,8 @@ def light_profile(
             drive(max(requests_per_point, FULL_BATCHES * n * b), n * b)
             for row in measure(before, target.read()).telemetry:
                 busy = row.busy_instances or n  # a stock Triton does not tell: the load keeps all busy
-                if busy in grid.instances and row.batch_size in grid.batch_sizes:
-                    cell = i, a, grid.instances.index(busy), grid.batch_sizes.index(row.batch_size)
+                if busy == n and row.batch_size in grid.batch_sizes:
+                    cell = i, a, grid.instances.index(n), grid.batch_sizes.index(row.batch_size)
                     count[cell] += row.count
                     total_s[cell] += row.total_s
             done_one()
@@ -169,7 +172,10 @@ def fill(
     """
     observed = count > 0
     if not observed.any():
-        raise TargetError("the target told of no batch, so there is nothing to profile; give its metrics URL")
+        raise TargetError(
+            "the target told of no batch with all instances busy, so there is nothing to profile; "
+            "give its metrics URL"
+        )
     log_time = np.full(count.shape, np.nan)
     log_time[observed] = np.log(total_s[observed] / count[observed])
     for row in log_time:

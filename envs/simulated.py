@@ -14,7 +14,7 @@ from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
-from rrl.queueing.simulator import Simulation
+from rrl.queueing.simulator import Discipline, Simulation
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter.arrivals import Arrivals, Poisson
 from serving_adapter.sizes import Sizes
@@ -79,9 +79,16 @@ class SimulatedServing(ServingEnv):
     |                         |                              |                 | times (of mean 1)          |
     | `start`                 | configuration                | as `rrl-serve`  | where an episode starts    |
     | `cores`                 | int                          | `10`            | for the CPU utilisation    |
-    | `carry_backlog`         | bool                         | `True`          | False: each interval       |
-    |                         |                              |                 | starts with an empty       |
-    |                         |                              |                 | server (RRL's script)      |
+    | `carry_backlog`         | bool                         | `True`          | False: an interval's       |
+    |                         |                              |                 | requests are all answered, |
+    |                         |                              |                 | the next starts empty      |
+    |                         |                              |                 | (as in RRL's script)       |
+    | `discipline`            | "fcfs" or "ps"               | `"fcfs"`        | a batch's time is fixed at |
+    |                         |                              |                 | its start, or the batches  |
+    |                         |                              |                 | in service share it out    |
+    | `slowdown`              | (int, float)                 | `None`          | from that step on (the     |
+    |                         |                              |                 | first is 0) batches take   |
+    |                         |                              |                 | so many times as long      |
 
     `rrl-serve` starts with one instance, as many intra-op threads as cores, and no batching.
 
@@ -105,6 +112,8 @@ class SimulatedServing(ServingEnv):
         start: Configuration | None = None,
         cores: int = 10,
         carry_backlog: bool = True,
+        discipline: Discipline = "fcfs",
+        slowdown: tuple[int, float] | None = None,
     ) -> None:
         grid = ConfigurationSpace.parse(space) if isinstance(space, str) else space
         if interval_s is not None and not 0 < interval_s < math.inf:
@@ -116,37 +125,48 @@ class SimulatedServing(ServingEnv):
                 "requests_per_interval and cores must be at least 1 and service_variation not negative, got "
                 f"{requests_per_interval}, {cores}, {service_variation:g}"
             )
+        check_slowdown(slowdown)
         self.machine = _machine(machine)
         _check_covered(grid, self.machine)
         default = {"instances": 1, "intra_op_threads": cores}
         nearest = grid.nearest({name: default.get(name, name != "max_queue_delay_us") for name in grid.names})
         super().__init__(grid, objective or MeanLatency(), nearest if start is None else grid.number(start))
-        self._arrivals = Poisson(float(arrivals)) if isinstance(arrivals, int | float) else arrivals
-        self._requests_per_interval = requests_per_interval
-        self._interval_s = interval_s
-        self._sizes = sizes
-        self._size_of_table = size_of_table
-        self._padded_batches = padded_batches
-        self._service_variation = service_variation
-        self._cores = cores
-        self._carry_backlog = carry_backlog
+        self.arrivals = Poisson(float(arrivals)) if isinstance(arrivals, int | float) else arrivals
+        self.requests_per_interval = requests_per_interval
+        self.interval_s = interval_s
+        self.sizes = sizes
+        self.size_of_table = size_of_table
+        self.padded_batches = padded_batches
+        self.service_variation = service_variation
+        self.cores = cores
+        self.carry_backlog = carry_backlog
+        self.discipline = discipline
+        self.slowdown = slowdown
+        self.slower_machine = None if slowdown is None else self.machine.slower(slowdown[1])
 
     def _start(self, number: int) -> None:
         arrivals_rng, self._sizes_rng, variation_rng = self.np_random.spawn(3)
-        self._stream = _ArrivalStream(self._arrivals.times_s(arrivals_rng))
+        self._stream = _ArrivalStream(self.arrivals.times_s(arrivals_rng))
         if self._stream.time_s(0) == math.inf:
             raise ValueError("the arrival process yields no arrivals; give one with at least one request")
-        factors = None
-        if self._service_variation > 0:
-            sigma = self._service_variation
-            factors = np.exp(sigma * variation_rng.standard_normal(_VARIATION_DRAWS) - sigma**2 / 2)
         self._simulation = Simulation(
-            self.machine, padded_batches=self._padded_batches, service_factors=factors
+            self.machine,
+            discipline=self.discipline,
+            padded_batches=self.padded_batches,
+            service_factors=lognormal_factors(self.service_variation, variation_rng),
         )
+        self._decision = -1  # reset's interval
 
     def _interval(self, number: int) -> Measurement:
         simulation = self._simulation
-        if not self._carry_backlog:
+        if (
+            self.slowdown is not None
+            and self.slower_machine is not None
+            and self._decision == self.slowdown[0]
+        ):
+            simulation.machine = self.slower_machine
+        self._decision += 1
+        if not self.carry_backlog:
             simulation.drop_backlog()
         configuration = self.space.configuration(number)
         begin_s, backlog_before = simulation.now_s, simulation.backlog
@@ -165,6 +185,10 @@ class SimulatedServing(ServingEnv):
                 aborted = self.interrupt(progress)
                 if aborted:
                     break
+        if not self.carry_backlog and not aborted and simulation.backlog:
+            drained = simulation.drain(configuration)
+            completed += len(drained.finish_s)
+            runs.append(drained._replace(busy_thread_s=0.0))  # spent after the interval's end
         outcome = Outcome.joined(runs)
         duration_s = simulation.now_s - begin_s
         latency, queue, service = outcome.summaries()
@@ -180,24 +204,24 @@ class SimulatedServing(ServingEnv):
             mean_batch_size=completed / batches if batches else math.nan,
             backlog=simulation.backlog,
             backlog_growth=simulation.backlog - backlog_before,
-            cpu_utilisation=min(1.0, outcome.busy_thread_s / (self._cores * duration_s)),
+            cpu_utilisation=min(1.0, outcome.busy_thread_s / (self.cores * duration_s)),
             telemetry=outcome.telemetry(),
             aborted=aborted,
         )
 
     def _work(self, count: int) -> np.ndarray | None:
         """(count,) the next requests' service times as multiples of the table's."""
-        if self._sizes is None:
+        if self.sizes is None:
             return None
-        return self._sizes.sample(self._sizes_rng, count) / self._size_of_table
+        return self.sizes.sample(self._sizes_rng, count) / self.size_of_table
 
     def _end_s(self, begin_s: float) -> float:
         """When the interval that begins now ends: just before the first arrival that is not in it."""
         if self._workload_ended():
             raise gym.error.ResetNeeded("the workload has run out; call reset() to start it again")
-        if self._interval_s is not None:
-            return begin_s + self._interval_s
-        count = self._requests_per_interval
+        if self.interval_s is not None:
+            return begin_s + self.interval_s
+        count = self.requests_per_interval
         while (end_s := self._stream.time_s(count)) <= begin_s:  # so many at one moment: take them all
             count += 1
         if end_s < math.inf:
@@ -209,6 +233,22 @@ class SimulatedServing(ServingEnv):
 
     def _workload_ended(self) -> bool:
         return self._stream.time_s(0) == math.inf
+
+
+def check_slowdown(slowdown: tuple[int, float] | None) -> None:
+    """ValueError for a slowdown that cannot be."""
+    if slowdown is not None and not (slowdown[0] >= 0 and 0 < slowdown[1] < math.inf):
+        raise ValueError(
+            "a slowdown is a decision of at least 0 and a positive factor, "
+            f"got {slowdown[0]} and {slowdown[1]:g}"
+        )
+
+
+def lognormal_factors(sigma: float, rng: np.random.Generator) -> np.ndarray:
+    """(draws,) factors of mean 1 whose logarithm has standard deviation `sigma`; a single 1 for 0."""
+    if sigma == 0:
+        return np.ones(1)
+    return np.exp(sigma * rng.standard_normal(_VARIATION_DRAWS) - sigma**2 / 2)
 
 
 class _ArrivalStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,6 +58,11 @@ class Transition:
     next_observation: np.ndarray  # (fields + knobs,) float32: seen after the interval
     measurement: Measurement
 
+    @property
+    def has_cost(self) -> bool:
+        """False for an interval that tells no cost: one with a gap, or in which nothing was completed."""
+        return not self.measurement.gap and math.isfinite(self.cost)
+
 
 class Agent(Protocol):
     """Anything that tunes. The task, hyper-parameters and seed are given at construction."""
@@ -75,7 +81,7 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
 
     What was not observed (NaN) is 0; everything is clipped to [0, OBSERVATION_LIMIT].
     """
-    fields = [
+    fields = (
         measurement.arrival_rate_per_s,
         measurement.latency.mean_ms,
         measurement.latency.p95_ms,
@@ -84,11 +90,21 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
         measurement.mean_batch_size,
         measurement.backlog,
         measurement.cpu_utilisation,
-    ]
-    vector = np.concatenate([np.asarray(fields, dtype=float), space.features[number]])
-    return np.clip(np.nan_to_num(vector), 0.0, OBSERVATION_LIMIT).astype(np.float32)
+    )
+    knobs = space.features[number]
+    observation = np.empty(len(fields) + len(knobs), np.float32)
+    # NaN compares false with everything
+    observation[: len(fields)] = [min(v, OBSERVATION_LIMIT) if v > 0.0 else 0.0 for v in fields]
+    observation[len(fields) :] = knobs
+    return observation
 
 
 def arrival_rate_per_s(observation: np.ndarray) -> float:
     """The load an observation speaks of."""
     return float(observation[0])
+
+
+def number_in_force(observation: np.ndarray, space: ConfigurationSpace) -> int:
+    """The configuration that was in force when this was observed."""
+    longest = np.asarray(space.shape) - 1
+    return space.number_of_action(np.rint(observation[len(OBSERVATION_FIELDS) :] * longest))

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, make_agent
+from baselines import AGENTS, NEED_HINDSIGHT, make_agent
 from envs.live import LiveServing, cores_of, default_space
 from envs.simulated import SimulatedServing
 from rrl import advice, journal
-from rrl.agent import Task
+from rrl.agent import Agent, Task
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadEnded
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings
 from rrl.journal import Header, Journal, Record
 from rrl.objective import Objective, make_objective
+from rrl.pretraining import REPLAY_LIMIT_S, Pretraining
 from rrl.queueing.machine import Machine
 from rrl.report import in_words
 from rrl.restore import RestorePoint
@@ -30,7 +34,15 @@ from rrl.space import ConfigurationSpace
 from rrl.stop import Stop
 from rrl.tensorboard_events import TensorBoardEvents
 from rrl.terminal import LiveView, PlainView
-from rrl.tune_options import EMBEDDED, TuneOptions, as_before, check_unfinished, tuning_intervals
+from rrl.tune_options import (
+    EMBEDDED,
+    TuneOptions,
+    as_before,
+    as_trained,
+    check_unfinished,
+    tuning_intervals,
+    with_values,
+)
 from rrl.tuning import Observer, Stopped, Tuning, TuningSettings
 from serving_adapter.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.options import fail, parse
@@ -44,8 +56,7 @@ SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(TuneOptions, argv)
-    if options.agent not in AGENTS:
-        fail(f"unknown agent {options.agent!r}; known: {', '.join(AGENTS)}")
+    _check_agent(options.agent)
     torch.set_num_threads(1)  # the cores are the server's
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     stop = Stop(console.print)
@@ -55,6 +66,15 @@ def main(argv: list[str] | None = None) -> None:
         except (Stopped, KeyboardInterrupt):
             code = INTERRUPTED
     raise SystemExit(code)
+
+
+def _check_agent(name: str) -> None:
+    known = [agent for agent in AGENTS if agent not in NEED_HINDSIGHT]
+    if name in NEED_HINDSIGHT:
+        fail(f"agent {name!r} needs the true cost of every configuration, which only a simulation knows; "
+             "use rrl-compare")  # fmt: skip
+    if name not in AGENTS:
+        fail(f"unknown agent {name!r}; known: {', '.join(known)}")
 
 
 def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
@@ -118,6 +138,10 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
     if earlier is not None:
         options = as_before(options, earlier[0])
         check_unfinished(options, *earlier)
+    pretraining = _pretraining(options, None if earlier is None else earlier[0])
+    if pretraining is not None and earlier is None:
+        options = as_trained(options, pretraining.header)
+    machine = None if options.machine is None else Machine.load(options.machine)
     folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     if options.resume is None and (folder / journal.FILE_NAME).exists():
         raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
@@ -127,8 +151,6 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
         stack.callback(embedded.close)
         console.print(f"starting the server and its load (logs in {folder}) ...")
         embedded.start_server(stop.sleep)
-        embedded.start_load()
-        console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
     if embedded is None:
         target = _connected(options, str(options.target), options.model, control=True)
     else:
@@ -150,12 +172,20 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
             f"the comparison is with the journal's start, {in_words(env.space.configuration(start))}",
             style="yellow",
         )
-    header = _header(options, target, env, start, found, embedded)
-    log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
-    stack.callback(log.close)
-    task = Task(env.space, objective, cores_of(target, found))
+    task = Task(env.space, objective, cores_of(target, found), machine)
     agent = make_agent(options.agent, task, options.seed, background_training=True)
     stack.callback(getattr(agent, "close", lambda: None))
+    header = _header(options, target, env, start, found)
+    if pretraining is not None:
+        limit_s = math.inf if earlier else REPLAY_LIMIT_S  # a resumed run takes over the same again
+        taken = _taken_over(pretraining, agent, header, limit_s, console, stop)
+        header = dataclasses.replace(header, agent_from=taken)
+    if embedded is not None:
+        embedded.start_load()
+        console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
+        header = dataclasses.replace(header, load=_load(options, embedded))
+    log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
+    stack.callback(log.close)
     guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms))
     settings = TuningSettings(intervals=tuning_intervals(options))
     if point is not None:
@@ -225,6 +255,38 @@ def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
     )
 
 
+def _pretraining(options: TuneOptions, earlier: Header | None) -> Pretraining | None:
+    """What the agent starts from, where it does; of a resumed run what it started from then."""
+    if earlier is not None:
+        return None if earlier.agent_from is None else Pretraining.read_again(earlier.agent_from)
+    return None if options.agent_from is None else Pretraining.read(options.agent_from)
+
+
+def _taken_over(
+    pretraining: Pretraining, agent: Agent, header: Header, limit_s: float, console: Console, stop: Stop
+) -> dict[str, Any]:
+    """Replays an earlier journal into the agent; returns what the new journal says of it."""
+    pretraining.check_starts(header)
+    total = len(pretraining.records)
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("decisions", total=total)
+
+        def replayed() -> None:
+            progress.advance(task)
+            if stop.is_set():
+                raise Stopped
+
+        done = pretraining.replay(agent, header.space, limit_s, replayed)
+    console.print(f"{header.agent} starts from {done} decisions of {pretraining.folder}")
+    if done < total:
+        console.print(
+            f"{total - done} later ones were left away, as they would have taken over {limit_s:g} s",
+            style="yellow",
+        )
+    return pretraining.to_json(done)
+
+
 def _connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
     key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
     target = Target(address, model, options.metrics_url, key, options.tls_ca)
@@ -262,18 +324,13 @@ def _space(
 ) -> ConfigurationSpace:
     """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
     if not options.knobs:
-        return _with_values(default_space(found, cores_of(target, found)), start)
+        return with_values(default_space(found, cores_of(target, found)), start)
     given = ConfigurationSpace.parse(options.knobs)
-    space = _with_values(given, start)
+    space = with_values(given, start)
     added = [f"{k.name}={start[k.name]}" for k, new in zip(given.knobs, space.knobs, strict=True) if k != new]
     if added:
         console.print(f"added to the --knobs, as the run starts there: {', '.join(added)}", style="yellow")
     return space
-
-
-def _with_values(space: ConfigurationSpace, start: dict[str, int]) -> ConfigurationSpace:
-    values = {knob.name: {*knob.values, start.get(knob.name, knob.values[0])} for knob in space.knobs}
-    return ConfigurationSpace.of(**{name: sorted(v) for name, v in values.items()})
 
 
 def _header(
@@ -282,25 +339,32 @@ def _header(
     env: LiveServing,
     start: int,
     found: dict[str, int],
-    embedded: Embedded | None,
 ) -> Header:
-    load = {"model": options.model, "arrivals": options.arrivals, "sizes": options.sizes}
     return Header(
         space=env.space,
         objective=options.objective,
         slo_p95_ms=options.slo_p95_ms,
         agent=options.agent,
         seed=options.seed,
-        target=EMBEDDED if embedded else target.address,
+        target=EMBEDDED if options.target is None else target.address,
         model=target.model,
         found=found,
         start=env.space.configuration(start),
         interval_s=options.interval_s,
         settle_s=options.settle_s,
         intervals=tuning_intervals(options),
-        load={"rate": embedded.rate_per_s} | load if embedded else None,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=None if options.machine is None else str(options.machine.absolute()),
     )
+
+
+def _load(options: TuneOptions, embedded: Embedded) -> dict[str, Any]:
+    return {
+        "rate": embedded.rate_per_s,
+        "model": options.model,
+        "arrivals": options.arrivals,
+        "sizes": options.sizes,
+    }
 
 
 def _view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:

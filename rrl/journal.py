@@ -15,7 +15,7 @@ import math
 import os
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args, get_origin, get_type_hints
 
@@ -28,6 +28,7 @@ from rrl.space import ConfigurationSpace, Knob
 
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
+SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
 Kind = Literal["baseline", "tune", "validation"]
 Decision = Literal["agent", "rollback", "hold", "refused", "schedule"]
 
@@ -43,7 +44,7 @@ class Header:
     slo_p95_ms: float | None
     agent: str
     seed: int
-    target: str  # HOST:PORT, or "embedded"
+    target: str  # HOST:PORT, "embedded" or "simulation"
     model: str
     found: dict[str, int]  # the target's configuration before the run; may hold knobs that are not tuned
     start: dict[str, int]  # the same on the grid
@@ -52,6 +53,8 @@ class Header:
     settle_s: float = 1.0  # the part of an interval that is not measured
     intervals: int = 50  # tuning intervals planned
     load: dict[str, Any] | None = None  # the embedded load's options
+    machine: str | None = None  # the machine file that the agent was given
+    agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`
     version: int = FORMAT_VERSION
 
     def check_continues(self, other: Header) -> None:
@@ -118,6 +121,11 @@ class Record:
     def cost(self) -> float:
         return self.transition.cost
 
+    @property
+    def lesson(self) -> Transition:
+        """What the agent is told of a counted interval: its cost only where that is learned."""
+        return self.transition if self.learned else replace(self.transition, cost=math.nan)
+
     def to_json(self) -> dict[str, Any]:
         t = self.transition
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transition"}
@@ -154,15 +162,21 @@ class NoJournal(ValueError):
 class Journal:
     """A journal open for appending. Two processes cannot hold the same one."""
 
-    def __init__(self, path: Path, header: Header, file: TextIO, records: list[Record]) -> None:
+    def __init__(
+        self, path: Path, header: Header, file: TextIO, records: list[Record], synced: bool = True
+    ) -> None:
         self.path = path
         self.header = header
         self.records = records
         self._file = file
+        self._synced = synced
 
     @classmethod
-    def create(cls, folder: Path, header: Header) -> Journal:
-        """Starts a journal in `folder`; ValueError if one is there."""
+    def create(cls, folder: Path, header: Header, synced: bool = True) -> Journal:
+        """Starts a journal in `folder`; ValueError if one is there.
+
+        Not `synced`, its lines reach the disk when the system sees fit: for what can be simulated again.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE_NAME
         try:
@@ -171,7 +185,7 @@ class Journal:
             raise ValueError(
                 f"{path} exists: continue it with --resume {folder}, or name another folder with --out"
             ) from None
-        journal = cls(path, header, file, [])
+        journal = cls(path, header, file, [], synced)
         journal._lock()
         journal._write(header.to_json())
         return journal
@@ -199,7 +213,8 @@ class Journal:
     def _write(self, values: dict[str, Any]) -> None:
         self._file.write(json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n")
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if self._synced:
+            os.fsync(self._file.fileno())
 
     def _lock(self) -> None:
         try:

@@ -32,6 +32,10 @@ class Objective(Protocol):
         """The number to minimise; NaN when nothing was completed and nothing is waiting."""
         ...
 
+    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        """The costs of predicted intervals without failures; the arrays are broadcast together."""
+        ...
+
 
 def slo_violated(measurement: Measurement, slo_p95_ms: float | None) -> bool:
     """True if there is a limit and the interval's p95 broke it (an aborted interval always does)."""
@@ -64,6 +68,11 @@ class MeanLatency:
         broken_ms = self.slo_p95_ms if self.slo_p95_ms and slo_violated(measurement, self.slo_p95_ms) else 0.0
         return _with_failures(mean_ms + broken_ms, measurement)
 
+    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        if self.slo_p95_ms is None:
+            return mean_ms + 0.0 * threads
+        return mean_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
+
 
 @dataclass(frozen=True)
 class StrictSLO:
@@ -76,6 +85,9 @@ class StrictSLO:
         p95_ms = _latency_ms(measurement, "p95_ms")
         broken_ms = self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0
         return _with_failures(p95_ms + broken_ms, measurement)
+
+    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        return p95_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,10 @@ class LeastResources:
         excess = _latency_ms(measurement, "p95_ms") / self.slo_p95_ms - 1.0
         violation = self.violation_threads * (1.0 + min(10.0, max(0.0, excess)))
         return _with_failures(threads + violation, measurement)
+
+    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
+        excess = np.clip(p95_ms / self.slo_p95_ms - 1.0, 0.0, 10.0)
+        return threads + np.where(p95_ms > self.slo_p95_ms, self.violation_threads * (1.0 + excess), 0.0)
 
 
 def make_objective(name: str, slo_p95_ms: float | None) -> Objective:

@@ -19,6 +19,9 @@ import numpy as np
 Configuration = Mapping[str, int]
 """A value for every knob of a space, e.g. `{"instances": 2, "max_batch_size": 8}`."""
 
+THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads")
+"""Their product is the number of threads that a configuration puts to work."""
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -82,11 +85,11 @@ class ConfigurationSpace:
     def __len__(self) -> int:
         return int(np.prod(self.shape))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(knob.name for knob in self.knobs)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(len(knob.values) for knob in self.knobs)
 
@@ -107,7 +110,13 @@ class ConfigurationSpace:
         return self.indices / np.maximum(1, np.asarray(self.shape) - 1)
 
     def configuration(self, number: int) -> dict[str, int]:
-        return {name: int(v) for name, v in zip(self.names, self.values[number], strict=True)}
+        """A fresh dictionary: the caller may change it."""
+        return dict(zip(self.names, self._rows[number], strict=True))
+
+    @cached_property
+    def _rows(self) -> list[list[int]]:
+        """`values`, as plain integers."""
+        return self.values.tolist()
 
     def number(self, configuration: Configuration) -> int:
         """The number of a configuration of the grid; ValueError if it is not one."""

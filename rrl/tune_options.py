@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrl.journal import Header, Record
+from rrl.journal import SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.report import summarise
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning import TuningSettings
 
 DEFAULT_INTERVALS = 50
@@ -34,7 +34,12 @@ class TuneOptions:
     tls_ca: str | None = None
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
     agent: str = "rrl"
-    """Who proposes configurations: rrl, rrl-paper, rrl-released, random, sweep."""
+    """Who proposes configurations: rrl, rrl-tuned, rrl-paper, rrl-released, point-q, capes, capes-tuned,
+    deeprm, deeprm-tuned, dqn, ppo, optuna-tpe, optuna-gp, gp-bandit, serf (needs --machine), aimd, random,
+    sweep."""
+    agent_from: Path | None = None
+    """Folder of rrl-train, or of an earlier run, for the agent to start from; agent, objective, limit, knobs
+    and seed are then that folder's where they are left at their default."""
     objective: str = "latency"
     """latency, strict-slo or least-resources."""
     slo_p95_ms: float | None = None
@@ -58,7 +63,7 @@ class TuneOptions:
     reference_table: Path | None = None
     """With --advise: reference_table.yaml, or the folder, of an earlier run."""
     machine: Path | None = None
-    """With --advise: a machine file that rrl-profile measured, to simulate the configurations on."""
+    """A machine file that rrl-profile measured: what serf schedules by, and --advise simulates."""
     seed: int = 0
     """Of the agent and of the embedded load."""
     rate: float | None = None
@@ -91,6 +96,10 @@ class TuneOptions:
             raise ValueError("--advise observes a running server: give --target HOST:PORT")
         if self.out is not None and self.resume is not None:
             raise ValueError("--resume goes on in its own folder: leave --out away")
+        if self.agent_from is not None and self.resume is not None:
+            raise ValueError("--resume starts from what its own run started from: leave --agent-from away")
+        if self.agent_from is not None and self.advise:
+            raise ValueError("--advise observes and runs no agent: leave --agent-from away")
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)
 
@@ -105,23 +114,48 @@ def seconds(text: float | str) -> float:
 
 def as_before(options: TuneOptions, header: Header) -> TuneOptions:
     """The options of a resumed run: what is left at its default is as it was."""
-    space = tuple(f"{knob.name}={','.join(map(str, knob.values))}" for knob in header.space.knobs)
+    if header.target == SIMULATION:
+        raise ValueError(
+            f"{options.resume} is no run to resume, rrl-train wrote it: start from it with --agent-from"
+        )
     before: dict[str, Any] = {
         "target": None if header.target == EMBEDDED else header.target,
         "model": header.model,
-        "agent": header.agent,
-        "objective": header.objective,
-        "slo_p95_ms": header.slo_p95_ms,
-        "knobs": space,
         "interval_s": header.interval_s,
         "settle_s": header.settle_s,
-        "seed": header.seed,
+        "machine": None if header.machine is None else Path(header.machine),
     } | (header.load or {})
     if options.duration is None:
         before["intervals"] = header.intervals
+    return _completed(options, _learning(header) | before)
+
+
+def as_trained(options: TuneOptions, header: Header) -> TuneOptions:
+    """The options of a run whose agent starts from an earlier journal: what it learns is as it was there."""
+    return _completed(options, _learning(header))
+
+
+def _learning(header: Header) -> dict[str, Any]:
+    return {
+        "agent": header.agent,
+        "objective": header.objective,
+        "slo_p95_ms": header.slo_p95_ms,
+        "knobs": tuple(f"{knob.name}={','.join(map(str, knob.values))}" for knob in header.space.knobs),
+        "seed": header.seed,
+    }
+
+
+def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
+    """The options, with the earlier values of those that are left at their default."""
     defaults = {field.name: field.default for field in dataclasses.fields(TuneOptions)}
     same = {name: value for name, value in before.items() if getattr(options, name) == defaults[name]}
     return dataclasses.replace(options, **same)
+
+
+def with_values(space: ConfigurationSpace, start: Configuration) -> ConfigurationSpace:
+    """The grid with the values of a configuration added to it."""
+    values = {knob.name: {*knob.values, start.get(knob.name, knob.values[0])} for knob in space.knobs}
+    return ConfigurationSpace.of(**{name: sorted(v) for name, v in values.items()})
 
 
 def check_unfinished(options: TuneOptions, header: Header, records: list[Record]) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,8 +182,7 @@ class Tuning:
     def _teach(self, record: Record) -> None:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""
         if record.counted:
-            transition = record.transition
-            self.agent.update(transition if record.learned else replace(transition, cost=math.nan))
+            self.agent.update(record.lesson)
 
     def _run(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
         if self._in_force is None:

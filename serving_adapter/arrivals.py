@@ -102,9 +102,10 @@ class Dynamic:
         return self.rate_per_s
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        return _stepwise_poisson(rng, self._steps(rng))
+        return _stepwise_poisson(rng, self.steps(rng))
 
-    def _steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        """(length in s, rate per s) of every step of λ(t), for ever."""
         while True:
             yield self.period_s, self.rate_per_s * rng.uniform(1 - self.spread, 1 + self.spread)
 
@@ -146,9 +147,10 @@ class Wiki:
         return self.spikes_per_day * self.spike_minutes / MINUTES_PER_DAY * self.spike_height
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        return _stepwise_poisson(rng, self._steps(rng))
+        return _stepwise_poisson(rng, self.steps(rng))
 
-    def _steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        """(length in s, rate per s) of every step of λ(t), for ever."""
         wave = 1 + self.amplitude * np.sin(2 * np.pi * (np.arange(MINUTES_PER_DAY) + 0.5) / MINUTES_PER_DAY)
         base_per_s = self.rate_per_s * (1 - self._spike_share)
         log_noise = self.noise * rng.standard_normal()

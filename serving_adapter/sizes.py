@@ -5,6 +5,7 @@
 | `fixed:N` | all N |
 | `uniform:LOW:HIGH` | each from LOW to HIGH equally likely |
 | `lognormal:MEDIAN:SIGMA[:MAX]` | exp of a normal variable, rounded, at most MAX |
+| `mix:SMALL:LARGE:SHARE` | the share SHARE of the requests LARGE, the others SMALL |
 | `trace[:MAX]` | drawn from a trace's sizes, its largest scaled to MAX |
 """
 
@@ -51,6 +52,22 @@ class Lognormal:
         return np.clip(np.rint(sizes), 1, self.largest).astype(np.int64)
 
 
+@dataclass(frozen=True)
+class TwoSizes:
+    """Two workloads on one server: the share `share` of the requests is `large`, the others are `small`."""
+
+    small: int
+    large: int
+    share: float  # of the large ones, 0 to 1
+
+    @property
+    def mean(self) -> float:
+        return self.small + self.share * (self.large - self.small)
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        return np.where(rng.random(n) < self.share, self.large, self.small)
+
+
 @dataclass(frozen=True, eq=False)
 class TraceSizes:
     """Sizes of a trace in proportion, rounded up, so that the least is at least 1."""
@@ -75,7 +92,8 @@ def make_sizes(text: str, trace_sizes: np.ndarray | None = None) -> Sizes:
     if sizes is None:
         raise ValueError(
             f"sizes {text!r} are not understood; expected fixed:N, uniform:LOW:HIGH, "
-            "lognormal:MEDIAN:SIGMA[:MAX] or trace[:MAX], each size a whole number of at least 1"
+            "lognormal:MEDIAN:SIGMA[:MAX], mix:SMALL:LARGE:SHARE or trace[:MAX], "
+            "each size a whole number of at least 1"
         )
     return sizes
 
@@ -90,6 +108,10 @@ def _parsed(kind: str, arguments: list[str], trace_sizes: np.ndarray | None) -> 
         median, sigma = map(float, arguments[:2])
         sensible = 1 <= median < math.inf and 0 <= sigma < math.inf
         return Lognormal(median, sigma, *map(_whole, arguments[2:])) if sensible else None
+    if kind == "mix" and len(arguments) == 3:
+        share = float(arguments[2])
+        small, large = map(_whole, arguments[:2])
+        return TwoSizes(small, large, share) if 0 <= share <= 1 else None
     if kind == "trace" and len(arguments) <= 1 and trace_sizes is not None:
         return TraceSizes(trace_sizes, *map(_whole, arguments))
     return None

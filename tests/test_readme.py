@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = ("rrl-tune", "rrl-serve", "rrl-load", "rrl-profile", "rrl-train", "rrl-compare")
 
 
-def test_the_library_example_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("example", EXAMPLES, ids=["one server", "many servers"])
+def test_the_library_examples_run(example):
     ended = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=110)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r"\d+ ms", ended.stdout)
@@ -24,7 +26,7 @@ def test_every_picture_is_there(path):
     assert (Path(__file__).parents[1] / path).is_file()
 
 
-@pytest.mark.parametrize("command", ["rrl-tune", "rrl-serve", "rrl-load", "rrl-profile"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_of_a_shown_command_exists(command):
     shown = "\n".join(re.findall(r"```\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
     lines = [line.split("#")[0] for line in shown.splitlines() if line.startswith(command)]

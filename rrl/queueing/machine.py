@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -127,8 +127,12 @@ class Machine:
         time_s = work_s * (sigma + (1 - sigma) / a) * (1 - phi + phi / i)
         time_s *= np.maximum(1.0, n * i * a / cores) ** omega * (1 + mu * (n - 1) / cores)
         time_s *= batching_gain + (1 - batching_gain) * b
-        time_s *= np.exp(roughness * _smooth_field(rng, np.log(np.stack([i, a, n, b], axis=-1))))
+        time_s *= np.exp(roughness * smooth_field(rng, np.log(np.stack([i, a, n, b], axis=-1))))
         return cls(axes[0], axes[1], axes[2], axes[3], time_s)
+
+    def slower(self, factor: float) -> Machine:
+        """The machine on which every batch takes `factor` times as long."""
+        return replace(self, service_time_s=factor * self.service_time_s)
 
     def table(self, configuration: Configuration) -> np.ndarray:
         """(instances, max_batch_size) float64, read-only: [n-1, b-1] is S with n busy, of b requests.
@@ -136,9 +140,12 @@ class Machine:
         Knobs the configuration lacks count as 1. Between the grid's values ln(S) is interpolated linearly in
         ln(value), which is exact for power laws; outside the grid the value at its edge is taken.
         """
-        key = tuple(
-            int(configuration.get(name, 1))
-            for name in ("inter_op_threads", "intra_op_threads", "instances", "max_batch_size")
+        value = configuration.get
+        key = (
+            value("inter_op_threads", 1),
+            value("intra_op_threads", 1),
+            value("instances", 1),
+            value("max_batch_size", 1),
         )
         if key not in self._tables:
             self._tables[key] = self._interpolated(*key)
@@ -191,8 +198,8 @@ def _interpolated_along(times_s: np.ndarray, k: int, grid: np.ndarray, values: n
     )
 
 
-def _smooth_field(rng: np.random.Generator, points: np.ndarray) -> np.ndarray:
-    """A Gaussian random field (squared-exponential kernel) at points (..., 4), as a sum of random cosines."""
+def smooth_field(rng: np.random.Generator, points: np.ndarray) -> np.ndarray:
+    """A Gaussian random field (squared-exponential kernel) at points (..., axes): a sum of random cosines."""
     waves = rng.normal(0.0, 1.0 / _FIELD_LENGTH, (points.shape[-1], _FIELD_WAVES))
     phases = rng.uniform(0.0, 2 * np.pi, _FIELD_WAVES)
     return np.sqrt(2.0 / _FIELD_WAVES) * np.cos(points @ waves + phases).sum(axis=-1)

@@ -13,7 +13,12 @@ BENCHMARKS = {
     "inter-op": "latency of Inception-V3 with one and with two inter-op threads",
     "tuner-overhead": "the tuner's own use of the machine",
     "simulator": "simulated requests/s, against SimPy",
+    "environment": "simulated steps/s of 100 requests, against gymnasium's vector of environments",
+    "compare": "minutes that rrl-compare takes for ten agents",
     "embedded-tune": "what `make tune` gains, against an exhaustive sweep",
+    "serf-model": "mean latency that SERF's model predicts, against the real server",
+    "live-comparison": "agents on the embedded server side by side, against an exhaustive sweep",
+    "pretrained": "live decisions that agents need, pre-trained on a profiled machine and not",
 }
 
 
@@ -22,10 +27,13 @@ def main() -> int:
         for name, text in BENCHMARKS.items():
             print(f"{name:18} {text}")
         return 0
-    if len(sys.argv) != 2 or sys.argv[1] not in BENCHMARKS:
+    if len(sys.argv) < 2 or sys.argv[1] not in BENCHMARKS:
         print(f"usage: scripts/bench NAME, with NAME one of {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     module = importlib.import_module(f"scripts.benchmarks.{sys.argv[1].replace('-', '_')}")
+    if sys.argv[2:] and not hasattr(module, "Options"):
+        print(f"scripts/bench {sys.argv[1]} takes no options", file=sys.stderr)
+        return 2
     result = module.run()
     print(json.dumps({"name": sys.argv[1]} | result))
     return 0

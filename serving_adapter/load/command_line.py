@@ -47,7 +47,8 @@ class LoadOptions:
     duration_s: float = 60.0
     """How long to send; 0 is until SIGINT or SIGTERM, or the trace's end."""
     sizes: str = "fixed:32"
-    """Of variable dimensions: fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX] or trace[:MAX]."""
+    """Of variable dimensions: fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX], mix:SMALL:LARGE:SHARE
+    or trace[:MAX]."""
     seed: int = 0
     """The same seed sends the same requests at the same moments."""
     out: Path | None = None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from baselines import ExhaustiveSweep
+from baselines.exhaustive_sweep import ExhaustiveSweep
 from rrl.agent import Transition, observe
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace

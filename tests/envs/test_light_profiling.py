@@ -21,12 +21,16 @@ def service_time_s(intra, busy, batch):
 
 
 class ProfiledTarget:
-    """Batches take `service_time_s`; all instances are busy, as the driver keeps them."""
+    """Batches take `service_time_s`; all instances are busy, as the driver keeps them.
+
+    With `early`, as many again start with fewer busy, and take that long too, as the others join them.
+    """
 
     is_local = True
 
-    def __init__(self, tells_busy=True):
+    def __init__(self, tells_busy=True, early=False):
         self.tells_busy = tells_busy
+        self.early = early
         self.in_force = {"instances": 9, "intra_op_threads": 3, "max_batch_size": 5, "max_queue_delay_us": 7}
         self.found = dict(self.in_force)
         self.applied = []
@@ -46,20 +50,21 @@ class ProfiledTarget:
     def drive(self, requests, outstanding):
         self.sent.append((requests, outstanding))
         intra, busy, batch = (self.in_force[k] for k in ("intra_op_threads", "instances", "max_batch_size"))
-        key = (busy if self.tells_busy else 0, batch)
-        then = self.telemetry.get(key, BatchTotals(0, 0.0))
         batches = requests // batch
-        self.telemetry[key] = BatchTotals(
-            then.batches + batches, then.total_s + batches * service_time_s(intra, busy, batch)
-        )
+        for at_start in range(1, busy + 1) if self.early else (busy,):
+            key = (at_start if self.tells_busy else 0, batch)
+            then = self.telemetry.get(key, BatchTotals(0, 0.0))
+            self.telemetry[key] = BatchTotals(
+                then.batches + batches, then.total_s + batches * service_time_s(intra, busy, batch)
+            )
 
     def read(self):
         return Reading(float(len(self.sent)), 0, 0, 0, 0, 0.0, 0.0, 0.0, telemetry=dict(self.telemetry))
 
 
-@pytest.mark.parametrize("tells_busy", [True, False])
-def test_measures_every_point_and_puts_back_what_it_found(tells_busy):
-    target = ProfiledTarget(tells_busy)
+@pytest.mark.parametrize(("tells_busy", "early"), [(True, False), (False, False), (True, True)])
+def test_measures_every_point_and_puts_back_what_it_found(tells_busy, early):
+    target = ProfiledTarget(tells_busy, early)
     machine, measured = light_profile(target, target.drive, GRID, requests_per_point=20)
     assert measured == machine.service_time_s.size == 12
     for a, intra in enumerate(GRID.intra_op_threads):
@@ -75,6 +80,21 @@ def test_enough_requests_are_outstanding_to_keep_all_instances_in_full_batches()
     target = ProfiledTarget()
     light_profile(target, target.drive, Grid((1,), (1,), (3,), (4,)), requests_per_point=20)
     assert target.sent == [(12, 12), (36, 12)]  # warming up, measuring
+
+
+def test_a_point_whose_instances_were_never_all_busy_is_filled_in():
+    target = ProfiledTarget(early=True)
+
+    def drive(requests, outstanding):
+        target.drive(requests, outstanding)
+        target.telemetry.pop((2, 1), None)
+
+    machine, measured = light_profile(target, drive, Grid((1,), (1,), (1, 2, 3), (1,)), requests_per_point=20)
+    assert measured == 2
+    one_s, two_s, three_s = machine.service_time_s[0, 0, :, 0]
+    assert one_s == pytest.approx(service_time_s(1, 1, 1))
+    assert three_s == pytest.approx(service_time_s(1, 3, 1))
+    assert one_s < two_s < three_s
 
 
 def test_an_interrupted_profile_puts_back_what_it_found():

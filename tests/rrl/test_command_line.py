@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from baselines import AGENTS, NEED_HINDSIGHT
+from baselines.training import main as train
 from envs.live import LiveServing
 from rrl.command_line import main
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
@@ -70,6 +74,12 @@ def in_force(address: str) -> dict[str, int]:
     ("arguments", "sentence"),
     [
         (["--agent", "alphago"], "unknown agent 'alphago'; known: rrl, "),
+        (["--agent", "oracle"], "agent 'oracle' needs the true cost of every configuration"),
+        (["--agent", "best-fixed"], "use rrl-compare"),
+        (["--machine", "absent.npz"], "there is no machine file 'absent.npz'"),
+        (["--agent-from", "nowhere"], "no journal at nowhere"),
+        (["--agent-from", "a", "--resume", "b"], "leave --agent-from away"),
+        (["--agent-from", "a", "--advise", "--target", "localhost:1"], "leave --agent-from away"),
         (["--objective", "fun"], "unknown objective 'fun'; known: latency, strict-slo, least-resources"),
         (["--objective", "strict-slo"], "needs a limit: give --slo-p95-ms"),
         (["--slo-p95-ms", "-1"], "must be positive"),
@@ -347,12 +357,74 @@ def test_only_a_resumed_run_replaces_events_and_nothing_else(tmp_path: Path) -> 
     assert not events.exists()
 
 
+def test_the_help_lists_the_agents_that_a_live_run_can_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    said = capsys.readouterr().out
+    for name in AGENTS:
+        assert bool(re.search(rf"[ ,(]{name}[ ,.)]", said)) == (name not in NEED_HINDSIGHT), name
+
+
+def two_by_two() -> None:
+    """A machine file of one instance and two, batches of one and four."""
+    one, times_s = np.array([1]), np.array([[[[0.01, 0.02], [0.01, 0.02]]]])
+    Machine(one, one, np.array([1, 2]), np.array([1, 4]), times_s).save("m.npz")
+
+
+def trained(agent: str, out: str, *arguments: object) -> None:
+    two_by_two()
+    grid = ["--knobs", "instances=1:2,max_batch_size=1,4"]
+    common = ["--machine", "m.npz", "--agent", agent, "--decisions", 5, "--out", out]
+    train([str(a) for a in [*common, *grid, *arguments]])
+
+
+def test_an_agent_trained_offline_starts_a_run_and_starts_it_again_when_that_is_resumed(
+    served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained("sweep", "trained", "--seed", 3)
+    times = ["--target", served, "--interval-s", "0.5", "--settle-s", "0.1"]
+    assert exit_code(*times, "--agent-from", "trained", "--intervals", 2, "--out", "run") == 0
+    assert f"sweep starts from 6 decisions of {tmp_path / 'trained'}" in capsys.readouterr().out
+    header, records = read(Path("run"))
+    assert (header.agent, header.seed) == ("sweep", 3)
+    assert header.space == read(Path("trained"))[0].space
+    # its sweep is behind it: it stays at the best, where a new one would go through the grid
+    numbers = {r.number for r in records if r.decision == "agent"}
+    assert len(numbers) == 1
+    assert exit_code("--resume", "run", "--intervals", 3) == 0
+    assert "sweep starts from 6 decisions" in capsys.readouterr().out
+    shutil.rmtree("trained")
+    assert exit_code("--resume", "run", "--intervals", 4) == 2
+    assert f"no journal at {tmp_path / 'trained'}" in capsys.readouterr().err
+
+
+def test_a_run_of_another_agent_or_grid_does_not_start_from_a_training(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained("sweep", "trained")
+    common = ["--target", served, "--agent-from", "trained"]
+    assert exit_code(*common, "--agent", "random") == 2
+    assert "is of another agent: sweep, not random" in capsys.readouterr().err
+    assert exit_code(*common, "--knobs", "instances=1:4,max_batch_size=1,4") == 2
+    assert "is of another grid: instances=1,2,max_batch_size=1,4" in capsys.readouterr().err
+    assert exit_code("--resume", "trained") == 2
+    assert "trained is no run to resume" in capsys.readouterr().err
+
+
+def test_serf_schedules_a_live_target_by_a_machine_file(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_by_two()
+    serf = ["--target", served, "--agent", "serf", *QUICK]
+    assert exit_code(*serf, "--out", "without") == 2
+    assert "rrl-profile" in capsys.readouterr().err
+    assert exit_code(*serf, "--machine", "m.npz", "--intervals", 2, "--out", "run") == 0
+    assert read(Path("run"))[0].machine == str(Path("m.npz").absolute())
+    assert exit_code("--resume", "run", "--intervals", 3) == 0
+
+
 def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = in_force(served)
-    one = np.array([1])
-    Machine(one, one, np.array([1, 2]), np.array([1, 4]), np.array([[[[0.01, 0.02], [0.01, 0.02]]]])).save(
-        "m.npz"
-    )
+    two_by_two()
     advise = ["--target", served, "--advise", *QUICK]
     assert exit_code(*advise) == 0
     assert "no recommendation: there is no earlier run and no machine file" in capsys.readouterr().out

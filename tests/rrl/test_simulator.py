@@ -271,6 +271,171 @@ def test_several_instances_wait_as_erlang_c_says() -> None:
     assert mean_wait_s(outcome) == pytest.approx(waiting * service_s / (c * (1 - load)), rel=0.06)
 
 
+# ---- limited processor sharing ----
+
+
+@dataclass
+class SharedBatch:
+    requests: list[tuple[float, float]]  # arrival, work
+    start_s: float
+    busy: int
+    whole_s: float = 1.0  # with one batch of one request in service, on a table of ones
+    progress: float = 0.0
+
+
+@dataclass
+class SharedServer:
+    """Processor sharing, from moment to moment, sharing nothing with ours."""
+
+    table_s: np.ndarray
+    factors: list[float]
+    configuration: dict[str, int]
+    now_s: float = 0.0
+    queue: list[tuple[float, float]] = field(default_factory=list)
+    active: list[SharedBatch] = field(default_factory=list)
+    rows: list[tuple[float, float, float, int, int]] = field(default_factory=list)
+    started: int = 0
+
+    def full_time_s(self, batch: SharedBatch) -> float:
+        return batch.whole_s * float(self.table_s[len(self.active) - 1, len(batch.requests) - 1])
+
+    def advance(self, until_s: float) -> None:
+        while self.active:
+            left_s = {id(b): (1 - b.progress) * self.full_time_s(b) for b in self.active}
+            first = min(self.active, key=lambda b: left_s[id(b)])
+            step_s = min(left_s[id(first)], until_s - self.now_s)
+            shares = [step_s / self.full_time_s(b) for b in self.active]
+            for batch, share in zip(self.active, shares, strict=True):
+                batch.progress += share
+            finished = left_s[id(first)] <= until_s - self.now_s
+            self.now_s += step_s
+            if not finished:
+                return
+            self.active.remove(first)
+            self.rows += [
+                (arrival_s, first.start_s, self.now_s, first.busy, len(first.requests))
+                for arrival_s, _ in first.requests
+            ]
+            self.dispatch()
+        self.now_s = until_s
+
+    def dispatch(self) -> None:
+        limit, delay_s = self.configuration["instances"], 1e-6 * self.configuration["max_queue_delay_us"]
+        while self.queue and len(self.active) < limit:
+            full = len(self.queue) >= self.configuration["max_batch_size"]
+            if not full and self.now_s < self.queue[0][0] + delay_s - 1e-12:
+                return
+            size = min(len(self.queue), self.configuration["max_batch_size"])
+            batch = SharedBatch(self.queue[:size], self.now_s, len(self.active) + 1)
+            del self.queue[:size]
+            batch.whole_s = sum(work for _, work in batch.requests) / size
+            batch.whole_s *= self.factors[self.started % len(self.factors)]
+            self.started += 1
+            self.active.append(batch)
+
+
+def shared_rows(
+    server: SharedServer, times_s: list[float], works: list[float], slices: list[Slice]
+) -> list[tuple[float, float, float, int, int]]:
+    arrivals = list(zip(times_s, works, strict=True))
+    for until_s, configuration in slices:
+        server.configuration = configuration
+        server.dispatch()
+        while True:
+            due_s = (
+                server.queue[0][0] + 1e-6 * configuration["max_queue_delay_us"] if server.queue else math.inf
+            )
+            due_s = due_s if due_s > server.now_s else math.inf
+            arrival_s = arrivals[0][0] if arrivals else math.inf
+            event_s = min(due_s, arrival_s, until_s)
+            server.advance(event_s)
+            if event_s == until_s:
+                break
+            if event_s == arrival_s:
+                server.queue.append(arrivals.pop(0))
+            server.dispatch()
+    return sorted(server.rows)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_shared_processors_agree_with_a_slow_simulation_whatever_the_changes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table_s = np.sort(rng.uniform(0.1, 2.0, (4, 4)), axis=0)  # no two events fall together
+    count = int(rng.integers(1, 60))
+    times_s = np.cumsum(rng.exponential(0.4, count)).tolist()
+    works, factors = rng.uniform(0.5, 2.0, count).tolist(), rng.uniform(0.5, 2.0, 7)
+    ends = [*np.sort(rng.uniform(0, 30, int(rng.integers(0, 4)))).tolist(), math.inf]
+    slices: list[Slice] = [
+        (
+            end,
+            {
+                "instances": int(rng.integers(1, 5)),
+                "max_batch_size": int(rng.integers(1, 5)),
+                "max_queue_delay_us": int(rng.choice([0, 300_000, 1_700_000])),
+            },
+        )
+        for end in ends
+    ]
+    expected = shared_rows(SharedServer(table_s, factors.tolist(), slices[0][1]), times_s, works, slices)
+    ours = Simulation(machine_of(table_s), discipline="ps", service_factors=factors)
+    outcomes = run_in_slices(ours, times_s, works, slices)
+    assert np.array(rows_of(outcomes)) == pytest.approx(np.array([row[:3] for row in expected]), abs=1e-9)
+    slow_batches = sorted({(row[1], *row[3:]) for row in expected})
+    joined = Outcome.joined(outcomes)
+    batches = sorted(zip(joined.batch_start_s, joined.batch_busy, joined.batch_size, strict=True))
+    assert np.array(batches) == pytest.approx(np.array(slow_batches), abs=1e-9)
+
+
+def test_without_interference_shared_processors_are_instances_of_their_own() -> None:
+    rng = np.random.default_rng(8)
+    table = np.tile(rng.uniform(0.1, 0.6, 4), (3, 1))
+    configuration = {"instances": 3, "max_batch_size": 4, "max_queue_delay_us": 50_000}
+    times_s = np.cumsum(rng.exponential(0.1, 500))
+    outcomes = [
+        Simulation(machine_of(table), discipline=discipline).run(times_s, None, configuration, math.inf)
+        for discipline in ("fcfs", "ps")
+    ]
+    assert np.allclose(*(rows_of([outcome]) for outcome in outcomes), rtol=1e-9)
+    assert outcomes[0].busy_thread_s == pytest.approx(outcomes[1].busy_thread_s)
+
+
+@pytest.mark.parametrize("variation", [0.0, 1.0])
+def test_shared_processors_answer_as_m_g_1_ps_whatever_the_distribution(variation: float) -> None:
+    service_s, load, count, most = 0.05, 0.6, 200_000, 80
+    rng = np.random.default_rng(9)
+    factors = np.exp(variation * rng.standard_normal(count) - variation**2 / 2)
+    shared = machine_of(service_s * np.arange(1.0, most + 1)[:, None])  # n in service: each n times as slow
+    simulation = Simulation(shared, discipline="ps", service_factors=factors)
+    outcome = simulation.run(poisson(count, load / service_s, 10), None, {"instances": most}, math.inf)
+    latency_s = float(np.mean(outcome.finish_s - outcome.arrival_s))
+    assert latency_s == pytest.approx(service_s / (1 - load), rel=0.03)
+
+
+def test_shared_processors_by_hand() -> None:
+    simulation = Simulation(machine_of(np.array([[2.0], [4.0]])), discipline="ps")
+    first = simulation.run(np.array([0.0, 1.0, 1.5]), None, {"instances": 2}, 2.0)
+    assert len(first.finish_s) == 0
+    # At 1 the first is half done, and both go at half speed; at 3 it ends and the third starts.
+    second = simulation.run(np.empty(0), None, {"instances": 2}, math.inf)
+    assert second.finish_s.tolist() == pytest.approx([3.0, 5.0, 6.0])
+    assert second.start_s.tolist() == pytest.approx([0.0, 1.0, 3.0])
+    assert [row[:3] for row in second.telemetry()] == [(1, 1, 1), (2, 1, 2)]
+    assert first.busy_thread_s + second.busy_thread_s == pytest.approx(1.0 + 2 * 4.0 + 1.0)
+
+
+def test_draining_answers_everything_and_puts_the_clock_back() -> None:
+    simulation = Simulation(constant_machine(1.0))
+    assert len(simulation.run(np.array([0.1, 0.2]), None, {}, 0.5).finish_s) == 0
+    assert simulation.drain({}).finish_s.tolist() == pytest.approx([1.1, 2.1])
+    assert (simulation.backlog, simulation.now_s) == (0, 0.5)
+    assert simulation.run(np.array([0.6]), None, {}, 9.0).finish_s.tolist() == [1.6]
+
+
+def test_an_unknown_discipline_is_refused() -> None:
+    with pytest.raises(ValueError, match="known: fcfs, ps"):
+        Simulation(constant_machine(1.0), discipline="lifo")  # type: ignore[arg-type]
+
+
 # ---- by hand ----
 
 

@@ -1,0 +1,82 @@
+"""`rrl-compare`: agents x machines x seeds on one bench."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from baselines.comparison import decisions, plots, summary, tables, tensorboard
+from baselines.comparison.comparison import run_comparison
+from baselines.comparison.options import CompareOptions
+from baselines.comparison.settings import ComparisonSettings
+from baselines.comparison.workers import WorkerDied, make_progress
+from serving_adapter.options import fail, parse
+
+LOG_WIDTH = 180  # where the output is no terminal
+FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(CompareOptions, argv)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    try:
+        settings = options.settings()
+        progress = make_progress(console)
+        try:
+            table = run_comparison(
+                settings, options.out, options.process_count(), progress=progress, warn=_warn
+            )
+        finally:
+            progress.close()
+        write_results(options.out, table, settings, console)
+    except ValueError as error:
+        fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(f"cannot read or write {error.filename}: {error.strerror}")
+    except WorkerDied as error:
+        print(f"{error}; {_go_on(options.out)}", file=sys.stderr)
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        print(f"interrupted; {_go_on(options.out)}", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+
+
+def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings, console: Console) -> None:
+    """Every view of a table of decisions: CSV, TensorBoard events, pictures, and tables in the terminal."""
+    slowdown = settings.make_scenarios()[0].slowdown
+    named = summary.figures(
+        settings.make_objective().unit,
+        slo=settings.slo_p95_ms is not None,
+        slowdown=None if slowdown is None else slowdown[0],
+    )
+    rows, multiples = summary.summarise(table, named), summary.excess_multiples(table)
+    decisions.write_decisions(folder / decisions.FILE_NAME, table)
+    summary.write_summary(folder / summary.FILE_NAME, rows)
+    summary.write_multiples(folder / summary.MULTIPLES_FILE_NAME, multiples)
+    tensorboard.write(folder / tensorboard.FOLDER, table)
+    pictures = plots.draw(folder, table, settings)
+    for each in tables.summary_tables(rows, console.width):
+        console.print(each)
+    matrix = tables.multiples_table(multiples, tables.by_excess(rows))
+    if console.measure(matrix).maximum <= console.width:
+        console.print(matrix)
+    files = (decisions.FILE_NAME, summary.FILE_NAME, summary.MULTIPLES_FILE_NAME)
+    names = ", ".join((*files, *(path.name for path in pictures)))
+    console.print(f"in {folder}: {names}; tensorboard --logdir {folder / tensorboard.FOLDER}", soft_wrap=True)
+
+
+def _warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+def _go_on(folder: Path) -> str:
+    return f"the finished runs are kept in {folder}, and the same command goes on with them"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The comparison: every agent on every machine with every seed, spread over processes, resumable.
+
+First the landscapes, which the figures and the oracle need: one job a machine and load. Then the runs, those
+of slow agents first, so that no long one is left for the end. Every finished job is a file of its own, put in
+place in one move; what is there already is not done again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from baselines import AGENTS, AgentFactory
+from baselines.comparison import run
+from baselines.comparison.decisions import labelled
+from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
+from baselines.comparison.run import CheckJob, RunJob, read_run
+from baselines.comparison.settings import ComparisonSettings
+from baselines.comparison.workers import PlainProgress, Progress, Workers
+from envs.scenario import Scenario
+from rrl.space import ConfigurationSpace
+
+BENCH_FILE = "comparison.json"
+
+TYPICAL_DECIDE_MS = {
+    "rrl-released": 8000.0,
+    "rrl-paper": 60.0,
+    "rrl-tuned": 60.0,
+    "optuna-gp": 60.0,
+    "dqn": 20.0,
+    "capes": 11.0,
+    "capes-tuned": 11.0,
+    "gp-bandit": 10.0,
+    "rrl": 10.0,
+    "ppo": 3.0,
+    "deeprm-tuned": 1.0,
+    "point-q": 1.0,
+    "optuna-tpe": 1.0,
+} | dict.fromkeys(("deeprm", "random", "sweep", "serf", "aimd", "best-fixed", "oracle"), 0.1)
+"""Of an agent with 1,000 configurations on one core: only the order of the runs depends on it."""
+
+UNKNOWN_DECIDE_MS = 1000.0
+
+
+def run_comparison(
+    settings: ComparisonSettings,
+    folder: Path,
+    processes: int = 1,
+    more_agents: Mapping[str, AgentFactory] | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = print,
+) -> np.ndarray:
+    """The table of decisions (see `decisions`): a row a decision, by agent, machine, seed and decision.
+
+    A folder that holds the same comparison is gone on with; more agents or seeds may be asked of it than
+    before. `more_agents` are factories beside AGENTS, picklable. Call it in a main module that is guarded
+    by `__name__`: the processes import it. ValueError for what cannot be compared, before any long work.
+    """
+    known = AGENTS | dict(more_agents or {})
+    settings.check_agents(known)
+    scenarios = settings.make_scenarios()
+    space = settings.make_space(scenarios)
+    progress = progress or PlainProgress(Console())
+    with _held(folder), Workers(processes) as workers:
+        bench = json.loads(json.dumps(settings.bench(scenarios)))
+        _check_same_bench(folder, bench)
+        jobs = _run_jobs(settings, folder, scenarios, space, known)
+        missing = [job for job in jobs if read_run(job.path, settings.decisions, space.names) is None]
+        _check_agents(workers, missing, progress)
+        _write_bench(folder, bench)
+        _find_landscapes(workers, missing, settings, progress, warn)
+        _live_runs(workers, missing, len(jobs), progress)
+        return _gathered(jobs, settings, space)
+
+
+def _run_jobs(
+    settings: ComparisonSettings,
+    folder: Path,
+    scenarios: Sequence[Scenario],
+    space: ConfigurationSpace,
+    known: Mapping[str, AgentFactory],
+) -> list[RunJob]:
+    """By agent, machine, seed."""
+    loads = {
+        (machine, seed): Load.of(folder, machine, scenario, seed, settings)
+        for machine, scenario in enumerate(scenarios)
+        for seed in range(settings.seeds)
+    }
+    jobs = []
+    for agent in settings.agents:
+        own = folder / run.FOLDER / re.sub(r"[^\w.+-]", "_", agent)
+        for (machine, seed), load in loads.items():
+            path = own / f"machine-{machine:03}-seed-{seed}.npy"
+            jobs.append(RunJob(path, agent, known[agent], seed, load, space, settings))
+    return jobs
+
+
+def _check_agents(workers: Workers, missing: Sequence[RunJob], progress: Progress) -> None:
+    first = {job.agent: job for job in reversed(missing)}
+    progress.stage("agents to be made", len(first), len(first))
+    workers.run([CheckJob(job) for job in first.values()], lambda job, answer: None)
+
+
+def _find_landscapes(
+    workers: Workers,
+    missing: Sequence[RunJob],
+    settings: ComparisonSettings,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> None:
+    jobs: dict[Path, LandscapeJob] = {}
+    for each in missing:
+        jobs |= each.load.jobs(each.space, settings)
+    for folder in {path.parent for path in jobs}:
+        folder.mkdir(parents=True, exist_ok=True)
+    lowest_p95_ms: dict[LandscapeJob, float] = {}
+    todo = []
+    for path, job in jobs.items():
+        known = read_landscape(path, len(job.space))
+        if known is None:
+            todo.append(job)
+        else:
+            lowest_p95_ms[job] = known.best_p95_ms
+
+    def done(job: LandscapeJob, answer: tuple[float, float]) -> None:
+        lowest_p95_ms[job] = answer[1]
+        progress.job_done(f"{job}: at best {answer[0]:.4g}")
+
+    progress.stage("landscapes", len(jobs), len(jobs) - len(todo))
+    workers.run(todo, done)
+    _warn_of_slo(lowest_p95_ms, settings.slo_p95_ms, warn)
+
+
+def _live_runs(workers: Workers, missing: Sequence[RunJob], total: int, progress: Progress) -> None:
+    for folder in {job.path.parent for job in missing}:
+        folder.mkdir(parents=True, exist_ok=True)
+    slowest_first = sorted(missing, key=lambda job: -TYPICAL_DECIDE_MS.get(job.agent, UNKNOWN_DECIDE_MS))
+    progress.stage("runs", total, total - len(missing))
+
+    def done(job: RunJob, ratio: float) -> None:
+        progress.job_done(f"{job}: {ratio:.2f} x the oracle's cost")
+
+    workers.run(slowest_first, done)
+
+
+def _gathered(jobs: Sequence[RunJob], settings: ComparisonSettings, space: ConfigurationSpace) -> np.ndarray:
+    width = max(len(name) for job in jobs for name in (job.agent, job.load.scenario.name))
+    tables = []
+    for job in jobs:
+        rows = read_run(job.path, settings.decisions, space.names)
+        if rows is None:
+            raise ValueError(f"{job.path} is gone or damaged: run the comparison again to make it")
+        tables.append(labelled(rows, job.agent, job.load.scenario.name, job.seed, width))
+    return np.concatenate(tables)
+
+
+def _warn_of_slo(
+    lowest_p95_ms: Mapping[LandscapeJob, float], slo_p95_ms: float | None, warn: Callable[[str], None]
+) -> None:
+    if slo_p95_ms is None:
+        return
+    broken = {job: p95_ms for job, p95_ms in lowest_p95_ms.items() if p95_ms > slo_p95_ms}
+    if broken:
+        worst = max(broken, key=lambda job: broken[job])
+        warn(
+            f"no configuration keeps a p95 of {slo_p95_ms:g} ms at {len(broken)} of the {len(lowest_p95_ms)} "
+            f"machines and loads (on {worst.scenario.name} at {worst.rate_per_s:.3g}/s the lowest is "
+            f"{broken[worst]:.3g} ms); there the agents are compared by how near they come"
+        )
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder for this process alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"{folder} is held by another comparison that is writing it") from None
+        yield
+
+
+def _check_same_bench(folder: Path, bench: dict[str, Any]) -> None:
+    """ValueError if the folder holds a comparison on another bench."""
+    path = folder / BENCH_FILE
+    if not path.is_file():
+        return
+    try:
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:
+        raise ValueError(f"{path} is damaged: name another folder with --out") from None
+    for name, value in bench.items():
+        if before.get(name) != value:
+            values = f" ({before.get(name)}, not {value})" if not isinstance(value, dict) else ""
+            raise ValueError(
+                f"{folder} holds a comparison with another {name.replace('_', ' ')}{values}: "
+                "give its own options to go on with it, or name another folder with --out"
+            )
+
+
+def _write_bench(folder: Path, bench: dict[str, Any]) -> None:
+    path = folder / BENCH_FILE
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(bench, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,101 @@
+"""The table of decisions: one row a decision of every run, as an array and as `decisions.csv`."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+FILE_NAME = "decisions.csv"
+BEFORE_KNOBS = ("agent", "machine", "seed", "decision", "arrival_rate_per_s")
+AFTER_KNOBS = (
+    "cost_ms",  # measured; in threads where the objective is least-resources, as the next two
+    "expected_ms",  # of the configuration in force, by long simulation
+    "oracle_ms",  # the lowest expected cost of any configuration at this load
+    "slo_violated",
+    "decide_ms",  # act and update together, CPU time
+    "mean_latency_ms",  # measured
+    "p95_ms",  # measured
+    "expected_p95_ms",  # by long simulation
+    "best_p95_ms",  # the lowest of any configuration at this load
+)
+_TEXTS = ("agent", "machine")
+_WHOLE = ("seed", "decision")
+
+
+def run_dtype(knobs: Sequence[str]) -> np.dtype:
+    """The fields of one run's rows: all but whose they are."""
+    fields = [("decision", np.int64), ("arrival_rate_per_s", np.float64)]
+    fields += [(name, np.int64) for name in knobs]
+    return np.dtype(fields + [(name, bool if name == "slo_violated" else np.float64) for name in AFTER_KNOBS])
+
+
+def labelled(rows: np.ndarray, agent: str, machine: str, seed: int, width: int) -> np.ndarray:
+    """A run's rows with whose they are; `width` is the longest name's."""
+    labels = [("agent", f"U{width}"), ("machine", f"U{width}"), ("seed", np.int64)]
+    table = np.empty(len(rows), dtype=labels + rows.dtype.descr)
+    for name in rows.dtype.names or ():
+        table[name] = rows[name]
+    table["agent"], table["machine"], table["seed"] = agent, machine, seed
+    return table
+
+
+def knob_names(decisions: np.ndarray) -> tuple[str, ...]:
+    """The columns between the load and the cost."""
+    return tuple(n for n in decisions.dtype.names or () if n not in (*BEFORE_KNOBS, *AFTER_KNOBS))
+
+
+def write_decisions(path: Path, decisions: np.ndarray) -> None:
+    names = decisions.dtype.names or ()
+    write_rows(path, names, (map(_cell, row) for row in decisions.tolist()))
+
+
+def read_decisions(path: Path) -> np.ndarray:
+    """The structured array that was written; ValueError where the file is not one."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            names = next(reader, [])
+            columns = list(zip(*reader, strict=True)) or [()] * len(names)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    missing = [name for name in (*BEFORE_KNOBS, *AFTER_KNOBS) if name not in names]
+    if missing:
+        raise ValueError(f"{path} is no table of decisions: it lacks {', '.join(missing)}")
+    arrays = [_column(name, column) for name, column in zip(names, columns, strict=True)]
+    table = np.empty(len(arrays[0]), dtype=[(name, a.dtype) for name, a in zip(names, arrays, strict=True)])
+    for name, array in zip(names, arrays, strict=True):
+        table[name] = array
+    return table
+
+
+def write_rows(path: Path, names: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    """A CSV file that is there whole or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    with unfinished.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+    os.replace(unfinished, path)
+
+
+def _cell(value: object) -> object:
+    """NaN as an empty cell, true as 1."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.9g}"
+    return value
+
+
+def _column(name: str, texts: Sequence[str]) -> np.ndarray:
+    if name in _TEXTS:
+        return np.asarray(texts, dtype=str)
+    if name == "slo_violated":
+        return np.asarray([text == "1" for text in texts], dtype=bool)
+    if name in _WHOLE or name not in (*BEFORE_KNOBS, *AFTER_KNOBS):
+        return np.asarray(texts, dtype=np.int64)
+    return np.asarray([float(text or "nan") for text in texts], dtype=np.float64)

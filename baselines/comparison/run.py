@@ -1,0 +1,140 @@
+"""One run: one agent on one machine with one seed."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from baselines import NEED_HINDSIGHT, AgentFactory
+from baselines.comparison.decisions import run_dtype
+from baselines.comparison.landscapes import Landscape, Load, seed_sequence
+from baselines.comparison.settings import ComparisonSettings
+from envs.serving import ServingEnv
+from envs.workloads import PerIntervalPoisson
+from rrl.agent import Agent, Hindsight, Task, Transition
+from rrl.objective import slo_violated
+from rrl.space import ConfigurationSpace
+
+FOLDER = "runs"
+KNOW_MACHINE = ("serf",)  # the agents that profile the machine beforehand
+
+
+@dataclass(frozen=True, eq=False)
+class RunJob:
+    """Lives one run and keeps its rows in a file; answers the ratio of expected to lowest costs."""
+
+    path: Path
+    agent: str
+    factory: AgentFactory
+    seed: int
+    load: Load
+    space: ConfigurationSpace
+    settings: ComparisonSettings
+
+    def __call__(self) -> float:
+        landscapes = self.load.landscapes(len(self.space))
+        agent = self.make_agent(self.load.hindsight(landscapes))
+        try:
+            rows = self._lived(agent, landscapes)
+        except Exception as error:
+            raise RuntimeError(f"the run of {self} failed") from error
+        finally:
+            getattr(agent, "close", lambda: None)()
+        unfinished = self.path.with_suffix(".tmp")
+        with unfinished.open("wb") as file:
+            np.save(file, rows)
+        os.replace(unfinished, self.path)
+        return ratio(rows)
+
+    def __str__(self) -> str:
+        return f"{self.agent} on {self.load.scenario.name}, seed {self.seed}"
+
+    def make_agent(self, hindsight: Hindsight) -> Agent:
+        """ValueError that names the agent, where it cannot act here."""
+        scenario, settings = self.load.scenario, self.settings
+        task = Task(
+            self.space,
+            settings.make_objective(),
+            settings.cores,
+            machine=scenario.machine if self.agent in KNOW_MACHINE else None,
+            hindsight=hindsight if self.agent in NEED_HINDSIGHT else None,
+        )
+        seed = int(np.random.SeedSequence(seed_sequence(scenario, self.seed)).generate_state(1)[0])
+        try:
+            return self.factory(task, seed, False)
+        except ValueError as error:
+            raise ValueError(f"agent {self.agent!r} cannot act here: {error}") from error
+
+    def make_environment(self) -> ServingEnv:
+        """ValueError where the machine cannot serve the space."""
+        requests = self.settings.requests_per_interval
+        arrivals = PerIntervalPoisson(self.load.rates_per_s, requests)
+        objective = self.settings.make_objective()
+        return self.load.scenario.environment(self.space, objective, arrivals, requests)
+
+    def _lived(self, agent: Agent, landscapes: list[Landscape]) -> np.ndarray:
+        """(decisions,) the rows of the run; the same seed sends every agent the same requests."""
+        objective, space, load = self.settings.make_objective(), self.space, self.load
+        env = self.make_environment()
+        seed = int(np.random.SeedSequence(seed_sequence(load.scenario, self.seed)).generate_state(2)[1])
+        observation, _ = env.reset(seed=seed)
+        rows = np.zeros(load.decisions, dtype=run_dtype(space.names))
+        for decision, landscape in enumerate(landscapes):
+            row = rows[decision]
+            began_s = time.process_time()
+            action = agent.act(observation)
+            decide_s = time.process_time() - began_s
+            next_observation, _, _, _, info = env.step(action)
+            measurement, number = info["measurement"], info["number"]
+            transition = Transition(observation, action, info["cost"], next_observation, measurement)
+            began_s = time.process_time()
+            agent.update(transition)
+            decide_s += time.process_time() - began_s
+            observation = next_observation
+            row["decision"] = decision
+            row["arrival_rate_per_s"] = load.rates_per_s[decision + 1]
+            for name, value in info["configuration"].items():
+                row[name] = value
+            row["cost_ms"] = info["cost"]
+            row["expected_ms"], row["oracle_ms"] = landscape.costs[number], landscape.best_cost
+            row["slo_violated"] = slo_violated(measurement, objective.slo_p95_ms)
+            row["decide_ms"] = 1e3 * decide_s
+            row["mean_latency_ms"] = measurement.latency.mean_ms
+            row["p95_ms"] = measurement.latency.p95_ms
+            row["expected_p95_ms"], row["best_p95_ms"] = landscape.p95_ms[number], landscape.best_p95_ms
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class CheckJob:
+    """Makes an agent on a landscape without features, to learn whether it can act, before hours are spent."""
+
+    run: RunJob
+
+    def __call__(self) -> None:
+        self.run.make_environment()
+        rates_per_s = self.run.load.rates_per_s[1:]
+        size = len(self.run.space)
+        agent = self.run.make_agent(Hindsight(rates_per_s, lambda rate_per_s: np.ones(size)))
+        getattr(agent, "close", lambda: None)()
+
+    def __str__(self) -> str:
+        return f"{self.run.agent} can act"
+
+
+def read_run(path: Path, decisions: int, knobs: tuple[str, ...]) -> np.ndarray | None:
+    """The rows of a finished run; None where there is none of this length."""
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return rows if rows.shape == (decisions,) and rows.dtype == run_dtype(knobs) else None
+
+
+def ratio(rows: np.ndarray) -> float:
+    """Expected cost of what was chosen by the lowest there was, over some decisions."""
+    return float(rows["expected_ms"].sum() / rows["oracle_ms"].sum())

@@ -1,0 +1,161 @@
+"""Worker processes of one thread each, and what a person sees of their progress."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+Job = Callable[[], Any]
+"""Work for a process: picklable, and its `str` says what it is."""
+
+
+class WorkerDied(RuntimeError):
+    """A worker process was killed from outside."""
+
+
+class Progress(Protocol):
+    """Told of every stage of a comparison and of every job done."""
+
+    def stage(self, name: str, total: int, done: int) -> None: ...
+
+    def job_done(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainProgress:
+    """One line a job, for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = self._done = 0
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        if done < total:
+            before = f", {done} of them done before" if done else ""
+            self._print(f"{name}: {total}{before}")
+
+    def job_done(self, text: str) -> None:
+        self._done += 1
+        self._print(f"[{self._done}/{self._total}] {text}")
+
+    def close(self) -> None:
+        pass
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class BarProgress:
+    """A bar, and the job done last beside it."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Bar(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            TextColumn("[dim]{task.fields[last]}"),
+            console=console,
+            speed_estimate_period=300.0,
+        )
+        self._task = self._bar.add_task("", total=None, last="")
+        self._bar.start()
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        self._bar.reset(self._task, description=name, total=total, completed=done, last="")
+
+    def job_done(self, text: str) -> None:
+        self._bar.update(self._task, advance=1, last=text)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def make_progress(console: Console) -> Progress:
+    return BarProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+class Workers:
+    """So many processes, from the first job to the end of the `with` block.
+
+    Left by an exception, Ctrl-C's too, it ends them at once: what a job keeps, it must keep atomically.
+    """
+
+    def __init__(self, processes: int) -> None:
+        if processes < 1:
+            raise ValueError(f"processes must be at least 1, got {processes}")
+        self._before = set(multiprocessing.active_children())
+        self._executor = ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), initializer=_begin_worker
+        )
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - self._before:
+                process.terminate()
+        self._executor.shutdown(wait=True)
+
+    def run(self, jobs: Sequence[Job], on_done: Callable[[Any, Any], None]) -> None:
+        """Runs the jobs, begun in their order; `on_done(job, answer)` as each ends."""
+        with _begun_as_workers():
+            futures: dict[Future, Job] = {self._executor.submit(job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                on_done(futures.pop(future), future.result())
+        except BrokenProcessPool as error:
+            raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
+
+
+@contextmanager
+def _begun_as_workers() -> Iterator[None]:
+    """Processes started within inherit the libraries' limit of one thread, and are deaf to Ctrl-C."""
+    before = {name: os.environ.get(name) for name in THREAD_LIMITS}
+    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _begin_worker() -> None:
+    """Without a parent there is nobody to work for."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

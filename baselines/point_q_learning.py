@@ -1,0 +1,21 @@
+"""Point-based Q-learning: what RRL (SC'19, section 4.1) is to improve on, a table learned entry by entry.
+
+It is region-based Q-learning with δ = 0, to which RRL then degenerates (Theorem 4.1): the region of a
+configuration is itself, its estimated cost is the observed one (eq. 1), and the network has no say. All else
+is as in `rrl.region_q_learning.LIVE`, so that a comparison shows what regions and their estimator add. (With
+the Q_0 of `PAPER` untried configurations look better than any tried one, so that it would try them all.)
+"""
+
+from __future__ import annotations
+
+from rrl.estimator import EstimatorSettings
+from rrl.region_q_learning import RRLSettings
+
+POINT_BASED = RRLSettings(
+    radius=0.0,
+    discount=0.0,
+    learning_rate_power=0.6,
+    counted="observations",
+    initial_q="nearest level",
+    estimator=EstimatorSettings(hidden=(1,), minibatch=1, max_steps=1),  # as little as there can be
+)

@@ -1,0 +1,52 @@
+"""What a network is shown and rewarded with: numbers of a size that it can learn from, whatever the server.
+
+Latencies and rates span decades and a cost may be milliseconds or threads, so the first observation and the
+first cost are the units:
+
+| symbol | here | meaning |
+|---|---|---|
+| x | `Scaling.inputs` | ln((1 + field) / (1 + its first value)), clipped; knob features as they are |
+| r_t / r_1 | `Scaling.relative_cost` | the cost of an interval by the first cost, clipped |
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rrl.agent import OBSERVATION_FIELDS, Transition
+
+INPUT_LIMIT = 5.0
+RELATIVE_COST_LIMITS = (1e-4, 1e4)
+
+_FIELDS = len(OBSERVATION_FIELDS)
+
+
+def has_cost(transition: Transition) -> bool:
+    """False for an interval that teaches nothing: one with a gap, or in which nothing was completed."""
+    return not transition.measurement.gap and math.isfinite(transition.cost)
+
+
+class Scaling:
+    """The units: those of the first transition that it is shown."""
+
+    def __init__(self) -> None:
+        self._first_fields: np.ndarray | None = None
+        self._first_cost = math.nan
+
+    def see(self, transition: Transition) -> None:
+        """Takes the units from a transition with a cost, if they are not taken yet."""
+        if self._first_fields is None:
+            self._first_fields = transition.observation[:_FIELDS]
+            self._first_cost = max(transition.cost, 1e-9)
+
+    def inputs(self, observation: np.ndarray) -> np.ndarray:
+        """(fields + knobs,) float32: the observation as a network is shown it."""
+        fields = observation[:_FIELDS]
+        first = fields if self._first_fields is None else self._first_fields
+        scaled = np.clip(np.log1p(fields) - np.log1p(first), -INPUT_LIMIT, INPUT_LIMIT)
+        return np.concatenate([scaled, observation[_FIELDS:]]).astype(np.float32)
+
+    def relative_cost(self, cost: float) -> float:
+        return float(np.clip(cost / self._first_cost, *RELATIVE_COST_LIMITS))

@@ -1,0 +1,169 @@
+"""SERF: light profiling, the M/D_interf/c model and a reference table load level -> best configuration.
+
+Yan, Ruwase, He, Smirni: "SERF: Efficient Scheduling for Fast Deep Neural Network Serving via Judicious
+Parallelism", SC 2016, section IV.
+
+| step | here | paper |
+|---|---|---|
+| profiler | `profile`: the service time of each parallelism tuple (n in service, inter, intra) | IV-B |
+| model | `rrl.queueing.interference`: latency of a configuration at a rate | IV-C |
+| reference table | `SERF.best`, `SERF.reference_table`: load level -> best configuration | IV-A, Fig. 8 |
+| scheduler | `SERF.act`: looks the present load up | IV-D |
+
+SERF learns nothing while it serves: what it was told of the machine is all it ever knows. It has no batching:
+where a space has such knobs it serves batches of 1. Objectives that look at the 95th percentile take the
+model's approximate one. Where every configuration is unstable it takes the one of the largest capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rrl.agent import Task, Transition, arrival_rate_per_s
+from rrl.load_levels import LoadLevels
+from rrl.measurement import LatencySummary, Measurement
+from rrl.queueing.interference import Prediction, Queue, predict
+from rrl.queueing.machine import Machine
+from rrl.reference_table import Entry, ReferenceTable
+from rrl.space import ConfigurationSpace
+
+PROFILE_REQUESTS = 10  # for each parallelism tuple (section V-D)
+
+
+@dataclass(frozen=True)
+class SERFSettings:
+    levels: LoadLevels = field(default_factory=lambda: LoadLevels(1.1))
+    """Of the table: finer than a learner's, as an entry costs a calculation and no measurement."""
+    queue: Queue = Queue.MD_INTERF_C
+    """The paper's model; one of the others, `Queue.MD_C` say, shows what it is worth."""
+
+
+class SERF:
+    """The dynamic scheduler over a reference table, which is computed level by level as loads are met."""
+
+    def __init__(self, task: Task, settings: SERFSettings | None = None) -> None:
+        """ValueError if the task has no machine, or its space nothing that SERF can act in."""
+        if task.machine is None:
+            raise ValueError(
+                "serf needs service times profiled beforehand: give a machine file (rrl-profile measures one)"
+            )
+        self.space = task.space
+        self.objective = task.objective
+        self.settings = settings or SERFSettings()
+        self.numbers = candidates(task.space, task.machine)  # (K,) the configurations to choose from
+        self.instances = instances(task.space)[self.numbers]
+        self.service_time_s = profile(task.machine, task.space, self.numbers)
+        self._best: dict[int, int] = {}  # level -> index into `numbers`
+        self._last_rate_per_s = 0.0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        rate_per_s = arrival_rate_per_s(observation) or self._last_rate_per_s
+        return self.space.action(self.best(rate_per_s))
+
+    def update(self, transition: Transition) -> None:
+        """Remembers the load, for an interval that tells of none; nothing else is learned."""
+        self._last_rate_per_s = arrival_rate_per_s(transition.next_observation) or self._last_rate_per_s
+
+    def best(self, arrival_rate_per_s: float) -> int:
+        """The number of the configuration predicted best at this rate's load level."""
+        level = self.settings.levels.level(arrival_rate_per_s)
+        if level not in self._best:
+            self._best[level] = self._best_index(self.predicted(self.settings.levels.rate_per_s(level)))
+        return int(self.numbers[self._best[level]])
+
+    def predicted(self, arrival_rate_per_s: float) -> Prediction:
+        """Of each of `numbers`."""
+        return predict(self.service_time_s, self.instances, arrival_rate_per_s, self.settings.queue)
+
+    def reference_table(self, rates_per_s: Iterable[float], objective: str, model: str) -> ReferenceTable:
+        """The entries of the levels of these rates; their costs are predictions, so measured 0 times."""
+        grid = self.settings.levels
+        entries = {}
+        for level in sorted({grid.level(rate_per_s) for rate_per_s in rates_per_s}):
+            centre_per_s, half = grid.rate_per_s(level), math.sqrt(grid.ratio)
+            number = self.best(centre_per_s)
+            entries[level] = Entry(
+                rate_per_s=(centre_per_s / half, centre_per_s * half),
+                configuration=self.space.configuration(number),
+                cost=float(self._costs(self.predicted(centre_per_s))[self._best[level]]),
+                measurements=0,
+                configurations=len(self.numbers),
+            )
+        return ReferenceTable(objective, self.objective.unit, model, entries)
+
+    def _best_index(self, prediction: Prediction) -> int:
+        if np.all(prediction.utilisation >= 1):
+            return int(np.argmin(prediction.utilisation))
+        return int(np.argmin(self._costs(prediction)))
+
+    def _costs(self, prediction: Prediction) -> np.ndarray:
+        """(K,) what the objective makes of the predicted latencies; infinity where unstable."""
+        costs = np.full(len(self.numbers), np.inf)
+        for k in np.flatnonzero(prediction.utilisation < 1).tolist():
+            mean_s, p95_s = prediction.mean_latency_s[k], prediction.p95_latency_s[k]
+            latency = LatencySummary(mean_ms=1e3 * float(mean_s), p95_ms=1e3 * float(p95_s))
+            measurement = Measurement(1.0, arrivals=1, completions=1, failures=0, latency=latency)
+            costs[k] = self.objective.cost(measurement, self.space.configuration(int(self.numbers[k])))
+        return costs
+
+
+def candidates(space: ConfigurationSpace, machine: Machine) -> np.ndarray:
+    """(K,) numbers of the configurations without batching whose service times were profiled.
+
+    ValueError with one sentence if there is none.
+    """
+    allowed = np.ones(len(space), dtype=bool)
+    for k, knob in enumerate(space.knobs):
+        values = space.values[:, k]
+        if knob.name == "max_queue_delay_us":  # a batch of 1 never waits: all values are equal
+            allowed &= values == knob.values[0]
+        elif knob.name == "max_batch_size":
+            if 1 not in knob.values:
+                raise ValueError(
+                    "serf has no batching and needs 1 among the values of max_batch_size, "
+                    f"got {', '.join(map(str, knob.values))}"
+                )
+            allowed &= values == 1
+        elif (largest := machine.largest(knob.name)) is not None:
+            if knob.values[0] > largest:
+                raise ValueError(
+                    f"every {knob.name} of the space lies beyond the machine's table, which ends at "
+                    f"{largest}: widen the space, or measure a larger table"
+                )
+            allowed &= values <= largest
+    return np.flatnonzero(allowed)
+
+
+def instances(space: ConfigurationSpace) -> np.ndarray:
+    """(size,) int: the maximum service parallelism c of every configuration."""
+    if "instances" not in space.names:
+        return np.ones(len(space), dtype=int)
+    return np.asarray(space.values[:, space.names.index("instances")])
+
+
+def profile(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) -> np.ndarray:
+    """(len(numbers), c_max) seconds a request takes with 1 .. c_max in service under each configuration.
+
+    In simulation requests are homogeneous, so that a few requests under each parallelism tuple tell the
+    machine's own service times.
+    """
+    c_max = int(instances(space)[numbers].max())
+    columns = [space.names.index(n) for n in ("inter_op_threads", "intra_op_threads") if n in space.names]
+    names = [space.names[column] for column in columns]
+    threads, row_of = np.unique(space.values[numbers][:, columns], axis=0, return_inverse=True)
+    tuples_s = [
+        machine.table(dict(zip(names, map(int, row), strict=True)) | {"instances": c_max})[:, 0]
+        for row in threads
+    ]
+    return np.array(tuples_s)[row_of.reshape(-1)]
+
+
+def profiling_time_s(service_time_s: np.ndarray, instances: np.ndarray) -> float:
+    """How long profiling takes (Table II): each tuple (c, inter, intra), c requests at once."""
+    c = np.asarray(instances)
+    rounds = np.ceil(PROFILE_REQUESTS / c)
+    return float((rounds * service_time_s[np.arange(len(c)), c - 1]).sum())

@@ -1,0 +1,221 @@
+"""Stable-Baselines3's DQN and PPO as an engineer of today would point them at a server.
+
+The models, buffers and training are the library's (Raffin et al., JMLR 2021); only its loop, which would step
+the environment itself, is replaced by `act` and `update`.
+
+| | DQN | PPO |
+|---|---|---|
+| action | one of all configurations, `Discrete` | an index for each knob, `MultiDiscrete` |
+| observation | scaled (`baselines.scaling`) | the same |
+| reward | 1 / relative cost | -ln(relative cost) |
+| γ | 0: a configuration hardly changes what comes after | the same |
+| trains | every decision, on minibatches of its replay buffer | every rollout, on all of it |
+
+DQN's rewards are positive as its Q starts near 0: with negative ones every untried configuration would look
+better than any tried one, and there are more than decisions.
+
+The settings suit hundreds of decisions; the library's defaults are for millions of steps (PPO would train
+first after 2,048). They were chosen among six to eight each, on the machines 0-5
+of `envs.families`.
+
+The library draws from the global generators of Python, NumPy and PyTorch. So that two agents in one process
+do not draw from each other's, each agent puts its own in place of them while the library works.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.logger import Logger
+
+from baselines.scaling import INPUT_LIMIT, Scaling, has_cost
+from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from rrl.space import ConfigurationSpace
+
+DQN_ARGUMENTS: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "buffer_size": 10_000,  # transitions
+    "learning_starts": 16,  # decisions at random
+    "batch_size": 32,
+    "gradient_steps": 4,  # a decision
+    "gamma": 0.0,
+    "exploration_initial_eps": 1.0,
+    "exploration_final_eps": 0.05,
+    "exploration_fraction": 0.1,  # of `EXPECTED_DECISIONS`
+}
+"""Of `stable_baselines3.DQN`."""
+
+PPO_ARGUMENTS: dict[str, Any] = {
+    "learning_rate": 1e-2,
+    "n_steps": 8,  # decisions a rollout
+    "batch_size": 8,
+    "n_epochs": 10,
+    "gamma": 0.0,
+}
+"""Of `stable_baselines3.PPO`."""
+
+EXPECTED_DECISIONS = 400
+"""What `learn(total_timesteps=...)` would be told: the exploration's schedule is a share of it."""
+
+
+class StableBaselinesDQN:
+    """DQN over the numbers of all configurations."""
+
+    def __init__(self, task: Task, seed: int = 0) -> None:
+        self.space = task.space
+        self._randomness = _Randomness()
+        with self._randomness.in_place():
+            spaces = _Spaces(self.space, gym.spaces.Discrete(len(self.space)))
+            self.model = DQN("MlpPolicy", spaces, seed=seed, device="cpu", **DQN_ARGUMENTS)
+        self.model.set_logger(Logger(None, []))
+        self._scaling = Scaling()
+        self._decisions = 0
+        self._rng = np.random.default_rng(seed)
+        self._draw()
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        """The configuration with the highest Q, or a random one."""
+        if self._explore < self.exploration_rate(self._decisions):
+            return self.space.action(self._random_number)
+        number, _ = self.model.predict(self._scaling.inputs(observation), deterministic=True)
+        return self.space.action(int(number))
+
+    def update(self, transition: Transition) -> None:
+        """Adds one interval to the replay buffer, unless it has a gap or no cost, and trains."""
+        self._decisions += 1
+        self._draw()
+        if not has_cost(transition):
+            return
+        self._scaling.see(transition)
+        buffer = self.model.replay_buffer
+        assert buffer is not None  # made by the constructor
+        buffer.add(
+            self._scaling.inputs(transition.observation),
+            self._scaling.inputs(transition.next_observation),
+            np.array([self.space.number_of_action(transition.action)]),
+            np.array([1.0 / self._scaling.relative_cost(transition.cost)]),
+            np.array([False]),
+            [{}],
+        )
+        if self._decisions >= self.model.learning_starts:
+            with self._randomness.in_place():
+                self.model.train(DQN_ARGUMENTS["gradient_steps"], DQN_ARGUMENTS["batch_size"])
+
+    def exploration_rate(self, decisions: int) -> float:
+        """ε after so many decisions; 1 until the training starts."""
+        if decisions < self.model.learning_starts:
+            return 1.0
+        return float(self.model.exploration_schedule(max(0.0, 1.0 - decisions / EXPECTED_DECISIONS)))
+
+    def _draw(self) -> None:
+        self._explore = float(self._rng.random())
+        self._random_number = int(self._rng.integers(len(self.space)))
+
+
+class StableBaselinesPPO:
+    """PPO with an index for each knob."""
+
+    def __init__(self, task: Task, seed: int = 0) -> None:
+        self.space = task.space
+        self._randomness = _Randomness()
+        with self._randomness.in_place():
+            spaces = _Spaces(self.space, gym.spaces.MultiDiscrete(list(self.space.shape)))
+            self.model = PPO("MlpPolicy", spaces, seed=seed, device="cpu", **PPO_ARGUMENTS)
+        self.model.set_logger(Logger(None, []))
+        self._scaling = Scaling()
+        self._starts = True
+        self._rng = np.random.default_rng(seed)
+        self._draws = self._rng.random(len(self.space.knobs))
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        """Draws an index for each knob from the policy."""
+        indices = [
+            min(int(np.searchsorted(np.cumsum(probabilities), draw, side="right")), len(probabilities) - 1)
+            for probabilities, draw in zip(self.policy(observation), self._draws, strict=True)
+        ]
+        return np.array(indices, dtype=np.int64)
+
+    def policy(self, observation: np.ndarray) -> list[np.ndarray]:
+        """Of each knob, (values,) float: the probability of each value."""
+        with torch.no_grad():
+            distribution = self.model.policy.get_distribution(self._tensor(observation))
+        categoricals: Any = distribution.distribution  # one a knob
+        return [categorical.probs[0].double().numpy() for categorical in categoricals]
+
+    def update(self, transition: Transition) -> None:
+        """Adds one interval to the rollout, unless it has a gap or no cost, and trains when it is full."""
+        self._draws = self._rng.random(len(self.space.knobs))
+        if not has_cost(transition):
+            return
+        self._scaling.see(transition)
+        policy, buffer = self.model.policy, self.model.rollout_buffer
+        inputs = self._tensor(transition.observation)
+        with torch.no_grad():
+            value, log_probability, _ = policy.evaluate_actions(
+                inputs, torch.from_numpy(transition.action[None])
+            )
+        buffer.add(
+            inputs.numpy(),
+            transition.action[None],
+            np.array([-math.log(self._scaling.relative_cost(transition.cost))]),
+            np.array([self._starts]),
+            value,
+            log_probability,
+        )
+        self._starts = False
+        if buffer.full:
+            with torch.no_grad():
+                last = policy.predict_values(self._tensor(transition.next_observation))
+            buffer.compute_returns_and_advantage(last_values=last, dones=np.array([False]))
+            with self._randomness.in_place():
+                self.model.train()
+            buffer.reset()
+
+    def _tensor(self, observation: np.ndarray) -> torch.Tensor:
+        """(1, inputs) float32."""
+        return torch.from_numpy(self._scaling.inputs(observation)[None])
+
+
+class _Spaces(gym.Env[np.ndarray, Any]):
+    """What the library's constructors ask an environment for; it is never stepped."""
+
+    def __init__(self, space: ConfigurationSpace, action_space: gym.Space[Any]) -> None:
+        inputs = len(OBSERVATION_FIELDS) + len(space.knobs)
+        self.observation_space = gym.spaces.Box(-INPUT_LIMIT, INPUT_LIMIT, (inputs,), np.float32)
+        self.action_space = action_space
+
+
+class _Randomness:
+    """The states of the three global generators that the library draws from, one set an agent."""
+
+    def __init__(self) -> None:
+        self._states = _global_states()
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within the block the global generators are this agent's; afterwards they are as before."""
+        before = _global_states()
+        _set_global_states(self._states)
+        try:
+            yield
+        finally:
+            self._states = _global_states()
+            _set_global_states(before)
+
+
+def _global_states() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
+
+
+def _set_global_states(states: tuple[Any, Any, torch.Tensor]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    torch.random.set_rng_state(states[2])

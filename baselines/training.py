@@ -1,0 +1,221 @@
+"""`rrl-train`: trains an agent offline on a simulated machine, and writes what `rrl-tune` starts from.
+
+    rrl-profile --target HOST:PORT --out machine.npz
+    rrl-train --machine machine.npz --rate 40 --out runs/trained
+    rrl-tune --target HOST:PORT --agent-from runs/trained
+
+What an agent learns from is the journal, so that is all that is written: the simulated intervals, telemetry
+included, in the format of a live run's. There is no guard, as nobody waits for these requests.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from baselines import AGENTS, make_agent
+from baselines.comparison.settings import default_space
+from envs.families import RATE_PER_S, scenarios
+from envs.scenario import Scenario
+from envs.workloads import PerIntervalPoisson, make_workload
+from rrl.agent import Agent, Task, Transition
+from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, Record
+from rrl.objective import Objective, make_objective
+from rrl.space import ConfigurationSpace
+from serving_adapter.options import fail, parse
+
+TRUTH = "model"  # service times are those of the table
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Trains an agent offline in simulation; `rrl-tune --agent-from` starts from what it learned."""
+
+    machine: str
+    """The machine to simulate: a file of rrl-profile, or one of the random family, family:SEED."""
+    out: Path
+    """Folder for the journal of the training."""
+    agent: str = "rrl"
+    """The agent to train, one of those that rrl-tune knows."""
+    knobs: tuple[str, ...] = ()
+    """What to tune, e.g. instances=1:4,max_batch_size=1,2,4,8; without it, rrl-compare's grid."""
+    workload: str = "stationary"
+    """The load to train under: stationary, dynamic, wiki or TRACE.csv."""
+    rate: float = RATE_PER_S
+    """Its mean arrival rate, requests per second."""
+    decisions: int = 300
+    """Intervals to train for."""
+    requests_per_interval: int = 100
+    """Length of an interval."""
+    objective: str = "latency"
+    """latency, strict-slo or least-resources."""
+    slo_p95_ms: float | None = None
+    """Limit on the p95 latency."""
+    seed: int = 0
+    """Of the agent, the load and the arrivals."""
+
+    def __post_init__(self) -> None:
+        make_objective(self.objective, self.slo_p95_ms)
+        if self.agent not in AGENTS:
+            raise ValueError(f"unknown agent {self.agent!r}; known: {', '.join(AGENTS)}")
+        if self.decisions < 1:
+            raise ValueError(f"--decisions must be at least 1, got {self.decisions}")
+        if self.requests_per_interval < 1:
+            raise ValueError(f"--requests-per-interval must be at least 1, got {self.requests_per_interval}")
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
+        if self.seed < 0:
+            raise ValueError(f"--seed must be at least 0, got {self.seed}")
+        if self.knobs:
+            ConfigurationSpace.parse(self.knobs)
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = parse(TrainOptions, argv)
+    torch.set_num_threads(1)
+    log = None
+    try:
+        training = Training.of(options)
+        log = training.journal
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("decisions", total=options.decisions)
+            training.run(lambda: progress.advance(task))
+    except ValueError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"cannot write {error.filename}: {error.strerror}")
+    except KeyboardInterrupt:
+        if log is not None:
+            print(f"interrupted; {log.path} holds what was learned so far", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        if log is not None:
+            log.close()
+    _print_result(training.journal, options.out)
+
+
+@dataclass(frozen=True)
+class Training:
+    """An agent, the simulated server that it is trained on, and the journal of it."""
+
+    agent: Agent
+    scenario: Scenario
+    space: ConfigurationSpace
+    objective: Objective
+    options: TrainOptions
+    journal: Journal
+
+    @classmethod
+    def of(cls, options: TrainOptions) -> Training:
+        """ValueError with one sentence, and nothing written, if the options do not go together."""
+        found = scenarios(options.machine, TRUTH)
+        if len(found) != 1:
+            raise ValueError(f"an agent is trained on one machine, got {len(found)}: {options.machine}")
+        (scenario,) = found
+        space = ConfigurationSpace.parse(options.knobs) if options.knobs else default_space(found, TRUTH)
+        objective = make_objective(options.objective, options.slo_p95_ms)
+        make_workload(options.workload, options.rate, options.requests_per_interval)
+        start = scenario.environment(space, objective, PerIntervalPoisson(np.array([options.rate]))).start
+        agent = make_agent(options.agent, Task(space, objective, scenario.cores), options.seed)
+        if (options.out / FILE_NAME).exists():
+            raise ValueError(f"{options.out} holds a journal already: name another --out")
+        header = _header(options, scenario, space, space.configuration(start))
+        return cls(
+            agent, scenario, space, objective, options, Journal.create(options.out, header, synced=False)
+        )
+
+    def run(self, decided: Callable[[], object] = lambda: None) -> None:
+        """The training's decisions, each written down before the next; `decided` is called after each."""
+        options = self.options
+        load_rng, episode_rng = np.random.default_rng(options.seed).spawn(2)
+        workload = make_workload(options.workload, options.rate, options.requests_per_interval)
+        rates_per_s = workload.rates_per_s(1 + options.decisions, load_rng)
+        arrivals = PerIntervalPoisson(rates_per_s, options.requests_per_interval)
+        env = self.scenario.environment(self.space, self.objective, arrivals, options.requests_per_interval)
+        observation, info = env.reset(seed=int(episode_rng.integers(2**31)))
+        self._learn(observation, observation, info, "baseline", "schedule", math.nan)
+        for _ in range(options.decisions):
+            began_s = time.perf_counter()
+            action = self.agent.act(observation)
+            decision_ms = 1e3 * (time.perf_counter() - began_s)
+            before = observation
+            observation, _, _, _, info = env.step(action)
+            self._learn(before, observation, info, "tune", "agent", decision_ms)
+            decided()
+        if close := getattr(self.agent, "close", None):
+            close()
+
+    def _learn(
+        self,
+        before: np.ndarray,
+        after: np.ndarray,
+        info: dict[str, Any],
+        kind: Kind,
+        decision: Decision,
+        decision_ms: float,
+    ) -> None:
+        number, cost = int(info["number"]), float(info["cost"])
+        record = Record(
+            kind=kind,
+            number=number,
+            configuration=self.space.configuration(number),
+            transition=Transition(before, self.space.action(number), cost, after, info["measurement"]),
+            decision=decision,
+            reason="",
+            verdict="",
+            rollback=False,
+            learned=math.isfinite(cost),
+            wall_time_s=time.time(),
+            decision_ms=decision_ms,
+        )
+        self.journal.append(record)
+        self.agent.update(record.lesson)
+
+
+def _header(
+    options: TrainOptions, scenario: Scenario, space: ConfigurationSpace, start: dict[str, int]
+) -> Header:
+    return Header(
+        space=space,
+        objective=options.objective,
+        slo_p95_ms=options.slo_p95_ms,
+        agent=options.agent,
+        seed=options.seed,
+        target=SIMULATION,
+        model=scenario.name,
+        found=start,
+        start=start,
+        interval_s=options.requests_per_interval / options.rate,
+        settle_s=0.0,
+        intervals=options.decisions,
+        load={"rate": options.rate, "arrivals": options.workload},
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _print_result(log: Journal, out: Path) -> None:
+    costs = [r.cost for r in log.records if r.kind == "tune" and r.learned]
+    unit = "threads" if log.header.objective == "least-resources" else "ms"
+    if costs:
+        tenth = math.ceil(len(costs) / 10)
+        first, last = fmean(costs[:tenth]), fmean(costs[-tenth:])
+        print(f"mean cost of the first {tenth} decisions {first:.4g} {unit}, of the last {last:.4g} {unit}")
+    print(f"start from it with: rrl-tune --agent-from {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""`live-comparison`: agents of `rrl-tune` side by side on the embedded server, and an exhaustive sweep.
+
+For each seed the server and a load that its start only just bears (measured once) stay the same for all.
+Every agent tunes them in turn, from the same start, with `rrl-tune` and its guard; the sweep visits every
+configuration of the same grid once, and the guard's watch aborts what runs away. Last, because single
+intervals are noisy, what each agent leaves in force and the sweep's best few are measured in turns.
+
+A configuration is *near* if its latency is within 5 % of the sweep's best: by those last measurements, or,
+where it was not among them, by all its intervals of this seed together. An agent has *settled* with the first
+interval from which on nine in ten ran near configurations; the sweep with its last.
+
+    scripts/bench live-comparison [--seeds 0 1 2] [--quick] [--out FOLDER]
+
+The folder holds the journals, `intervals.csv`, `summary.json` and `latency.png`.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from baselines.exhaustive_sweep import ExhaustiveSweep
+from envs.live import LiveServing, cores_of, default_space
+from rrl import journal
+from rrl.embedded import Embedded, EmbeddedSettings
+from rrl.guard import Admission, Guard
+from rrl.journal import Header, Journal
+from rrl.objective import MeanLatency
+from rrl.reference_table import costs_by_configuration
+from rrl.report import summarise
+from rrl.space import ConfigurationSpace
+from rrl.tuning import Tuning, TuningSettings
+from scripts.benchmarks.live_comparison_report import (
+    DEFAULT,
+    REACH,
+    SWEEP,
+    Comparison,
+    Run,
+    draw,
+    print_results,
+    results,
+    write_intervals,
+    write_summary,
+)
+from serving_adapter.options import parse
+from serving_adapter.target import Target
+
+TUNERS = (DEFAULT, "rrl-paper", "capes", "optuna-tpe")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compares agents on the embedded server with an exhaustive sweep."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One server, load and run of every agent for each."""
+    agents: tuple[str, ...] = TUNERS
+    """Agents beside the sweep."""
+    quick: bool = False
+    """Few and short intervals of a small grid: only to see that it works."""
+    out: Path | None = None
+    """Folder for journals, table and picture (default runs/live-comparison-TIME)."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds or DEFAULT not in self.agents:
+            raise ValueError(f"give at least one seed, and {DEFAULT} among the agents")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long everything takes."""
+
+    intervals: int = 30  # an agent decides
+    interval_s: float = 1.7
+    settle_s: float = 0.4
+    rounds: int = 4  # of the last measurements
+    final_interval_s: float = 5.5
+    finalists: int = 3  # of the sweep
+    knobs: str = ""  # the target's usual grid
+
+
+QUICK = Plan(
+    intervals=5, interval_s=1.2, rounds=2, final_interval_s=1.5, knobs="instances=1:2,max_batch_size=1,8"
+)
+
+
+class WatchOnly(Guard):
+    """Aborts what runs away but chooses nothing itself: the sweep visits every configuration."""
+
+    @property
+    def takes_over(self) -> bool:
+        return False
+
+    def admit(self, proposal: int | None) -> Admission:
+        assert proposal is not None
+        self.enter(proposal)
+        return Admission(proposal, "agent", "")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One seed's server, load and grid."""
+
+    seed: int
+    target: Target
+    address: str
+    rate_per_s: float
+    found: dict[str, int]
+    space: ConfigurationSpace
+    folder: Path
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    plan = QUICK if options.quick else Plan()
+    folder = options.out or Path("runs") / f"live-comparison-{datetime.now():%Y%m%d-%H%M%S}"
+    compared = {
+        seed: _compared(seed, options.agents, plan, folder / f"seed-{seed}") for seed in options.seeds
+    }
+    write_intervals(folder / "intervals.csv", compared)
+    write_summary(folder / "summary.json", compared)
+    draw(folder / "latency.png", compared)
+    print(f"intervals, summary, picture and journals in {folder}")
+    return _result(compared)
+
+
+def _compared(seed: int, agents: Sequence[str], plan: Plan, folder: Path) -> Comparison:
+    embedded = Embedded(folder, EmbeddedSettings(seed=seed))
+    try:
+        embedded.start_server()
+        embedded.start_load()
+        target = Target(embedded.address)
+        target.connect()
+        found = target.configuration()
+        space = (
+            ConfigurationSpace.parse(plan.knobs)
+            if plan.knobs
+            else default_space(found, cores_of(target, found))
+        )
+        server = Server(seed, target, embedded.address, embedded.rate_per_s, found, space, folder)
+        print(f"seed {seed}: {server.rate_per_s:g}/s, {len(space)} configurations", flush=True)
+        runs = {}
+        for name in _turned((*agents, SWEEP), seed):  # the machine may get slower or faster meanwhile
+            target.apply(found)
+            runs[name] = _swept(server, plan) if name == SWEEP else _tuned(name, server, plan)
+            embedded.check()
+        sweeps = _sweeps_best(runs[SWEEP], plan.finalists)
+        start = space.number(runs[SWEEP].header.start)
+        final_ms = _in_turns(server, sorted({start, *sweeps, *(r.left for r in runs.values())}), plan)
+        target.close()
+        failures = embedded.end_load()
+    finally:
+        embedded.close()
+    best_ms = min(final_ms[number] for number in sweeps)
+    comparison = Comparison(server.rate_per_s, space, runs, final_ms, best_ms)
+    print_results(comparison, final_ms[start], failures)
+    return comparison
+
+
+def _turned(names: Sequence[str], seed: int) -> Sequence[str]:
+    first = seed % len(names)
+    return (*names[first:], *names[:first])
+
+
+def _tuned(name: str, server: Server, plan: Plan) -> Run:
+    """A run of `rrl-tune` as it is."""
+    out = server.folder / name
+    command: list[object] = [
+        sys.executable,
+        "-m",
+        "rrl.command_line",
+        "--target",
+        server.address,
+        "--agent",
+        name,
+    ]
+    command += ["--seed", server.seed, "--intervals", plan.intervals, "--out", out]
+    command += ["--interval-s", plan.interval_s, "--settle-s", plan.settle_s, "--knobs", server.space]
+    with (server.folder / f"{name}.log").open("w") as log:
+        subprocess.run(list(map(str, command)), stdout=log, check=True)
+    header, records = journal.read(out)
+    summary = summarise(header, records)
+    return Run(header, records, server.space.number(summary.left))
+
+
+def _swept(server: Server, plan: Plan) -> Run:
+    """Every configuration once; nothing is rolled back, as nobody waits for these requests."""
+    env = LiveServing(server.target, server.space, MeanLatency(), plan.interval_s, plan.settle_s)
+    header = Header(
+        space=server.space,
+        objective="latency",
+        slo_p95_ms=None,
+        agent=SWEEP,
+        seed=server.seed,
+        target=server.address,
+        model=server.target.model,
+        found=server.found,
+        start=server.space.configuration(env.start),
+        interval_s=plan.interval_s,
+        settle_s=plan.settle_s,
+        intervals=len(server.space),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    log = Journal.create(server.folder / SWEEP, header)
+    agent = ExhaustiveSweep(server.space, server.seed)
+    limit = TuningSettings(intervals=3 * len(server.space), validation=0)
+    Tuning(env, agent, WatchOnly(env.start), log, limit, stop=lambda: agent.done).run()
+    log.close()
+    return Run(header, log.records, int(np.nanargmin(agent.mean_costs)))
+
+
+def _sweeps_best(sweep: Run, count: int) -> list[int]:
+    costs = costs_by_configuration((r.number, r.cost) for r in sweep.tuning if r.learned)
+    return sorted(costs, key=lambda number: median(costs[number]))[:count]
+
+
+def _in_turns(server: Server, numbers: Sequence[int], plan: Plan) -> dict[int, float]:
+    """Median over several rounds, the configurations in turns within each; nothing is aborted."""
+    interval_s = plan.final_interval_s + plan.settle_s
+    env = LiveServing(server.target, server.space, MeanLatency(), interval_s, plan.settle_s)
+    env.reset(options={"configuration": server.space.configuration(numbers[0])})
+    rounds = [
+        {n: float(env.step(server.space.action(n))[4]["cost"]) for n in numbers} for _ in range(plan.rounds)
+    ]
+    return {n: median(measured_ms[n] for measured_ms in rounds) for n in numbers}
+
+
+def _result(compared: Mapping[int, Comparison]) -> dict[str, Any]:
+    """The default's settling beside the fastest rival's; the ratio is its worst over the seeds."""
+    by_seed = [results(comparison) for comparison in compared.values()]
+    settled = {name: median(_or_never(r[name].settled) for r in by_seed) for name in by_seed[0]}
+    worst = {name: max(r[name].ratio for r in by_seed) for name in by_seed[0]}
+    for name, intervals in settled.items():
+        after = f"after {intervals:g} intervals (median)" if math.isfinite(intervals) else "not (median)"
+        print(f"{name:12} settled {after}; left {worst[name]:.3f} of the sweep's best at worst")
+    value, peer = settled[DEFAULT], min(n for name, n in settled.items() if name != DEFAULT)
+    return {
+        "value": value if math.isfinite(value) else None,
+        "unit": "intervals until settled within 5 % of the sweep's best",
+        "peer": peer if math.isfinite(peer) else None,
+        "ratio": round(worst[DEFAULT], 3),
+        "reach": REACH,
+        "holds": worst[DEFAULT] <= REACH and value < peer,
+    }
+
+
+def _or_never(intervals: int | None) -> float:
+    return math.inf if intervals is None else intervals

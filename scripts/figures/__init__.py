@@ -1,0 +1,1 @@
+"""The papers' figures and tables, one module each: `scripts/reproduce FIGURE` (see `__main__`)."""

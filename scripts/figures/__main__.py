@@ -1,0 +1,90 @@
+"""Draws one figure or table of a paper, as PNG + CSV, and says what it shows beside what the paper says.
+
+`scripts/reproduce FIGURE [--out DIR] [--seeds N]` leaves in DIR the pictures, the CSVs they are drawn from
+and FIGURE.json, from which `scripts/reproduce results --out DIR` writes the tables of RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from scripts.figures import results
+from scripts.figures.result import Result
+from serving_adapter.options import fail, parse
+
+FIGURES = {
+    "rrl-fig11": "region size: decisions until converged, and distance from the optimal Q",
+    "rrl-fig12": "latency over time, CPU knobs, WiKi and Dynamic: RRL, CAPES, DeepRM",
+    "rrl-fig13": "the same for batching knobs, on a simulated stand-in of a GPU",
+    "rrl-fig14": "latency CCDF under a strict SLO, and the share of violations",
+    "rrl-fig15": "an SLO with least resources: latency and CPU use over time",
+    "serf-fig9": "four queueing models against measurement",
+    "serf-fig11": "prediction errors of SERF's model",
+    "serf-fig12": "best configuration by load",
+    "serf-fig13": "latency under changing load: SERF against fixed configurations",
+    "serf-table2": "what filling the reference table costs: exhaustive profiling and SERF",
+}
+RESULTS = "results"
+PAGE = Path("RESULTS.md")
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Draws one figure or table of a paper as PNG + CSV; `results` writes the tables of RESULTS.md."""
+
+    figure: tyro.conf.Positional[str] = ""
+    """Which one (see --list), or results."""
+    list: bool = False
+    """Name all figures and end."""
+    out: Path = Path("runs/figures")
+    """Folder for PNG, CSV and JSON; for results, the folder to read."""
+    seeds: int = 10
+    """Runs of each agent, each with its own seed."""
+    comparisons: tuple[Path, ...] = ()
+    """For results: folders that rrl-compare wrote, for the table of the default agent's reach."""
+
+    def __post_init__(self) -> None:
+        if not self.list and self.figure not in (*FIGURES, RESULTS):
+            what = f"unknown figure {self.figure!r}" if self.figure else "which figure?"
+            raise ValueError(f"{what}; known: {', '.join(FIGURES)}, and {RESULTS} for the tables of {PAGE}")
+        if self.seeds < 1:
+            raise ValueError(f"--seeds must be at least 1, got {self.seeds}")
+
+
+def reproduce(name: str, out: Path, seeds: int) -> Result:
+    """Runs one figure and saves its result beside its pictures."""
+    module = importlib.import_module(f"scripts.figures.{name.replace('-', '_')}")
+    out.mkdir(parents=True, exist_ok=True)
+    result: Result = module.run(out, seeds)
+    result.save(out / f"{name}.json")
+    return result
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(ReproduceOptions, argv)
+    if options.list:
+        for name, text in FIGURES.items():
+            print(f"{name:12} {text}")
+        return 0
+    torch.set_num_threads(1)
+    try:
+        if options.figure == RESULTS:
+            written = results.update(PAGE, options.out, tuple(FIGURES), options.comparisons)
+            print(f"{PAGE}: {', '.join(written) or 'nothing to write'}")
+            return 0
+        result = reproduce(options.figure, options.out, options.seeds)
+    except ValueError as error:
+        fail(str(error))
+    print(f"{result.title}\n{result.setting}\n\n{results.claims_table(result)}\n")
+    print("\n".join(str(options.out / name) for name in (*result.pictures, *result.tables)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

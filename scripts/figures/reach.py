@@ -1,0 +1,170 @@
+"""The table of the default agent's reach, from folders that `rrl-compare` wrote.
+
+Each row sets a limit and gives what was measured, over machines (each the mean of its seeds). Which folder
+speaks for which row follows from its comparison: its workload, its truth, and the agents in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from baselines.comparison.comparison import BENCH_FILE
+from baselines.comparison.decisions import FILE_NAME, read_decisions
+from baselines.comparison.summary import excess_multiples, figures, figures_of_runs
+from envs.families import SLOWDOWN_AT
+
+DEFAULT_AGENT = "rrl"
+MODEL, SLOWDOWN = "model", "slowdown"  # truths
+
+SOON, SOON_SHARE = 10, 0.95  # decisions, and the share of the machines that must need no more
+NEAR, NEAR_WHERE_NOT_MODEL, NEAR_AFTER_SLOWDOWN = 1.03, 1.10, 1.05  # times the oracle's cost
+LARGEST_EXCESS = {  # as a share of the other agent's
+    "gp-bandit": 1 / 3,
+    "rrl-released": 1 / 5,
+    "capes": 1 / 30,
+    "deeprm": 1 / 30,
+    "capes-tuned": 1 / 10,
+    "deeprm-tuned": 1 / 10,
+    "dqn": 1 / 10,
+    "ppo": 1 / 10,
+}
+MEDIAN_MS, P99_MS = 10.0, 30.0  # of a decision
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One folder of `rrl-compare`."""
+
+    workload: str
+    truth: str
+    decisions: np.ndarray
+
+    @classmethod
+    def read(cls, folder: Path) -> Compared:
+        """ValueError with one sentence where the folder is none, or knows nothing of the default agent."""
+        try:
+            bench = json.loads((folder / BENCH_FILE).read_text(encoding="utf-8"))
+            workload, truth = str(bench["workload"]), str(bench["truth"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"{folder} is no folder of rrl-compare: {error}") from error
+        decisions = read_decisions(folder / FILE_NAME)
+        if DEFAULT_AGENT not in decisions["agent"]:
+            raise ValueError(f"{folder} holds no run of {DEFAULT_AGENT!r}; name it among --agents")
+        return cls(Path(workload).name, truth, decisions)
+
+    def by_machine(self, figure: str, agent: str = DEFAULT_AGENT) -> np.ndarray:
+        """(machines,) a figure of `baselines.comparison.summary`, each the mean over the machine's seeds."""
+        named = figures(slowdown=SLOWDOWN_AT)
+        rows = self.decisions[self.decisions["agent"] == agent]
+        (runs,) = figures_of_runs(rows, {figure: named[figure]})
+        means: np.ndarray = runs.values[figure].mean(axis=1)
+        return means
+
+
+class Row(NamedTuple):
+    what: str
+    limit: str
+    measured: str
+    holds: bool
+
+
+def reach_table(folders: Sequence[Path]) -> str:
+    """Markdown; a row for which no folder speaks is left out."""
+    compared = [Compared.read(folder) for folder in folders]
+    on_model = [c for c in compared if c.truth == MODEL]
+    elsewhere = [c for c in compared if c.truth not in (MODEL, SLOWDOWN)]
+    slowed = [c for c in compared if c.truth == SLOWDOWN]
+    rows = [row(c) for row in (_soon, _near) for c in on_model]
+    rows += [row for c in on_model for row in _excess(c)]
+    rows += [_far(c) for c in on_model if "oracle" in c.decisions["agent"]]
+    rows += [_near_where_not_model(c) for c in elsewhere] + [_after_slowdown(c) for c in slowed]
+    rows += _speed(on_model)
+    lines = ["| | reach | here | holds |", "|---|---|---|---|"]
+    lines += [f"| {r.what} | {r.limit} | {r.measured} | {'yes' if r.holds else 'no'} |" for r in rows]
+    return "\n".join(lines)
+
+
+def _soon(c: Compared) -> Row:
+    until = c.by_machine("decisions_until_10_percent")
+    stuck, soon = int(np.isinf(until).sum()), int((until <= SOON).sum())
+    needed = int(np.ceil(SOON_SHARE * len(until)))
+    return Row(
+        f"decisions until within 10 % of the oracle, and staying: {c.workload}",
+        f"at most {SOON} on {needed} of {len(until)} machines, none stuck",
+        f"at most {SOON} on {soon}; median {_middle(until)}, worst {np.max(until):.0f}, {stuck} stuck",
+        soon >= needed and not stuck,
+    )
+
+
+def _near(c: Compared) -> Row:
+    what = f"expected latency by the oracle's, after decision 30: {c.workload}"
+    return _ratio(what, c.by_machine("ratio_after_30"), NEAR, np.median)
+
+
+def _near_where_not_model(c: Compared) -> Row:
+    what = f"the same where the truth is not the model: {c.truth}, {c.workload}"
+    return _ratio(what, c.by_machine("ratio_after_30"), NEAR_WHERE_NOT_MODEL, np.max)
+
+
+def _after_slowdown(c: Compared) -> Row:
+    what = f"60 decisions after the machine slowed down, by the new oracle's: {c.workload}"
+    return _ratio(what, c.by_machine("ratio_60_after_slowdown"), NEAR_AFTER_SLOWDOWN, np.median)
+
+
+def _ratio(what: str, ratios: np.ndarray, limit: float, judged: Callable[[np.ndarray], float]) -> Row:
+    """`judged` picks what the limit is for, the median or the worst machine; both are shown."""
+    which = "the worst" if judged is np.max else "the median"
+    measured = f"median {np.median(ratios):.3f}, worst {np.max(ratios):.3f}"
+    return Row(what, f"{which} at most {limit:.2f}", measured, bool(judged(ratios) <= limit))
+
+
+def _excess(c: Compared) -> list[Row]:
+    shares = {m.other: m.multiple for m in excess_multiples(c.decisions) if m.agent == DEFAULT_AGENT}
+    return [
+        Row(
+            f"excess latency over the whole run, by that of {other}: {c.workload}",
+            f"at most 1/{1 / limit:.0f}",
+            f"1/{1 / shares[other]:.1f}" if 0 < shares[other] < 1 else f"{shares[other]:.2f}",
+            bool(shares[other] <= limit),
+        )
+        for other, limit in LARGEST_EXCESS.items()
+        if other in shares
+    ]
+
+
+def _far(c: Compared) -> Row:
+    ours, oracles = (c.by_machine("share_p95_over_twice_best", agent) for agent in (DEFAULT_AGENT, "oracle"))
+    return Row(
+        f"intervals with p95 over twice the best p95: {c.workload}",
+        "at most twice the oracle's share",
+        f"{100 * ours.mean():.2f} % against {100 * oracles.mean():.2f} %",
+        bool(ours.mean() <= 2 * oracles.mean()),
+    )
+
+
+def _speed(compared: Sequence[Compared]) -> list[Row]:
+    if not compared:
+        return []
+    times_ms = np.concatenate(
+        [c.decisions["decide_ms"][c.decisions["agent"] == DEFAULT_AGENT] for c in compared]
+    )
+    median, p99 = np.quantile(times_ms, [0.5, 0.99])
+    return [
+        Row(
+            "CPU time of a decision",
+            f"median {MEDIAN_MS:.0f} ms, p99 {P99_MS:.0f} ms",
+            f"median {median:.1f} ms, p99 {p99:.1f} ms",
+            bool(median <= MEDIAN_MS and p99 <= P99_MS),
+        )
+    ]
+
+
+def _middle(values: np.ndarray) -> str:
+    """The median; the higher of two middle values, so that infinity (never) is not averaged."""
+    return f"{np.sort(values)[len(values) // 2]:.0f}"

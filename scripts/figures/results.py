@@ -1,0 +1,67 @@
+"""RESULTS.md's tables, from the files that the runs left, so that no number in them is typed by hand.
+
+A table stands between two markers, and only what is between them is written:
+
+    <!-- table: rrl-fig12 -->
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.figures.reach import reach_table
+from scripts.figures.result import Result
+
+REACH = "reach"
+
+
+def update(page: Path, folder: Path, names: Sequence[str], comparisons: Sequence[Path]) -> list[str]:
+    """Writes into `page` the tables there are files for, and says which; the others stay as they are."""
+    tables = {
+        name: figure_section(Result.load(path), folder, page.parent)
+        for name in names
+        if (path := folder / f"{name}.json").exists()
+    }
+    if comparisons:
+        tables[REACH] = reach_table(comparisons)
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        text = with_table(text, name, table)
+    page.write_text(text, encoding="utf-8")
+    return list(tables)
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """The page with a table put between its markers; ValueError if the page lacks them."""
+    pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda match: f"{match[1]}{table}\n{match[2]}", text)
+    if count != 1:
+        raise ValueError(
+            f"the page has {count} places for the table {name!r}; it needs one pair of lines "
+            f"`<!-- table: {name} -->` and `<!-- end -->`"
+        )
+    return changed
+
+
+def figure_section(result: Result, folder: Path, page_folder: Path) -> str:
+    """The setting, the claims and the pictures of one figure."""
+    seeds = f"{result.seeds} seed{'s' if result.seeds > 1 else ''}"
+    data = ", ".join(f"[{name}]({_link(folder / name, page_folder)})" for name in result.tables)
+    pictures = "\n\n".join(
+        f"![{result.title}]({_link(folder / name, page_folder)})" for name in result.pictures
+    )
+    return f"{result.setting} {seeds}.\n\n{claims_table(result)}\n\n{pictures}\n\nData: {data}"
+
+
+def claims_table(result: Result) -> str:
+    lines = ["| | paper | here | reproduces |", "|---|---|---|---|"]
+    lines += [f"| {c.what} | {c.paper} | {c.ours} | {c.reproduces} |" for c in result.claims]
+    return "\n".join(lines)
+
+
+def _link(path: Path, page_folder: Path) -> str:
+    here = page_folder.resolve()
+    return path.resolve().relative_to(here).as_posix() if path.resolve().is_relative_to(here) else str(path)

@@ -1,0 +1,138 @@
+"""What RRL's figures share: the agents, how they are drawn, and runs of all of them side by side.
+
+Where a run of the paper lasts some 2,000 minutes, with a time between decisions that it does not name, one
+here has some hundred decisions; the x axis counts decisions. Every two runs are on a machine of their own,
+and every run has a load and a seed of its own: an interval speaks of machines as well as of chance.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from baselines.comparison import ComparisonSettings, run_comparison
+from baselines.comparison.summary import decisions_until_within
+from envs.families import FIRST_FOR_JUDGING
+from scripts.figures import drawing
+from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_change
+from scripts.figures.result import FAILS, PARTLY, REPRODUCES
+
+
+@dataclass(frozen=True)
+class Look:
+    """An agent's name and line in the pictures."""
+
+    label: str
+    colour: str
+    linestyle: str = "-"
+
+
+LOOKS = {
+    "rrl": Look("our default", drawing.BLUE),
+    "rrl-paper": Look("RRL (paper)", drawing.GREEN),
+    "rrl-released": Look("RRL (script)", drawing.GREEN, ":"),
+    "capes": Look("CAPES", drawing.VERMILION),
+    "capes-tuned": Look("CAPES, tuned", drawing.VERMILION, ":"),
+    "deeprm": Look("DeepRM", drawing.ORANGE),
+    "deeprm-tuned": Look("DeepRM, tuned", drawing.ORANGE, ":"),
+    "best-fixed": Look("best fixed", drawing.GREY, "--"),
+    "oracle": Look("oracle", drawing.BLACK, "--"),
+}
+
+AGENTS = ("rrl", "rrl-paper", "capes", "capes-tuned", "deeprm", "deeprm-tuned", "best-fixed", "oracle")
+
+
+def runs_of(seeds: int) -> tuple[int, int]:
+    """(machines, seeds a machine) of so many runs: two a machine, unless there is but one."""
+    per_machine = min(2, seeds)
+    return math.ceil(seeds / per_machine), per_machine
+
+
+def family_machines(count: int) -> list[str]:
+    """So many machines, each as `rrl-compare --machine` takes it."""
+    return [f"family:{FIRST_FOR_JUDGING + k}" for k in range(count)]
+
+
+def family(count: int) -> str:
+    """So many machines in one, as `rrl-compare --machine` takes them."""
+    return f"family:{FIRST_FOR_JUDGING}-{FIRST_FOR_JUDGING + count - 1}"
+
+
+def compared(settings: ComparisonSettings) -> np.ndarray:
+    """One row a decision of every agent on every machine, on all cores; nothing is kept."""
+    with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
+        return run_comparison(settings, Path(folder), processes=os.cpu_count() or 1)
+
+
+def curves(decisions: np.ndarray, agent: str, field: str) -> np.ndarray:
+    """(runs, decisions): one field of all runs of an agent, in the order of machines and seeds."""
+    rows = decisions[decisions["agent"] == agent]
+    length = int(rows["decision"].max()) + 1
+    values: np.ndarray = rows[field].reshape(-1, length)
+    return values
+
+
+def ratio_to_oracle(decisions: np.ndarray, agent: str) -> np.ndarray:
+    """(runs, decisions) expected cost of what was chosen by the lowest there was."""
+    ratio: np.ndarray = curves(decisions, agent, "expected_ms") / curves(decisions, agent, "oracle_ms")
+    return ratio
+
+
+def converged_at(ratios: np.ndarray) -> np.ndarray:
+    """(runs,) decisions until (runs, decisions) ratios are within 10 % and stay; infinity: never."""
+    return np.array([decisions_until_within(ratio) for ratio in ratios])
+
+
+def smoothed(values: np.ndarray, window: int) -> np.ndarray:
+    """(runs, decisions): the mean of the last `window` decisions (fewer at the start)."""
+    sums = np.cumsum(np.pad(values.astype(float), ((0, 0), (1, 0))), axis=1)
+    last = np.arange(1, values.shape[1] + 1)
+    first = np.maximum(0, last - window)
+    result: np.ndarray = (sums[:, last] - sums[:, first]) / (last - first)
+    return result
+
+
+def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
+    """(runs, decisions) arrival rates: every run's, the first one's in front."""
+    for k, rates in reversed(list(enumerate(rates_per_s))):
+        colour, width = (drawing.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
+        ax.plot(np.arange(1, len(rates) + 1), rates, color=colour, linewidth=width, drawstyle="steps-mid")
+    ax.set_ylim(0, 1.1 * rates_per_s.max())
+    drawing.names(ax, "", "requests/s", f"{title} (black: run 1)")
+
+
+def draw_over_time(ax: Axes, values: Mapping[str, np.ndarray], name: str, window: int) -> None:
+    """(runs, decisions) of each agent: the mean over runs and the last `window` decisions, on a log axis.
+
+    The papers' agents and ours have their interval as a band; the other lines are dotted or dashed.
+    """
+    drawing.log_axis(ax, "y")
+    for agent, each in values.items():
+        look = LOOKS[agent]
+        mean, low, high = bootstrap_band(smoothed(each, window))
+        x = np.arange(1, len(mean) + 1)
+        if look.linestyle == "-":
+            drawing.band(ax, x, mean, low, high, look.colour, look.label)
+        else:
+            ax.plot(x, mean, color=look.colour, linewidth=1.4, linestyle=look.linestyle, label=look.label)
+    drawing.names(ax, "", name)
+    drawing.label_lines_at_end(ax, gap=0.08)
+
+
+def percent_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
+    """Of the mean of (runs,) values, pairs of runs on the same seeds, in percent."""
+    return Interval(*(100 * value for value in bootstrap_change(ours, theirs)))
+
+
+def verdict_of_reduction(paper_percent: float, change: Interval) -> str:
+    """Reproduced if surely lower and by at least three quarters as much; partly if only surely lower."""
+    if change.high >= 0:
+        return FAILS
+    return REPRODUCES if change.estimate <= 0.75 * paper_percent else PARTLY

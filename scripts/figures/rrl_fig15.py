@@ -1,0 +1,167 @@
+"""RRL, Fig. 15: keeping an SLO with the least resources under the Dynamic load (section 6.6).
+
+The objective is `least-resources` for every agent. What the paper reads off as CPU and GPU utilisation is
+here what the objective counts: the threads in force (instances x intra-op x inter-op), on the stand-in of a
+GPU the instances. The limit is the loose one of `rrl_slo`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from baselines.comparison import ComparisonSettings
+from envs.simulated import PAPER_SPACE
+from rrl.space import THREAD_KNOBS
+from scripts.figures import drawing, rrl_fig13
+from scripts.figures.bootstrap import bootstrap_band, bootstrap_mean
+from scripts.figures.result import FAILS, NO_CLAIM, REPRODUCES, Claim, Result, write_csv
+from scripts.figures.rrl_agents import (
+    AGENTS,
+    LOOKS,
+    draw_load,
+    draw_over_time,
+    family_machines,
+    percent_change,
+    runs_of,
+    smoothed,
+    verdict_of_reduction,
+)
+from scripts.figures.rrl_slo import LOOSE, LimitedRuns, by_limit, limited_runs, of_all
+
+NAME = "rrl-fig15"
+WINDOW = 10  # decisions that a point of the pictures is the mean of
+DEEPSPEECH, RESNET, GPU = "DeepSpeech-like, CPU", "ResNet-like, CPU", "Inception-like, GPU stand-in"
+
+PAPER_PERCENT = {  # resources that RRL saves, section 6.6
+    (DEEPSPEECH, "capes"): -13.4,
+    (DEEPSPEECH, "deeprm"): -8.5,
+    (RESNET, "capes"): -52.9,
+    (RESNET, "deeprm"): -46.8,
+    (GPU, "capes"): -10.6,
+    (GPU, "deeprm"): -12.9,
+}
+
+Panels = Mapping[str, Sequence[LimitedRuns]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    agents: tuple[str, ...] = tuple(agent for agent in AGENTS if agent != "best-fixed")
+    decisions: int = 250
+    knobs: str = PAPER_SPACE
+    gpu_knobs: str = rrl_fig13.KNOBS
+
+
+def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+    """Writes rrl-fig15.png and its CSVs."""
+    setting = setting or Setting()
+    panels = _panels(seeds, setting)
+    figure, axes = drawing.new_figure(
+        3,
+        len(panels),
+        width=5.4,
+        height=2.7,
+        title="RRL, Fig. 15: an SLO with the least resources, Dynamic load",
+        subtitle=f"mean of the last {WINDOW} decisions over {seeds} runs; limit: p95 at most {LOOSE:.2g} "
+        "times the lowest possible; band: 95 % bootstrap interval",
+        sharex=True,
+        height_ratios=[0.5, 1.0, 1.0],
+    )
+    for column, (panel, runs) in zip(axes.T, panels.items(), strict=True):
+        draw_load(column[0], of_all(runs, setting.agents[0], "arrival_rate_per_s"), panel)
+        p95_by_limit = {agent: by_limit(runs, agent, "expected_p95_ms") for agent in setting.agents}
+        draw_over_time(column[1], p95_by_limit, "p95 by the limit", WINDOW)
+        column[1].axhline(1.0, color=drawing.INK, linewidth=1.0)
+        unit = "instances" if panel == GPU else "threads"
+        used = {agent: threads(runs, agent) for agent in setting.agents}
+        draw_over_time(column[2], used, f"{unit} in force", WINDOW)
+        column[2].set_xlabel("decision", color=drawing.INK, fontsize=9)
+    drawing.save(figure, out / f"{NAME}.png")
+    return Result(
+        title="RRL, Fig. 15: an SLO with the least resources",
+        setting=f"Simulated machines, two runs each, Dynamic load, {setting.decisions} decisions; limit: p95 "
+        f"at most {LOOSE:.2g} times the lowest that any configuration has at the mean load; resources: "
+        "threads in force (stand-in of a GPU: instances), mean over the run.",
+        seeds=seeds,
+        claims=tuple(_claims(panels, setting.agents)),
+        pictures=(f"{NAME}.png",),
+        tables=_write_tables(out, panels, setting.agents),
+    )
+
+
+def _panels(seeds: int, setting: Setting) -> dict[str, list[LimitedRuns]]:
+    machines, per_machine = runs_of(seeds)
+    cpu = ComparisonSettings(
+        agents=setting.agents,
+        workload="dynamic",
+        seeds=per_machine,
+        decisions=setting.decisions,
+        objective="least-resources",
+        slo_p95_ms=1.0,  # each machine has its own
+        knobs=setting.knobs,
+    )
+    gpu = rrl_fig13.on_stand_ins(cpu, setting.gpu_knobs)
+    with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
+        return {
+            DEEPSPEECH: limited_runs(replace(cpu, truth="two-sizes"), LOOSE, family_machines(machines)),
+            RESNET: limited_runs(cpu, LOOSE, family_machines(machines)),
+            GPU: limited_runs(gpu, LOOSE, rrl_fig13.write_stand_ins(Path(folder), machines)),
+        }
+
+
+def threads(runs: Sequence[LimitedRuns], agent: str) -> np.ndarray:
+    """(runs, decisions): what `LeastResources` counts."""
+    names = [name for name in THREAD_KNOBS if name in runs[0].space.names]
+    product: np.ndarray = np.prod([of_all(runs, agent, name) for name in names], axis=0)
+    return product
+
+
+def _claims(panels: Panels, agents: Sequence[str]) -> list[Claim]:
+    claims = []
+    for (panel, against), paper_percent in PAPER_PERCENT.items():
+        if {"rrl-paper", against} <= set(agents):
+            runs = panels[panel]
+            ours, theirs = (threads(runs, agent).mean(axis=1) for agent in ("rrl-paper", against))
+            percent = percent_change(ours, theirs)
+            verdict = verdict_of_reduction(paper_percent, percent)
+            what = f"resources, {panel}: RRL against {LOOKS[against].label}"
+            claims.append(Claim(what, f"{paper_percent:+.1f} %", percent.text("+.0f", " %"), verdict))
+    for panel, runs in panels.items():
+        for agent in agents:
+            used = bootstrap_mean(threads(runs, agent).mean(axis=1))
+            over = 100 * bootstrap_mean(of_all(runs, agent, "slo_violated").mean(axis=1)).estimate
+            text = f"{used.text('.1f')} in force, {over:.1f} % of intervals over the limit"
+            paper = "always guarantees the SLO" if agent == "rrl-paper" else "–"
+            verdict = (REPRODUCES if over < 1 else FAILS) if agent == "rrl-paper" else NO_CLAIM
+            claims.append(Claim(f"resources and SLO, {panel}: {LOOKS[agent].label}", paper, text, verdict))
+    return claims
+
+
+def _write_tables(out: Path, panels: Panels, agents: Sequence[str]) -> tuple[str, ...]:
+    drawn: list[dict[str, object]] = []
+    summary: list[dict[str, object]] = []
+    for panel, runs in panels.items():
+        for agent in agents:
+            p95, used = by_limit(runs, agent, "expected_p95_ms"), threads(runs, agent)
+            bands = (*bootstrap_band(smoothed(p95, WINDOW)), *bootstrap_band(smoothed(used, WINDOW)))
+            names = ("p95_by_limit", "p95_low", "p95_high", "threads", "threads_low", "threads_high")
+            drawn += [
+                {"panel": panel, "agent": agent, "decision": t + 1}
+                | dict(zip(names, map(float, row), strict=True))
+                for t, row in enumerate(zip(*bands, strict=True))
+            ]
+            mean = bootstrap_mean(used.mean(axis=1))
+            over = bootstrap_mean(of_all(runs, agent, "slo_violated").mean(axis=1))
+            summary.append(
+                {"panel": panel, "agent": agent, "threads": mean.estimate, "threads_low": mean.low,
+                 "threads_high": mean.high, "share_of_intervals_over": over.estimate, "over_low": over.low,
+                 "over_high": over.high, "limits_ms": " ".join(f"{r.limit_ms:.0f}" for r in runs)}
+            )  # fmt: skip
+    write_csv(out / f"{NAME}.csv", drawn)
+    write_csv(out / f"{NAME}-summary.csv", summary)
+    return f"{NAME}.csv", f"{NAME}-summary.csv"

@@ -1,0 +1,180 @@
+"""SERF, Fig. 11: how far the model's mean latency is from the measured one, over configurations and loads.
+
+Every configuration of each workload at 10 loads, shares of its own capacity c·μ_c from 0.09 to 0.9, on one
+machine a seed: 20, 40 and 80 configurations give the paper's 200, 400 and 800 cases a machine. "Measured" is
+a long simulation in which a request's service time is set when its service starts; beside it two testbeds
+that the model does not describe: service that slows down whenever another request joins (processor sharing),
+and service times that vary (SCV 0.09, the larger of the two in Fig. 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.queueing.interference import capacity_per_s, predict
+from rrl.queueing.simulator import Discipline
+from scripts.figures import drawing
+from scripts.figures.bootstrap import bootstrap_mean
+from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, Verdict, write_csv
+from scripts.figures.serf_workloads import (
+    DNN,
+    LOADS,
+    WORKLOADS,
+    enough_requests,
+    measured_latency_s,
+    name_of,
+)
+
+MEAN_PERCENT, P90_PERCENT, P95_PERCENT = 4.0, 10.0, 12.0  # the paper's, for every workload
+
+
+class Testbed(NamedTuple):
+    name: str
+    discipline: Discipline = "fcfs"
+    scv: float = 0.0
+
+
+TESTBEDS = (
+    Testbed("deterministic"),
+    Testbed("varying service times", scv=0.09),
+    Testbed("processor sharing", discipline="ps"),
+)
+
+
+def run(
+    out: Path,
+    seeds: int,
+    workloads: Sequence[DNN] = WORKLOADS,
+    loads: Sequence[float] = tuple(LOADS),
+    testbeds: Sequence[Testbed] = TESTBEDS,
+) -> Result:
+    rows = [
+        row
+        for workload in workloads
+        for seed in range(seeds)
+        for testbed in testbeds
+        for row in _cases(workload, seed, testbed, loads)
+    ]
+    write_csv(out / "serf-fig11.csv", rows)
+    errors = {
+        (workload.name, testbed.name): np.array(
+            [
+                [
+                    row["error_percent"]
+                    for row in rows
+                    if (row["workload"], row["testbed"], row["seed"]) == (workload.name, testbed.name, seed)
+                ]
+                for seed in range(seeds)
+            ],
+            dtype=float,
+        )
+        for workload in workloads
+        for testbed in testbeds
+    }
+    _draw(out / "serf-fig11.png", errors, workloads, testbeds)
+    return Result(
+        title="SERF, Fig. 11: prediction errors of the M/D_interf/c model",
+        setting=(
+            f"{sum(len(w.configurations) for w in workloads)} configurations of three simulated workloads x "
+            f"{len(loads)} loads on {seeds} machines; errors of the mean latency, without sign."
+        ),
+        seeds=seeds,
+        claims=tuple(
+            claim
+            for (workload, testbed), each in errors.items()
+            for claim in _claims(workload, testbed, each)
+        ),
+        pictures=("serf-fig11.png",),
+        tables=("serf-fig11.csv",),
+    )
+
+
+def _cases(workload: DNN, seed: int, testbed: Testbed, loads: Sequence[float]) -> list[dict[str, object]]:
+    machine = workload.machine(seed)
+    times_s = workload.profile(machine)
+    capacities_per_s = capacity_per_s(times_s, workload.instances)
+    rows: list[dict[str, object]] = []
+    for load in loads:
+        rates_per_s = load * capacities_per_s
+        predicted_s = predict(times_s, workload.instances, rates_per_s).mean_latency_s
+        for k, configuration in enumerate(workload.configurations):
+            measured_s = measured_latency_s(
+                machine,
+                configuration,
+                rates_per_s[k],
+                enough_requests(load),
+                [seed, len(rows)],
+                testbed.discipline,
+                testbed.scv,
+            )
+            rows.append(
+                {
+                    "workload": workload.name,
+                    "testbed": testbed.name,
+                    "seed": seed,
+                    "configuration": name_of(configuration),
+                    "utilisation": float(load),
+                    "rate_per_s": float(rates_per_s[k]),
+                    "measured_ms": 1e3 * measured_s,
+                    "predicted_ms": 1e3 * float(predicted_s[k]),
+                    "error_percent": 100 * abs(float(predicted_s[k]) / measured_s - 1),
+                }
+            )
+    return rows
+
+
+def _claims(workload: str, testbed: str, errors: np.ndarray) -> list[Claim]:
+    """`errors` (seeds, cases) in percent; intervals over machines."""
+    figures = (
+        ("mean error", "2-4 %", MEAN_PERCENT, errors.mean(axis=1)),
+        ("90th percentile of errors", "< 10 %", P90_PERCENT, np.percentile(errors, 90, axis=1)),
+        ("95th percentile of errors", "< 12 %", P95_PERCENT, np.percentile(errors, 95, axis=1)),
+    )
+    return [
+        Claim(
+            f"{what}, {workload}, {testbed}",
+            paper,
+            bootstrap_mean(each).text(".1f", " %"),
+            _verdict(each.mean(), limit),
+        )
+        for what, paper, limit, each in figures
+    ]
+
+
+def _verdict(percent: float, limit: float) -> Verdict:
+    """Partly: over the paper's figure, by less than as much again."""
+    return REPRODUCES if percent <= limit else PARTLY if percent <= 2 * limit else FAILS
+
+
+def _draw(
+    path: Path,
+    errors: Mapping[tuple[str, str], np.ndarray],
+    workloads: Sequence[DNN],
+    testbeds: Sequence[Testbed],
+) -> None:
+    figure, axes = drawing.new_figure(
+        1,
+        len(workloads),
+        width=3.6,
+        height=3.0,
+        title="Errors of SERF's model (SERF, Fig. 11)",
+        subtitle="Share of configurations x loads x machines whose mean latency is predicted that well",
+        sharey=True,
+    )
+    colours = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
+    for ax, workload in zip(axes[0], workloads, strict=True):
+        for colour, testbed in zip(colours, testbeds, strict=False):
+            sorted_errors = np.sort(errors[workload.name, testbed.name].ravel())
+            shares = np.arange(1, len(sorted_errors) + 1) / len(sorted_errors)
+            ax.plot(sorted_errors, 100 * shares, color=colour, linewidth=1.7, label=testbed.name)
+        for percent, share in ((P90_PERCENT, 90), (P95_PERCENT, 95)):
+            ax.plot(percent, share, marker="x", color=drawing.BLACK, linestyle="none")
+        ax.set_xlim(0, 20)
+        drawing.names(ax, "error of the mean latency (%)", "cases (%)", workload.name)
+    axes[0, -1].plot([], [], marker="x", color=drawing.BLACK, linestyle="none", label="the paper's bounds")
+    axes[0, -1].legend(fontsize=7.5, frameon=False, loc="lower right")
+    drawing.save(figure, path)

@@ -1,0 +1,36 @@
+"""Every configuration of a workload at the same loads, measured: what Figs. 9 and 12 are drawn from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.queueing.interference import capacity_per_s
+from scripts.figures.serf_workloads import DNN, enough_requests, measured_latency_s
+
+HIGHEST_UTILISATION = 0.95  # beyond it no run is long enough to tell the mean
+
+
+class Landscape(NamedTuple):
+    times_s: np.ndarray  # (K, c_max) the profile
+    instances: np.ndarray  # (K,)
+    rates_per_s: np.ndarray  # (loads,)
+    measured_s: np.ndarray  # (loads, K) mean latency; infinite where ρ exceeds `HIGHEST_UTILISATION`
+
+
+def landscape(workload: DNN, seed: int, loads: np.ndarray) -> Landscape:
+    """`loads`: shares of the largest capacity of any configuration; all see the same arrivals at a load."""
+    machine = workload.machine(seed)
+    times_s = workload.profile(machine)
+    capacities_per_s = capacity_per_s(times_s, workload.instances)
+    rates_per_s = np.asarray(loads) * capacities_per_s.max()
+    measured_s = np.full((len(loads), len(capacities_per_s)), np.inf)
+    for row, rate_per_s in enumerate(rates_per_s):
+        utilisation = rate_per_s / capacities_per_s
+        for k in np.flatnonzero(utilisation <= HIGHEST_UTILISATION):
+            requests = enough_requests(float(utilisation[k]))
+            measured_s[row, k] = measured_latency_s(
+                machine, workload.configurations[k], rate_per_s, requests, seed
+            )
+    return Landscape(times_s, workload.instances, rates_per_s, measured_s)

@@ -1,0 +1,223 @@
+"""What every run of a comparison is, and how runs make a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from baselines import AGENTS, AgentFactory
+from baselines.comparison import ComparisonSettings, run_comparison
+from baselines.comparison.comparison import _run_jobs, _write_bench
+from baselines.comparison.run import RunJob
+from envs.families import SLOWDOWN_AT
+from rrl.agent import Agent, Hindsight, Task, Transition
+from rrl.queueing.machine import Machine
+
+SMALL = "instances=1:3,intra_op_threads=1,2,4"
+
+
+def settings(*agents: str, **changes: object) -> ComparisonSettings:
+    values = {"machine": "family:0", "decisions": 12, "knobs": SMALL} | changes
+    return ComparisonSettings(agents, **values)
+
+
+def lived(folder: Path, of: ComparisonSettings) -> list[np.ndarray]:
+    """The rows of every run, in this process."""
+    found = []
+    for job in jobs(folder, of):
+        for landscape in job.load.jobs(job.space, of).values():
+            landscape.path.parent.mkdir(parents=True, exist_ok=True)
+            landscape()
+        job.path.parent.mkdir(parents=True, exist_ok=True)
+        job()
+        found.append(np.load(job.path))
+    return found
+
+
+def jobs(folder: Path, of: ComparisonSettings, known: dict[str, AgentFactory] = AGENTS) -> list[RunJob]:
+    scenarios = of.make_scenarios()
+    return _run_jobs(of, folder, scenarios, of.make_space(scenarios), known)
+
+
+def without_times(table: np.ndarray) -> list[tuple[object, ...]]:
+    names = [name for name in table.dtype.names or () if name != "decide_ms"]
+    return table[names].tolist()
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        pass
+
+    def job_done(self, text: str) -> None:
+        self.done.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+def always_first(task: Task, seed: int, background_training: bool = False) -> Agent:
+    return First(task)
+
+
+class First:
+    """Chooses configuration 0 for ever."""
+
+    def __init__(self, task: Task) -> None:
+        self._space = task.space
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self._space.action(0)
+
+    def update(self, transition: Transition) -> None:
+        pass
+
+
+def test_the_number_of_processes_does_not_matter(tmp_path: Path) -> None:
+    one = settings("random", "oracle", machine="family:0,1", seeds=2, workload="dynamic")
+    alone = run_comparison(one, tmp_path / "alone", 1, progress=Silent())
+    together = run_comparison(one, tmp_path / "together", 2, progress=Silent())
+    assert without_times(alone) == without_times(together)
+    assert len(alone) == 2 * 2 * 2 * 12
+    order = [(row["agent"], row["machine"], int(row["seed"]), int(row["decision"])) for row in alone]
+    assert order == [
+        (agent, machine, seed, decision)
+        for agent in ("random", "oracle")
+        for machine in ("family-0", "family-1")
+        for seed in (0, 1)
+        for decision in range(12)
+    ]
+
+
+def test_a_comparison_goes_on_with_what_is_there(tmp_path: Path) -> None:
+    few = settings("random", seeds=2)
+    before = run_comparison(few, tmp_path, 1, progress=Silent())
+    (gone,) = tmp_path.glob("runs/random/*seed-1.npy")
+    kept = next(iter(tmp_path.glob("runs/random/*seed-0.npy")))
+    gone.unlink()
+    kept_at = kept.stat().st_mtime_ns
+    progress = Silent()
+    after = run_comparison(few, tmp_path, 1, progress=progress)
+    assert without_times(before) == without_times(after)
+    assert kept.stat().st_mtime_ns == kept_at
+    assert [text.split(":")[0] for text in progress.done] == ["random on family-0, seed 1"]
+
+    more = Silent()
+    both = run_comparison(settings("random", "oracle", seeds=2), tmp_path, 1, progress=more)
+    assert {text.split(" on ")[0] for text in more.done} == {"oracle"}
+    assert without_times(both[both["agent"] == "random"]) == without_times(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"decisions": 13}, "decisions (12, not 13)"),
+        ({"knobs": "instances=1:2"}, "knobs"),
+        ({"machine": "family:1"}, "machine (family:0, not family:1)"),
+        ({"rate_per_s": 10.0}, "rate per s (14.0, not 10.0)"),
+    ],
+)
+def test_a_folder_of_another_comparison_is_refused(
+    tmp_path: Path, changes: dict[str, object], what: str
+) -> None:
+    first = settings("oracle")
+    _write_bench(tmp_path, first.bench(first.make_scenarios()))
+    with pytest.raises(ValueError, match="holds a comparison with another") as caught:
+        run_comparison(settings("oracle", **changes), tmp_path, 1, progress=Silent())
+    assert what in str(caught.value)
+
+
+def test_agents_beside_the_known_ones_can_be_compared(tmp_path: Path) -> None:
+    table = run_comparison(settings("always/first"), tmp_path, 1, {"always/first": always_first}, Silent())
+    assert set(table["agent"]) == {"always/first"}
+    assert (table["instances"] == 1).all()
+    assert (table["intra_op_threads"] == 1).all()
+
+
+def test_all_agents_meet_the_same_requests(tmp_path: Path) -> None:
+    oracle, fixed = lived(tmp_path, settings("oracle", "best-fixed", decisions=30))
+    assert without_times(oracle) == without_times(fixed)  # one load: the same choice, so the same latencies
+    random = lived(tmp_path, settings("random", decisions=30))[0]
+    np.testing.assert_array_equal(random["arrival_rate_per_s"], oracle["arrival_rate_per_s"])
+    same = (random["instances"] == oracle["instances"]) & (
+        random["intra_op_threads"] == oracle["intra_op_threads"]
+    )
+    assert same.any()
+    np.testing.assert_array_equal(random["cost_ms"][same], oracle["cost_ms"][same])
+
+
+def test_seeds_differ_and_machines_do_not_depend_on_their_company(tmp_path: Path) -> None:
+    one, other = lived(tmp_path / "a", settings("random", seeds=2))
+    assert (one["cost_ms"] != other["cost_ms"]).all()
+    in_company = lived(tmp_path / "b", settings("random", machine="family:1,0"))[1]
+    assert without_times(in_company) == without_times(one)
+
+
+def test_expected_costs_are_what_the_intervals_cost_on_average(tmp_path: Path) -> None:
+    (rows,) = lived(tmp_path, settings("oracle", decisions=150))
+    assert rows["cost_ms"].mean() == pytest.approx(rows["expected_ms"].mean(), rel=0.05)
+    assert rows["p95_ms"].mean() == pytest.approx(rows["expected_p95_ms"].mean(), rel=0.05)
+    assert (rows["oracle_ms"] == rows["expected_ms"]).all()
+
+
+def test_a_machine_that_slows_down_is_judged_by_its_new_optimum(tmp_path: Path) -> None:
+    decisions = SLOWDOWN_AT + 20
+    slowing = settings("oracle", truth="slowdown", decisions=decisions)
+    (rows,) = lived(tmp_path / "slowing", slowing)
+    (steady,) = lived(tmp_path / "steady", settings("oracle", decisions=decisions))
+    before, after = slice(0, SLOWDOWN_AT), slice(SLOWDOWN_AT, None)
+    np.testing.assert_array_equal(rows["cost_ms"][before], steady["cost_ms"][before])
+    assert (rows["cost_ms"][after] > steady["cost_ms"][after]).all()
+    assert (rows["expected_ms"] == rows["oracle_ms"]).all()
+    assert len(set(rows["oracle_ms"])) == 2
+    assert rows["cost_ms"][after].mean() == pytest.approx(rows["oracle_ms"][-1], rel=0.1)
+
+
+def test_only_serf_is_told_the_machine_and_only_hindsight_the_future(tmp_path: Path) -> None:
+    tasks: dict[str, Task] = {}
+
+    def make(name: str, task: Task, seed: int, background_training: bool = False) -> Agent:
+        tasks[name] = task
+        return First(task)
+
+    names = ("serf", "oracle", "best-fixed", "rrl")
+    known: dict[str, AgentFactory] = {name: partial(make, name) for name in names}
+    for job in jobs(tmp_path, settings(*names, cores=4), known):
+        job.make_agent(Hindsight(np.ones(1), lambda rate_per_s: np.ones(9)))
+    assert [name for name in names if tasks[name].machine is not None] == ["serf"]
+    assert [name for name in names if tasks[name].hindsight is not None] == ["oracle", "best-fixed"]
+    assert all(task.cores == 4 for task in tasks.values())
+
+
+def test_without_knobs_the_space_is_as_large_as_every_table_allows(tmp_path: Path) -> None:
+    Machine.invent(0, intra_op_threads=[1, 2, 4], busy_instances=range(1, 7)).save(tmp_path / "a.npz")
+    Machine.invent(1, inter_op_threads=[1, 2]).save(tmp_path / "b.npz")
+    of = settings("random", machine=f"{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}", knobs="")
+    scenarios = of.make_scenarios()
+    assert [scenario.name for scenario in scenarios] == ["a", "b"]
+    largest = {knob.name: knob.values[-1] for knob in of.make_space(scenarios).knobs}
+    assert largest == {"instances": 6, "inter_op_threads": 2, "intra_op_threads": 4}
+
+
+def test_a_failure_of_an_agent_is_not_taken_for_bad_input(tmp_path: Path) -> None:
+    (job,) = jobs(tmp_path, settings("oracle"))
+    job.path.parent.mkdir(parents=True)
+    for landscape in job.load.jobs(job.space, job.settings).values():
+        landscape.path.parent.mkdir(exist_ok=True)
+        landscape()
+    with pytest.raises(RuntimeError, match="the run of broken on family-0, seed 0 failed"):
+        replace(job, agent="broken", factory=lambda task, seed, background_training=False: Broken())()
+
+
+class Broken:
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        raise ValueError("a fault of the agent's own")
+
+    def update(self, transition: Transition) -> None:
+        pass

@@ -1,0 +1,142 @@
+"""`rrl-compare` as its users meet it."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from baselines.comparison import read_decisions
+from baselines.comparison.command_line import main
+from envs.families import family_machine
+
+SMALL = ("--knobs", "instances=1:3,intra_op_threads=1,2,4", "--machine", "family:0", "--decisions", "8")
+
+
+def compare(out: Path, *flags: str) -> None:
+    main([*SMALL, "--processes", "1", "--out", str(out), *flags])
+
+
+def refused(capsys: pytest.CaptureFixture[str], out: Path, *flags: str) -> str:
+    """The one sentence on standard error."""
+    with pytest.raises(SystemExit) as ended:
+        compare(out, *flags)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_comparison_writes_its_tables_and_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    compare(out, "--agents", "random,best-fixed", "--seeds", "2", "--workload", "wiki")
+    names = {path.name for path in out.iterdir()}
+    assert {"decisions.csv", "summary.csv", "excess_multiples.csv", "tensorboard"} <= names
+    assert {"ratio.png", "excess.png", "machines.png"} <= names
+    table = read_decisions(out / "decisions.csv")
+    assert set(table["agent"]) == {"random", "best-fixed", "oracle"}
+    assert (table["expected_ms"] >= table["oracle_ms"]).all()
+    with (out / "summary.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["agent"] for row in csv.DictReader(file)} == {"random", "best-fixed", "oracle"}
+    printed = capsys.readouterr().out
+    assert "[6/6]" in printed
+    assert "as a multiple of" in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--agents", "capess"), ("unknown agent 'capess'", "capes", "oracle")),
+        (("--agents", ","), ("at least one agent",)),
+        (("--agents", "random,random"), ("twice",)),
+        (("--workload", "tides"), ("unknown workload 'tides'", "stationary, dynamic, wiki")),
+        (("--workload", "nothing.csv"), ("nothing.csv",)),
+        (("--truth", "lies"), ("unknown truth 'lies'", "processor-sharing")),
+        (("--objective", "fun"), ("unknown objective 'fun'", "strict-slo")),
+        (("--objective", "strict-slo"), ("--slo-p95-ms",)),
+        (("--machine", "nothing.npz"), ("no machine file 'nothing.npz'",)),
+        (("--machine", "family:x"), ("family:1000-1019",)),
+        (("--machine", "family:3,3"), ("family-3",)),
+        (("--rate", "0"), ("rate",)),
+        (("--seeds", "0"), ("seeds",)),
+        (("--processes", "0"), ("--processes",)),
+        (("--truth", "slowdown"), ("slows down at decision 150",)),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    error = refused(capsys, tmp_path / "out", *flags)
+    for word in words:
+        assert word in error
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"service_time_s": None}, "lacks service_time_s"),
+        ({"service_time_s": np.full((10, 10, 10, 6), np.nan)}, "NaN"),
+        ({"service_time_s": np.ones((2, 2))}, "shape"),
+    ],
+)
+def test_a_machine_file_with_a_fault_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arrays: dict[str, np.ndarray | None], words: str
+) -> None:
+    path = tmp_path / "machine.npz"
+    family_machine(0).save(path)
+    with np.load(path) as file:
+        content = {name: file[name] for name in file} | arrays
+    np.savez(path, **{name: value for name, value in content.items() if value is not None})
+    error = refused(capsys, tmp_path / "out", "--machine", str(path), "--agents", "random")
+    assert words in error
+    assert "machine.npz" in error
+
+
+def test_an_agent_that_cannot_act_is_named_before_any_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(capsys, tmp_path / "out", "--agents", "random,aimd")
+    assert "agent 'aimd' cannot act here" in error
+    assert not list((tmp_path / "out").glob("runs/*"))
+
+
+def test_a_space_beyond_the_machine_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, tmp_path / "out", "--agents", "random", "--knobs", "instances=1:40")
+    assert "instances=40 lies beyond the machine's table" in error
+
+
+def test_a_limit_that_no_configuration_meets_is_said_and_done_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slo = ("--objective", "least-resources", "--slo-p95-ms", "3")
+    compare(tmp_path, "--agents", "random", *slo)
+    printed = capsys.readouterr()
+    assert "no configuration keeps a p95 of 3 ms" in printed.err
+    assert "SLO" in printed.out
+    assert read_decisions(tmp_path / "decisions.csv")["slo_violated"].all()
+
+
+def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    flags = ("--agents", "random,rrl-released", "--seeds", "2", "--decisions", "400", "--out", str(tmp_path))
+    command = (sys.executable, "-m", "baselines.comparison.command_line", *SMALL[:4], *flags)
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("runs"):
+            break
+    running.send_signal(signal.SIGINT)
+    _, error = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert f"the finished runs are kept in {tmp_path}" in error
+    assert "Traceback" not in error
+    assert list(tmp_path.glob("expected/*.npz"))

@@ -1,0 +1,259 @@
+"""`scripts/reproduce`: its figures, the tables of RESULTS.md, and what the figures compute."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from baselines.comparison.comparison import BENCH_FILE
+from baselines.comparison.decisions import FILE_NAME, labelled, run_dtype, write_decisions
+from baselines.comparison.workers import Job
+from envs.families import scenarios
+from rrl.space import ConfigurationSpace
+from scripts.figures import results, rrl_fig11
+from scripts.figures.__main__ import FIGURES, PAGE, main
+from scripts.figures.bootstrap import Interval, bootstrap_change, bootstrap_mean, bootstrap_median
+from scripts.figures.reach import reach_table
+from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, Result
+from scripts.figures.rrl_agents import smoothed, verdict_of_reduction
+from scripts.figures.rrl_latency import Reduction, convergence_claims, draw, reduction_claims, write_tables
+from scripts.figures.rrl_slo import LimitedRuns, by_limit, request_latencies_by_limit
+
+PNG = b"\x89PNG"
+
+
+def runs(expected_ms: Mapping[str, np.ndarray], oracle_ms: float = 100.0) -> np.ndarray:
+    """Decisions of agents with these (runs, decisions) expected latencies, each run on its own machine."""
+    tables = []
+    for agent, latencies in expected_ms.items():
+        for k, latency_ms in enumerate(latencies):
+            rows = np.zeros(len(latency_ms), dtype=run_dtype(("instances",)))
+            rows["decision"], rows["arrival_rate_per_s"] = np.arange(len(rows)), 14.0
+            rows["instances"], rows["decide_ms"] = 2, 4.0
+            rows["expected_ms"], rows["oracle_ms"] = latency_ms, oracle_ms
+            rows["p95_ms"], rows["best_p95_ms"] = 2 * latency_ms, 2 * oracle_ms
+            tables.append(labelled(rows, agent, f"machine-{k}", 0, 20))
+    return np.concatenate(tables)
+
+
+def falling(first_ms: float, then_ms: float, at: int, decisions: int = 60) -> np.ndarray:
+    return np.where(np.arange(decisions) < at, first_ms, then_ms)
+
+
+@pytest.fixture
+def result() -> Result:
+    claims = (Claim("latency", "-50 %", "-40 % [-45, -35]", PARTLY),)
+    return Result("Fig. 0", "Two machines.", 3, claims, ("fig0.png",), ("fig0.csv",))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_has_a_module(name: str) -> None:
+    assert importlib.util.find_spec(f"scripts.figures.{name.replace('-', '_')}") is not None
+
+
+def test_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(FIGURES)
+
+
+@pytest.mark.parametrize("arguments", [["fig-99"], []])
+def test_unknown_figure_lists_the_known(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    message = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert len(message.splitlines()) == 1
+    assert all(name in message for name in FIGURES)
+
+
+def test_no_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rrl-fig11", "--seeds", "0"])
+    assert "--seeds must be at least 1" in capsys.readouterr().err
+
+
+def test_the_page_has_a_place_for_every_table() -> None:
+    text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    for name in (*FIGURES, results.REACH):
+        assert "written" in results.with_table(text, name, "written")
+
+
+def test_result_survives_its_file(tmp_path: Path, result: Result) -> None:
+    result.save(tmp_path / "fig0.json")
+    assert Result.load(tmp_path / "fig0.json") == result
+
+
+def test_a_damaged_result_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "fig0.json").write_text('{"title": "Fig. 0"}')
+    with pytest.raises(ValueError, match="run the figure again"):
+        Result.load(tmp_path / "fig0.json")
+
+
+def test_results_writes_only_between_the_markers(tmp_path: Path, result: Result) -> None:
+    page = tmp_path / "RESULTS.md"
+    page.write_text(
+        "before\n<!-- table: fig0 -->\nold\n<!-- end -->\nafter\n<!-- table: fig1 -->\n<!-- end -->\n"
+    )
+    result.save(tmp_path / "fig0.json")
+    assert results.update(page, tmp_path, ("fig0", "fig1"), ()) == ["fig0"]
+    text = page.read_text()
+    assert text.startswith("before\n<!-- table: fig0 -->\nTwo machines. 3 seeds.")
+    assert text.endswith("\n<!-- end -->\nafter\n<!-- table: fig1 -->\n<!-- end -->\n")
+    assert "| latency | -50 % | -40 % [-45, -35] | partly |" in text
+    assert "![Fig. 0](fig0.png)" in text
+    assert "old" not in text
+
+
+def test_a_page_without_the_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 places for the table 'fig0'"):
+        results.with_table("no markers", "fig0", "a table")
+
+
+def test_an_unknown_verdict_is_refused() -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        Claim("latency", "-50 %", "-40 %", "perhaps")
+
+
+def test_bootstrap_of_equal_values_is_a_point() -> None:
+    assert bootstrap_mean(np.full(10, 3.0)) == (3.0, 3.0, 3.0)
+    assert bootstrap_change(np.full(10, 1.0), np.full(10, 4.0)) == (-0.75, -0.75, -0.75)
+
+
+def test_bootstrap_keeps_pairs_together() -> None:
+    theirs = np.array([1.0, 10.0, 100.0, 1000.0])
+    assert bootstrap_change(theirs / 2, theirs) == pytest.approx((-0.5, -0.5, -0.5))
+
+
+def test_the_median_of_mostly_never_is_never() -> None:
+    assert bootstrap_median(np.array([5.0, np.inf, np.inf])).estimate == math.inf
+    assert bootstrap_median(np.array([5.0, 7.0, np.inf])).estimate == 7.0
+
+
+def test_smoothed_takes_the_last_decisions() -> None:
+    assert smoothed(np.array([[4.0, 2.0, 0.0, 6.0]]), 2).tolist() == [[4.0, 3.0, 1.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [((-45.0, -50.0, -40.0), REPRODUCES), ((-20.0, -30.0, -10.0), PARTLY), ((-45.0, -80.0, 5.0), FAILS)],
+)
+def test_a_reduction_is_judged_by_its_size_and_its_interval(
+    change: tuple[float, float, float], verdict: str
+) -> None:
+    assert verdict_of_reduction(-50.0, Interval(*change)) == verdict
+
+
+def test_claims_of_latency_over_time() -> None:
+    decisions = runs(
+        {
+            "rrl-paper": np.stack([falling(400.0, 105.0, 4)] * 3),
+            "capes": np.full((3, 60), 420.0),
+            "deeprm": np.stack([falling(420.0, 100.0, 40)] * 3),
+        }
+    )
+    rrl, deeprm, capes, speed = convergence_claims(decisions, ("rrl-paper", "capes", "deeprm"))
+    assert (rrl.ours, rrl.reproduces) == ("4 [4, 4] (3 of 3 runs)", REPRODUCES)
+    assert (deeprm.ours, deeprm.reproduces) == ("40 [40, 40] (3 of 3 runs)", REPRODUCES)
+    assert (capes.ours, capes.reproduces) == ("not within 60 (0 of 3 runs)", REPRODUCES)
+    assert (speed.ours, speed.reproduces) == ("10.0", REPRODUCES)
+    reduction = Reduction("even", "WiKi", "capes", -79.0)
+    (claim,) = reduction_claims({("WiKi", "even"): decisions}, [reduction])
+    mean_ms = (4 * 400 + 56 * 105) / 60
+    percent = f"{100 * (mean_ms / 420 - 1):+.0f}"
+    assert (claim.ours, claim.reproduces) == (f"{percent} % [{percent}, {percent}]", REPRODUCES)
+
+
+def test_latency_over_time_is_drawn_and_tabled(tmp_path: Path) -> None:
+    panels = {("WiKi", "even"): runs({"rrl": np.full((2, 40), 110.0), "oracle": np.full((2, 40), 100.0)})}
+    draw(tmp_path / "drawn.png", panels, ("rrl", "oracle"), "title", "subtitle")
+    curves, summary = write_tables(tmp_path, "drawn", panels, ("rrl", "oracle"))
+    assert (tmp_path / "drawn.png").read_bytes().startswith(PNG)
+    with (tmp_path / curves).open() as file:
+        assert len(list(csv.DictReader(file))) == 80
+    with (tmp_path / summary).open() as file:
+        first = next(csv.DictReader(file))
+    assert (first["mean_latency_ms"], first["median_ratio_to_oracle_after_30"]) == ("110", "1.1")
+
+
+def test_requests_of_an_idle_server_take_the_service_time() -> None:
+    (scenario,) = scenarios("family:1000")
+    decisions = runs({"rrl": np.full((1, 3), 100.0)})
+    decisions["arrival_rate_per_s"] = 1e-3
+    limited = LimitedRuns(scenario, ConfigurationSpace.of(instances=[1, 2]), 5, 50.0, decisions)
+    (latencies,) = request_latencies_by_limit(limited, "rrl")
+    service_ms = 1e3 * scenario.machine.table({"instances": 1})[0, 0]
+    assert latencies == pytest.approx(np.full(15, service_ms / 50.0))
+    assert by_limit([limited], "rrl", "expected_ms").tolist() == [[2.0, 2.0, 2.0]]
+
+
+def test_q_has_converged_when_it_stays_near_its_end() -> None:
+    distance = np.array([1.0, 0.4, 0.24, 0.4] + [0.2] * 36)
+    assert rrl_fig11.converged_after(distance) == 4
+    assert rrl_fig11.converged_after(np.full(10, 0.3)) == 0
+
+
+class InThisProcess:
+    """Stands in for the worker processes, whose start takes seconds."""
+
+    def __init__(self, processes: int) -> None: ...
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def run(self, jobs: Sequence[Job], on_done: Callable[[Job, Any], None]) -> None:
+        for job in jobs:
+            on_done(job, job())
+
+
+def test_a_figure_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rrl_fig11, "Workers", InThisProcess)
+    setting = rrl_fig11.Setting(radii=(0, 1), decisions=(12, 8), knobs="instances=1,2,inter_op_threads=1,2")
+    result = rrl_fig11.run(tmp_path, 1, setting)
+    assert {path.name for path in tmp_path.iterdir()} == {*result.pictures, *result.tables}
+    assert (tmp_path / "rrl-fig11.png").read_bytes().startswith(PNG)
+    with (tmp_path / "rrl-fig11.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["radius"] for row in rows] == ["0", "1"]
+    assert all(0 <= float(row["distance"]) <= 1 for row in rows)
+    assert [claim.reproduces for claim in result.claims].count(NO_CLAIM) == 1
+
+
+def compared(folder: Path, truth: str, expected_ms: Mapping[str, np.ndarray]) -> Path:
+    """A folder as `rrl-compare` leaves it."""
+    folder.mkdir()
+    (folder / BENCH_FILE).write_text(json.dumps({"workload": "wiki", "truth": truth}))
+    write_decisions(folder / FILE_NAME, runs(expected_ms))
+    return folder
+
+
+def test_the_table_of_reach(tmp_path: Path) -> None:
+    near, late = falling(500.0, 101.0, 4), falling(500.0, 101.0, 15)
+    ours = np.stack([near] * 19 + [late])
+    others = np.full((20, 60), 1000.0)
+    on_model = compared(
+        tmp_path / "wiki", "model", {"rrl": ours, "capes": others, "oracle": np.full((20, 60), 100.0)}
+    )
+    elsewhere = compared(tmp_path / "ps", "processor-sharing", {"rrl": np.full((2, 60), 120.0)})
+    table = reach_table([on_model, elsewhere]).splitlines()
+    assert table[2].startswith("| decisions until within 10 % of the oracle, and staying: wiki |")
+    assert table[2].endswith("at most 10 on 19; median 4, worst 15, 0 stuck | yes |")
+    assert "| median 1.010, worst 1.010 | yes |" in table[3]
+    assert "by that of capes: wiki | at most 1/30 | 1/32.6 | yes |" in table[4]
+    assert table[5].endswith("| at most twice the oracle's share | 7.58 % against 0.00 % | no |")
+    assert table[6].endswith("| the worst at most 1.10 | median 1.200, worst 1.200 | no |")
+    assert table[7].endswith("| median 4.0 ms, p99 4.0 ms | yes |")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no folder of rrl-compare"):
+        reach_table([tmp_path])
