@@ -25,7 +25,6 @@ import numpy as np
 
 from rrl.agent import Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
-from rrl.measurement import LatencySummary, Measurement
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
 from rrl.reference_table import Entry, ReferenceTable
@@ -102,13 +101,9 @@ class SERF:
 
     def _costs(self, prediction: Prediction) -> np.ndarray:
         """(K,) what the objective makes of the predicted latencies; infinity where unstable."""
-        costs = np.full(len(self.numbers), np.inf)
-        for k in np.flatnonzero(prediction.utilisation < 1).tolist():
-            mean_s, p95_s = prediction.mean_latency_s[k], prediction.p95_latency_s[k]
-            latency = LatencySummary(mean_ms=1e3 * float(mean_s), p95_ms=1e3 * float(p95_s))
-            measurement = Measurement(1.0, arrivals=1, completions=1, failures=0, latency=latency)
-            costs[k] = self.objective.cost(measurement, self.space.configuration(int(self.numbers[k])))
-        return costs
+        mean_ms, p95_ms = 1e3 * prediction.mean_latency_s, 1e3 * prediction.p95_latency_s
+        costs = self.objective.costs(mean_ms, p95_ms, self.space.threads[self.numbers])
+        return np.where(prediction.utilisation < 1, costs, np.inf)
 
 
 def candidates(space: ConfigurationSpace, machine: Machine) -> np.ndarray:

@@ -23,8 +23,7 @@ import numpy as np
 
 from envs.scenario import Scenario
 from envs.simulated import lognormal_factors
-from rrl.measurement import LatencySummary, Measurement
-from rrl.objective import MeanLatency, Objective
+from rrl.objective import Objective
 from rrl.queueing.kernels import interval_latencies_ms
 from rrl.space import Configuration, ConfigurationSpace
 
@@ -100,7 +99,8 @@ class ExpectedCosts:
                 configuration = self._space.configuration(number)
                 latencies_ms = self._latencies_ms(configuration, begins_s, ends_s, rate_per_s, intervals)
                 mean_ms, p95_ms = latencies_ms.T
-                expected.cost[number] = self._mean_cost(mean_ms, p95_ms, configuration)
+                costs = self._objective.costs(mean_ms, p95_ms, self._space.threads[number])
+                expected.cost[number] = costs.mean()
                 expected.mean_ms[number], expected.p95_ms[number] = mean_ms.mean(), p95_ms.mean()
         for values in expected:
             values.setflags(write=False)
@@ -136,15 +136,3 @@ class ExpectedCosts:
         if carries:
             latencies_ms = latencies_ms[int(_WARM_UP * intervals) :]
         return latencies_ms[~np.isnan(latencies_ms[:, 0])]
-
-    def _mean_cost(self, mean_ms: np.ndarray, p95_ms: np.ndarray, configuration: Configuration) -> float:
-        if isinstance(self._objective, MeanLatency) and self._objective.slo_p95_ms is None:
-            return float(mean_ms.mean())
-        costs = [
-            self._objective.cost(
-                Measurement(1.0, self._requests, self._requests, 0, LatencySummary(mean, p95_ms=p95)),
-                configuration,
-            )
-            for mean, p95 in zip(mean_ms.tolist(), p95_ms.tolist(), strict=True)
-        ]
-        return float(np.mean(costs))

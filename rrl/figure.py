@@ -36,7 +36,7 @@ def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax in axes:
-        _plain(ax)
+        plain(ax)
     if not shown:
         axes[0].text(0.5, 0.5, "no interval with requests yet", ha="center", transform=axes[0].transAxes)
     else:
@@ -193,11 +193,12 @@ def _row_name(ax: Axes, name: str) -> None:
     ax.yaxis.set_label_coords(-0.035, 0.5)
 
 
-def _plain(ax: Axes) -> None:
+def plain(ax: Axes) -> None:
+    """The look of all axes: no frame, no ticks, a faint grid."""
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(GRID)
-    ax.tick_params(colors=SOFT, labelsize=8.5, length=0)
+    ax.tick_params(colors=SOFT, labelsize=8.5, length=0, which="both")
     ax.grid(axis="y", color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
 

@@ -109,6 +109,12 @@ class ConfigurationSpace:
         """(size, knobs) float in [0, 1]: index vectors scaled by the length of their axis."""
         return self.indices / np.maximum(1, np.asarray(self.shape) - 1)
 
+    @cached_property
+    def threads(self) -> np.ndarray:
+        """(size,) int: the threads that every configuration puts to work."""
+        multiplied = [k for k, name in enumerate(self.names) if name in THREAD_KNOBS]
+        return np.asarray(self.values[:, multiplied].prod(axis=1))
+
     def configuration(self, number: int) -> dict[str, int]:
         """A fresh dictionary: the caller may change it."""
         return dict(zip(self.names, self._rows[number], strict=True))

@@ -63,7 +63,7 @@ def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings,
     for each in tables.summary_tables(rows, console.width):
         console.print(each)
     matrix = tables.multiples_table(multiples, tables.by_excess(rows))
-    if console.measure(matrix).maximum <= console.width:
+    if tables.fits(matrix, console.width):
         console.print(matrix)
     files = (decisions.FILE_NAME, summary.FILE_NAME, summary.MULTIPLES_FILE_NAME)
     names = ", ".join((*files, *(path.name for path in pictures)))

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import WARM_UP, WITHIN, by_agent, by_run, ratio_of_sums
-from rrl.figure import GRID, INK, SOFT
+from rrl.figure import GRID, INK, SOFT, plain
 
 RATIO, EXCESS, MACHINES = "ratio.png", "excess.png", "machines.png"
 OWN = "#0072b2"
@@ -99,7 +99,7 @@ def _draw_ratio(path: Path, curves: Sequence[Curves], what: str) -> None:
     for ax in axes.flat[len(curves) :]:
         ax.set_visible(False)
     for ax, each in zip(axes.flat, curves, strict=False):
-        _plain(ax)
+        plain(ax)
         for other in curves:
             if other is not each:
                 ax.plot(middles, quartiles[other.agent][1], color="#c9d0d8", linewidth=0.9, zorder=1)
@@ -138,7 +138,7 @@ def _draw_excess(path: Path, curves: Sequence[Curves], what: str, unit: str) -> 
     """Every agent's mean, named at its end."""
     figure = _figure(9.5, 5.6)
     ax = figure.subplots()
-    _plain(ax)
+    plain(ax)
     decisions = np.arange(1, curves[0].runs.shape[1] + 1)
     ends = []
     for k, each in enumerate(curves):
@@ -205,7 +205,7 @@ def _draw_machines(path: Path, curves: Sequence[Curves], what: str) -> None:
     """A row an agent, a dot a machine."""
     figure = _figure(9.5, 1.7 + 0.42 * len(curves))
     ax = figure.subplots()
-    _plain(ax)
+    plain(ax)
     ax.grid(axis="x", color=GRID, linewidth=0.8)
     top = 1.5
     for k, each in enumerate(curves):
@@ -260,15 +260,6 @@ def _wrapped(text: str, width: int) -> str:
         else:
             lines[-1] = f"{lines[-1]} {word}".strip()
     return "\n".join(lines)
-
-
-def _plain(ax: Axes) -> None:
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
-    ax.spines["bottom"].set_color(GRID)
-    ax.tick_params(colors=SOFT, labelsize=8.5, length=0, which="both")
-    ax.grid(axis="y", color=GRID, linewidth=0.8)
-    ax.set_axisbelow(True)
 
 
 def _ratio_ticks(ax: Axes, top: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -20,25 +21,34 @@ TITLES = {
     "share_slo_violated": "SLO\nviolated",
     "mean_threads": "threads",
     "decide_median_ms": "ms a\ndecision\nmedian",
-    "decide_p99_ms": "\n\np99",
+    "decide_p99_ms": "ms a\ndecision\np99",
 }
 PERCENT = ("share_got_there", "share_p95_over_twice_best", "share_slo_violated")
-NARROW = 150  # columns of a terminal: below, the summary is two tables
-FIRST_FIVE = tuple(TITLES)[:5]
+WIDE = 10_000  # columns: more than any table has
 WITH_INTERVAL = ("decisions_until_10_percent", "ratio_after_30", "excess")
 WITH_WORST = ("ratio_after_30",)
 
 
 def summary_tables(rows: Sequence[Summary], width: int) -> list[Table]:
-    """One row an agent, the least excess first: interquartile mean, and its 95 % interval in brackets."""
+    """One row an agent, the least excess first: interquartile mean, and its 95 % interval in brackets.
+
+    As many tables as it takes for each to fit the terminal's width.
+    """
     known = {row.figure for row in rows}
-    shown = [name for name in TITLES if name in known]
-    if width >= NARROW:
-        return [_summary_table(rows, shown)]
-    return [
-        _summary_table(rows, [name for name in shown if name in FIRST_FIVE]),
-        _summary_table(rows, [name for name in shown if name not in FIRST_FIVE]),
-    ]
+    left = [name for name in TITLES if name in known]
+    tables = []
+    while left:
+        count = len(left)
+        while count > 1 and not fits(_summary_table(rows, left[:count]), width):
+            count -= 1
+        tables.append(_summary_table(rows, left[:count]))
+        left = left[count:]
+    return tables
+
+
+def fits(table: Table, width: int) -> bool:
+    """True if nothing of the table is cut off on a terminal of this width."""
+    return Console(width=WIDE).measure(table).maximum <= width
 
 
 def _summary_table(rows: Sequence[Summary], shown: Sequence[str]) -> Table:

@@ -429,6 +429,31 @@ def interval_latencies_ms(
 
 
 @numba.njit(cache=True, nogil=True)
+def candidate_latencies_ms(
+    carries: bool,
+    instances: np.ndarray,  # (K,) int
+    max_batch_size: np.ndarray,  # (K,) int
+    delay_s: np.ndarray,  # (K,)
+    table: np.ndarray,  # (K,) int: which table of service times
+    scale: np.ndarray,  # (K,) what its times are multiplied by
+    service_time_s: np.ndarray,  # (tables, N, B)
+    arrival_s: np.ndarray,
+    end_s: np.ndarray,
+    requests: int,
+    factors: np.ndarray,
+) -> np.ndarray:
+    """(K, intervals, 2) as `interval_latencies_ms` of K configurations, FCFS, under the same arrivals."""
+    result = np.empty((len(instances), len(arrival_s) // requests, 2))
+    work = np.empty(0)
+    for k in range(len(instances)):
+        times_s = service_time_s[table[k], : instances[k], : max_batch_size[k]]
+        result[k] = interval_latencies_ms(
+            False, carries, arrival_s, end_s, requests, work, delay_s[k], scale[k] * times_s, factors
+        )
+    return result
+
+
+@numba.njit(cache=True, nogil=True)
 def interval_ends_s(
     which: np.ndarray,  # (K,) int: servers
     arrival_s: np.ndarray,  # (servers, room); so many are known, from `first` on:

@@ -26,8 +26,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rrl.queueing.kernels import ARRIVAL, B_SIZE, FINISH, NOT_ASCENDING, run_one  # noqa: F401
-from rrl.queueing.kernels import run_fcfs as _run  # noqa: F401
+from rrl.queueing.kernels import B_SIZE, NOT_ASCENDING, run_one
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.space import Configuration

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import trim_mean
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from baselines.comparison import ComparisonSettings, plots, read_decisions, tensorboard, write_decisions
+from baselines.comparison import (
+    ComparisonSettings,
+    plots,
+    read_decisions,
+    tables,
+    tensorboard,
+    write_decisions,
+)
 from baselines.comparison.decisions import knob_names, labelled, run_dtype
 from baselines.comparison.summary import (
     Summary,
@@ -224,6 +233,22 @@ def test_tensorboard_has_a_run_for_every_agent(tmp_path: Path) -> None:
     ratios = events.Scalars("comparison/expected_by_oracle")
     assert [(event.step, event.value) for event in ratios] == [(0, 4.0), (1, 1.0)]
     assert [event.value for event in events.Scalars("comparison/cumulative_excess")] == [300.0, 300.0]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_nothing_in_the_tables_is_cut_off(width: int) -> None:
+    names = ("best-fixed", "optuna-tpe", "oracle")
+    runs = [run(name, f"family-{m}", 0, np.full(40, 1.0 + m)) for name in names for m in range(4)]
+    console = Console(width=width, record=True, file=io.StringIO())
+    shown = tables.summary_tables(summarise(np.concatenate(runs), figures()), width)
+    for table in shown:
+        console.print(table)
+    printed = console.export_text()
+    assert "…" not in printed
+    assert printed.count("best-fixed") == len(shown)
+    assert max(map(len, printed.splitlines())) <= width
+    assert (len(shown) == 1) == (width == 200)
+    assert all(word in printed for word in ("decisions", "oracle's", "excess", "threads", "p99"))
 
 
 def test_pictures_are_drawn_of_any_number_of_agents_and_decisions(tmp_path: Path) -> None:

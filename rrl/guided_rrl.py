@@ -1,0 +1,303 @@
+"""RRL with a prior: the default agent.
+
+Region-based Q-learning as in RRL (section 4), but of what a queueing model gets wrong rather than of all the
+latency. Telemetry teaches a table of service times (`rrl.service_times`), from which a queueing model and
+simulation predict the latency of every configuration at every load (`rrl.latency_prior`): the prior. The
+FTRL-trained network (section 5.1) learns the logarithm of what was observed over what was predicted, and the
+region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
+
+| symbol | here | meaning |
+|---|---|---|
+| s | level | load level |
+| P(s, c) | `LatencyPrior` | latency that the prior predicts for configuration c |
+| ρ_t(s, c) | `Residual.log_ratio` | perceived ln(latency / P), 0 at first |
+| r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
+| r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
+| α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ that of ρ |
+| Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
+| κ | `_optimism` | standard deviations by which service times are taken to be shorter than predicted |
+
+Exploration is optimism: each decision takes the lowest cost that service times within κ standard deviations
+admit, so that first probes fall where the machine is just filled and little is known. Of what is predicted to
+be unstable, even with some pessimism, nothing is proposed. A few decisions look further than the others. When
+a configuration's service times are suddenly others than before at the same load, the machine has changed:
+everything known shifts, and exploration begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from rrl.agent import Task, Transition
+from rrl.estimator import BackgroundTraining, EstimatorSettings, InlineTraining, LatencyEstimator, Training
+from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
+from rrl.load_forecast import LoadForecast
+from rrl.load_levels import LoadLevels
+from rrl.measurement import Measurement, ServiceTimes
+from rrl.service_times import ServiceTimeModel
+
+LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
+VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ of lognormal service times that are told apart
+LEAST_VARIATION = 0.08  # below it, service times count as deterministic
+
+
+@dataclass(frozen=True)
+class GuidedSettings:
+    """Chosen on machines of the family with seeds below 1000, under all truths."""
+
+    optimism: float = 0.8  # κ while exploring ...
+    optimism_later: float = 0.3  # ... and from `exploring` decisions on
+    exploring: int = 20
+    largest_optimism: float = 0.35  # of ln S
+    looks: tuple[int, ...] = (4, 6, 9, 12, 16, 20, 25)  # decisions since the last change that look further
+    look_optimism: float = 1.5  # κ of these ...
+    look_largest_optimism: float = 0.8
+    look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
+    pessimism: float = 0.5
+    stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
+    screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
+    screened_later: int = 120
+    simulated: int = 40  # configurations
+    change: float = 0.06  # |ln| of service times now over before that may be a change ...
+    change_sd: float = 4.0  # ... if it is also so many standard deviations
+    radius: float = 2.0  # δ of the region
+    residual_sd: float = 0.03  # σ of ρ
+    training_every: int = 4  # intervals
+    load_levels: LoadLevels = field(default_factory=LoadLevels)
+    estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
+
+
+GUIDED = GuidedSettings()
+
+
+class Residual(NamedTuple):
+    """What is perceived at one load level."""
+
+    log_ratio: np.ndarray  # (size,) ρ
+    counts: np.ndarray  # (size,) own observations
+
+
+class GuidedRRL:
+    """The agent; deterministic but for the seeded arrivals of its simulations and its network's start."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: GuidedSettings = GUIDED,
+        seed: int = 0,
+        background_training: bool = False,
+    ) -> None:
+        self.space, self.settings = task.space, settings
+        self._objective = task.objective
+        self.service_times = ServiceTimeModel(task.space, task.cores)
+        self.forecast = LoadForecast()
+        self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed))
+        self.estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
+        train = self.estimator.train
+        self._training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
+        self.residuals: dict[int, Residual] = {}
+        self.changes = 0  # of the machine, so far
+        self._since_change = 0  # decisions
+        self._overloaded = 0  # decisions in a row without a configuration that seems stable
+        self._carries = False
+        self._in_force = -1
+        self._left_over = 0  # batches that may still have been in service when the last interval ended
+        self._variations: list[float] = []
+        self._variation = 0.0
+        self._next = int(np.random.default_rng(seed).integers(len(task.space)))
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self.space.action(self._next)
+
+    def update(self, transition: Transition) -> None:
+        """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
+        measurement = transition.measurement
+        if measurement.gap or not math.isfinite(transition.cost) or measurement.arrivals == 0:
+            return
+        number = self.space.number_of_action(transition.action)
+        self.forecast.add(measurement.arrivals, measurement.duration_s)
+        self._carries = self._carries or measurement.backlog > 0
+        self._learn_service_times(number, measurement)
+        self._in_force = number
+        self._left_over = min(int(self.prior.instances[number]), measurement.backlog)
+        if not self.service_times.known:
+            return
+        self._since_change += 1
+        self.service_times.fit(self._variation)
+        self.prior.refresh()
+        self._learn_residual(number, measurement)
+        self._next = self._chosen()
+
+    def finish_training(self) -> None:
+        """Until the network knows all transitions so far; a replay must not run ahead of it."""
+        self._training.wait()
+
+    def close(self) -> None:
+        """Ends training; raises if its last round failed."""
+        self._training.close()
+
+    def _learn_service_times(self, number: int, measurement: Measurement) -> None:
+        configuration = self.space.configuration(number)
+        rate_per_s = measurement.arrival_rate_per_s
+        rows = [row for row in _telemetry(measurement, configuration) if self._of_this(row, number)]
+        log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
+        if abs(log_factor) > max(self.settings.change, self.settings.change_sd * sd):
+            self.service_times.changed(log_factor)
+            self.residuals.clear()
+            self.changes += 1
+            self._since_change = 0
+        self._learn_variation(measurement, rows)
+        self.service_times.add(configuration, rows, rate_per_s, self._variation)
+
+    def _of_this(self, row: ServiceTimes, number: int) -> bool:
+        """False for what may be of batches that began under another configuration."""
+        left = 0 if self._in_force == number else self._left_over
+        return row.busy_instances <= self.prior.instances[number] and row.count >= 5 * left
+
+    def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
+        """The σ of lognormal service times whose mixture over the rows has the observed p95."""
+        p95_s = 1e-3 * measurement.service.p95_ms
+        if not rows or not math.isfinite(p95_s):
+            return
+        weights = np.array([row.count * row.batch_size for row in rows], dtype=float)
+        centres = np.log([row.total_s / row.count for row in rows])
+        self._variations.append(_variation(p95_s, centres, weights / weights.sum()))
+        typical = median(self._variations[-20:])
+        self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
+
+    def _learn_residual(self, number: int, measurement: Measurement) -> None:
+        """Eq. (2) for the region around the configuration in force."""
+        backlog_before = measurement.backlog - measurement.backlog_growth
+        observed_ms = measurement.latency.mean_ms
+        if backlog_before > 2 * self.prior.instances[number] or not observed_ms > 0 or measurement.aborted:
+            return
+        r, variance = self._log_ratio(number, measurement)
+        rate_per_s, features = measurement.arrival_rate_per_s, self.space.features
+        self.estimator.add(rate_per_s, features[number], math.exp(r))
+        if len(self.estimator) % self.settings.training_every == 0:
+            self._training.request()
+        residual = self._residual(self.settings.load_levels.level(rate_per_s))
+        region = self.space.region(number, self.settings.radius)
+        region = region[(residual.counts[region] == 0) | (region == number)]
+        residual.counts[number] += 1
+        α = self._learning_rate(residual.counts[region], variance)
+        estimated = self._estimated(rate_per_s, region, number, r)
+        residual.log_ratio[region] += α * (estimated - residual.log_ratio[region])
+
+    def _log_ratio(self, number: int, measurement: Measurement) -> tuple[float, float]:
+        """r_t, and the variance of one interval's."""
+        given = self._circumstances(measurement.arrival_rate_per_s, 0.0)
+        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
+        r = math.log(measurement.latency.mean_ms / predicted_ms.mean())
+        variance = float(np.var(np.log(predicted_ms)))
+        return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), variance
+
+    def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:
+        """r̂_t(s, c) for c in the region of c_t = `number`."""
+        if not self.estimator.trained:
+            return np.full(len(region), r)
+        network = np.log(self.estimator.estimate(rate_per_s, self.space.features[region]))
+        estimated: np.ndarray = r + network - network[region == number]
+        return np.clip(estimated, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def _learning_rate(self, counts: np.ndarray, variance: float) -> np.ndarray:
+        α: np.ndarray = 1.0 / (np.maximum(counts, 1) + variance / self.settings.residual_sd**2)
+        return α
+
+    def _residual(self, level: int) -> Residual:
+        if level not in self.residuals:
+            size = len(self.space)
+            self.residuals[level] = Residual(np.zeros(size), np.zeros(size, dtype=int))
+        return self.residuals[level]
+
+    def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
+        return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
+
+    def _chosen(self) -> int:
+        """The configuration of the lowest cost that optimism admits, among those that seem stable."""
+        prior, rate_per_s = self.prior, self.forecast.rate_per_s
+        stable = np.flatnonzero(prior.capacity_per_s * self.settings.stable_share > rate_per_s)
+        if len(stable) == 0:
+            self._overloaded += 1
+            return self._largest_capacity(rate_per_s)
+        self._overloaded = 0
+        screened = self._screened(stable, np.ones(len(stable)), rate_per_s)
+        much_known = self._since_change > self.settings.exploring
+        most = self.settings.screened_later if much_known else self.settings.screened
+        numbers = stable[np.argsort(screened, kind="stable")[:most]]
+        sd = self.service_times.standard_deviations(prior.typical_entries(numbers, rate_per_s))
+        numbers, sd = self._safe(numbers, sd, rate_per_s)
+        scale = np.exp(-self._optimism(sd))
+        best = np.argsort(self._screened(numbers, scale, rate_per_s), kind="stable")
+        best = best[: self.settings.simulated]
+        given = self._circumstances(rate_per_s, self.forecast.log_sd)
+        costs = self._costs(numbers[best], prior.simulated(numbers[best], scale[best], given))
+        return int(numbers[best][np.argmin(costs)])
+
+    def _screened(self, numbers: np.ndarray, scale: np.ndarray, rate_per_s: float) -> np.ndarray:
+        return self._costs(numbers, self.prior.screened(numbers, scale, rate_per_s))
+
+    def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
+        """(K,) Q at the load expected."""
+        residual = self._residual(self.settings.load_levels.level(self.forecast.rate_per_s))
+        ratio = np.exp(residual.log_ratio[numbers])[:, None]
+        costs = self._objective.costs(
+            ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.prior.threads[numbers][:, None]
+        )
+        result: np.ndarray = costs.mean(axis=1)
+        return result
+
+    def _looks_further(self) -> bool:
+        return self._since_change in self.settings.looks
+
+    def _optimism(self, sd: np.ndarray) -> np.ndarray:
+        """κ standard deviations of ln S, bounded."""
+        s = self.settings
+        if self._looks_further():
+            return np.minimum(s.look_optimism * sd, s.look_largest_optimism)
+        κ = s.optimism if self._since_change < s.exploring else s.optimism_later
+        return np.minimum(κ * sd, s.largest_optimism)
+
+    def _safe(self, numbers: np.ndarray, sd: np.ndarray, rate_per_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Those that would be stable with slower service times too; all if there are none."""
+        s = self.settings
+        pessimism = s.look_pessimism if self._looks_further() else s.pessimism
+        safe = self.prior.capacity_per_s[numbers] * np.exp(-pessimism * sd) * s.stable_share > rate_per_s
+        return (numbers[safe], sd[safe]) if safe.any() else (numbers, sd)
+
+    def _largest_capacity(self, rate_per_s: float) -> int:
+        """Nothing seems stable: what serves most, and the longer that lasts, what might serve most."""
+        capacity_per_s = self.prior.capacity_per_s
+        numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
+        sd = self.service_times.standard_deviations(self.prior.typical_entries(numbers, rate_per_s))
+        optimism = min(1.0, 0.5 * (self._overloaded - 1))
+        return int(numbers[np.argmax(capacity_per_s[numbers] * np.exp(optimism * sd))])
+
+
+def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[ServiceTimes]:
+    """The measurement's telemetry; where there is none, one row made of the mean service time."""
+    rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
+    service_s = 1e-3 * measurement.service.mean_ms
+    if rows or not service_s > 0:
+        return rows
+    batch_size = measurement.mean_batch_size if measurement.mean_batch_size >= 1 else 1.0
+    batches = max(1, round(measurement.completions / batch_size))
+    busy = measurement.completion_rate_per_s / batch_size * service_s
+    busy = min(max(1, round(busy)), configuration.get("instances", 1))
+    return [ServiceTimes(busy, max(1, round(batch_size)), batches, batches * service_s)]
+
+
+def _variation(p95: float, centres: np.ndarray, weights: np.ndarray) -> float:
+    """The σ for which a mixture of lognormal times with ln of the means at `centres` has this p95."""
+    σ = VARIATIONS[1:, None]
+    below = ndtr((math.log(p95) - centres + σ**2 / 2) / σ) @ weights
+    clearly_below = float(weights[centres < math.log(p95) - 0.02].sum())
+    if clearly_below < 0.96:  # one of the mean times is the p95: nothing need vary
+        return 0.0
+    return float(VARIATIONS[1 + int(np.argmin(np.abs(below - 0.95)))])

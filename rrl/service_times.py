@@ -1,0 +1,326 @@
+"""Service times learned on the way: what telemetry says of one configuration, carried over to all others.
+
+A Gaussian process on the logarithm of the service time S[i, a, c, n, b]: of a batch of b requests that starts
+with n of c instances busy, i operators at once and a threads in each.
+
+    ln S = ln S_1 + w · φ(i, a, n, b) + f(i, a, n, b) + χ · h(c, n) + noise
+
+| symbol | here | meaning |
+|---|---|---|
+| S_1 | `_first_log_time` | the first service time seen: the unit |
+| φ, w | `_features`, `WEIGHTS` | what is known of parallel programs, each term with a Gaussian weight |
+| f | `_smooth` | what is not: smooth deviations along each axis, and rougher ones over all of them |
+| h | `_crowding` | the same n among more instances: where batches share processors, company arrives sooner |
+| C, η, χ | `Hypothesis` | cores; how much of its threads a batch keeps busy; whether h counts (0 or 1) |
+
+| term of φ | weight (mean, standard deviation) | meaning |
+|---|---|---|
+| 1 | 0, 3 | |
+| ln a, ln i | -0.7, 0.3; -0.4, 0.3 | speed-up by threads |
+| ln max(1, n·(i·a)^η / C) | 1.1, 0.3 | over-subscription: threads take turns |
+| (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
+| ln b | 0.6, 0.3 | batching |
+
+C, η and χ are told apart by their likelihood; predictions are averaged over those that remain plausible. The
+weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by the
+predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from rrl.measurement import ServiceTimes
+from rrl.space import Configuration, ConfigurationSpace
+
+WEIGHTS = np.array([[0.0, 3.0], [-0.7, 0.3], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
+AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
+FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
+CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
+NOISE_SD = 0.004  # of a mean service time, however many batches it is of
+OLD_SD = 0.05  # more, of one learned before the machine changed
+
+BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+MOST_ENTRIES = 160  # entries of the table that are remembered
+MOST_BATCHES = 400.0  # batches that a mean is of, at most: older ones fade
+NEWS = 3.0  # standard deviations from which a mean starts anew
+
+CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
+UTILISATIONS = (0.6, 0.8, 1.0)  # η
+TEMPER = 0.5  # of the likelihood: φ is only nearly right, so the data say less than they seem to
+PLAUSIBLE = 3.0  # nats of the tempered likelihood
+MOST_PLAUSIBLE = 4
+FEW = 30  # entries up to which every hypothesis is tried each time; later, each `RETRIAL`-th time
+RETRIAL = 16
+SIMILAR_LOAD = 0.25  # of ln rate: nearer loads have the same service times, even where processors are shared
+
+
+class Hypothesis(NamedTuple):
+    cores: float  # C
+    utilisation: float  # η
+    crowding: bool  # χ
+
+
+@dataclass
+class _Entry:
+    """What is known of one entry of the table."""
+
+    log_time: float
+    batches: float
+    configuration: Configuration  # that it was last seen under
+    rate_per_s: float  # ... and the load
+    era: int  # changes of the machine before
+
+
+class _Fit(NamedTuple):
+    """The process conditioned on all entries, under one hypothesis."""
+
+    plausibility: float  # tempered log posterior
+    hypothesis: Hypothesis
+    features: np.ndarray  # (entries, terms)
+    cholesky: np.ndarray  # (entries, entries) lower
+    alpha: np.ndarray  # (entries,)
+
+
+class ServiceTimeModel:
+    """Predicts ln S for every entry of the table that a space needs: P of them, those with n <= c."""
+
+    def __init__(self, space: ConfigurationSpace, cores: int | None = None) -> None:
+        values = {knob.name: knob.values for knob in space.knobs}
+        self.inter = np.asarray(values.get("inter_op_threads", (1,)))
+        self.intra = np.asarray(values.get("intra_op_threads", (1,)))
+        self.instances = np.asarray(values.get("instances", (1,)))
+        self.batch = _batch_grid(max(values.get("max_batch_size", (1,))))
+        axes = (self.inter, self.intra, self.instances, np.arange(1, self.instances[-1] + 1), self.batch)
+        self.shape = tuple(len(axis) for axis in axes)
+        grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+        self._used = grid[..., 3] <= grid[..., 2]
+        self._number = np.full(self.shape, -1)  # of each entry among the P
+        self._number[self._used] = np.arange(self._used.sum())
+        self._points = grid[self._used].astype(float)  # (P, 5): i, a, c, n, b
+        self._usual_cores = float(cores or max(self.intra[-1], self.instances[-1]))
+        self._hypotheses = self._all_hypotheses(cores is not None)
+        self._features = {h: _features(self._points, h) for h in self._hypotheses}
+        self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._entries: dict[int, _Entry] = {}  # the one seen longest ago first
+        self._first_log_time = math.nan
+        self._era = 0
+        self._fits: list[_Fit] = []
+        self._rounds = 0
+        self._log_times = np.zeros(len(self._points))
+
+    @property
+    def known(self) -> bool:
+        """False until the first service time."""
+        return bool(self._entries)
+
+    @property
+    def cores(self) -> float:
+        """The likeliest number of cores."""
+        return self._fits[0].hypothesis.cores if self._fits else self._usual_cores
+
+    def add(
+        self,
+        configuration: Configuration,
+        rows: Iterable[ServiceTimes],
+        rate_per_s: float,
+        variation: float = 0.0,
+    ) -> None:
+        """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S."""
+        for row in rows:
+            if row.count > 0 and row.total_s > 0:
+                self._add(self._entry_of(configuration, row), row, configuration, rate_per_s, variation)
+        while len(self._entries) > MOST_ENTRIES:
+            self._entries.pop(next(iter(self._entries)))
+
+    def surprise(
+        self, configuration: Configuration, rows: Iterable[ServiceTimes], rate_per_s: float, variation: float
+    ) -> tuple[float, float]:
+        """By how much, as ln, the machine is slower than it was, and the standard deviation of that.
+
+        Over the entries seen before under this very configuration at a similar load; (0, inf) if none were.
+        """
+        total = weights = 0.0
+        for row in rows:
+            entry = self._entries.get(self._entry_of(configuration, row))
+            if entry is None or row.count <= 0 or not row.total_s > 0:
+                continue
+            if entry.configuration != configuration or entry.era != self._era:
+                continue
+            if abs(math.log(entry.rate_per_s / rate_per_s)) > SIMILAR_LOAD:
+                continue
+            weight = 1.0 / (1.0 / row.count + 1.0 / entry.batches)
+            total += weight * (_log_time(row) - entry.log_time)
+            weights += weight
+        if weights == 0:
+            return 0.0, math.inf
+        return total / weights, math.sqrt(variation**2 / weights + NOISE_SD**2)
+
+    def changed(self, log_factor: float) -> None:
+        """The machine has become exp(log_factor) times slower: all known times shift, and are worth less."""
+        self._era += 1
+        for entry in self._entries.values():
+            entry.log_time += log_factor
+
+    def fit(self, variation: float = 0.0) -> None:
+        """Conditions the process on all entries; some must be known."""
+        numbers = np.fromiter(self._entries, dtype=int)
+        y = np.array([entry.log_time for entry in self._entries.values()]) - self._first_log_time
+        noise = np.diag([self._variance(entry, variation) for entry in self._entries.values()])
+        columns = [self._column(number) for number in self._entries]
+        smooth = np.stack([column[0] for column in columns], axis=1)  # (P, entries)
+        cross = {False: smooth, True: smooth + np.stack([column[1] for column in columns], axis=1)}
+        covariance = {crowding: c[numbers] + noise for crowding, c in cross.items()}
+        fits = [_conditioned(y, self._features[h][numbers], covariance[h.crowding], h, self._usual_cores)
+                for h in self._tried()]  # fmt: skip
+        fits.sort(key=lambda fit: -fit.plausibility)
+        best = fits[0].plausibility
+        self._fits = [fit for fit in fits if fit.plausibility > best - PLAUSIBLE][:MOST_PLAUSIBLE]
+        weights = np.exp([fit.plausibility - best for fit in self._fits])
+        self._weights, self._cross = weights / weights.sum(), cross
+        self._means = np.stack([self._mean(fit) for fit in self._fits])  # (hypotheses, P)
+        self._log_times = self._weights @ self._means
+        self._rounds += 1
+
+    def service_time_s(self) -> np.ndarray:
+        """(tables, N, B) predicted S of every (i, a, c), row-major, with n = 1..N busy, b over `batch`."""
+        log_times = np.zeros(self.shape)
+        log_times[self._used] = self._log_times
+        return np.exp(log_times).reshape(-1, *self.shape[3:])
+
+    def standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) of ln S at these entries."""
+        fits, weights = self._fits, self._weights
+        if len(self._entries) > 2 * FEW:  # the likeliest alone: the others hardly differ by now
+            fits, weights = fits[:1], np.ones(1)
+        within = np.zeros(len(numbers))
+        for fit, weight in zip(fits, weights, strict=True):
+            own = self._features[fit.hypothesis][numbers]
+            shared = (fit.features * WEIGHTS[:, 1] ** 2) @ own.T
+            shared += self._cross[fit.hypothesis.crowding][numbers].T
+            v = solve_triangular(fit.cholesky, shared, lower=True, check_finite=False)
+            total = own**2 @ WEIGHTS[:, 1] ** 2 + 5 * AXIS_SD**2 + FIELD_SD**2
+            total += fit.hypothesis.crowding * CROWDING_SD**2
+            within += weight * np.maximum(total - np.einsum("ij,ij->j", v, v), 1e-8)
+        means = self._means[:, numbers]
+        between = self._weights @ (means - self._weights @ means) ** 2
+        result: np.ndarray = np.sqrt(within + between)
+        return result
+
+    def entries(
+        self, inter: np.ndarray, intra: np.ndarray, instances: np.ndarray, busy: np.ndarray, batch: np.ndarray
+    ) -> np.ndarray:
+        """(K,) numbers of entries, given by their positions along the axes."""
+        result: np.ndarray = self._number[inter, intra, instances, busy, batch]
+        return result
+
+    def _all_hypotheses(self, cores_known: bool) -> list[Hypothesis]:
+        thirds = [0] if cores_known else range(-4, 7)
+        return [
+            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding)
+            for third in thirds
+            for utilisation in UTILISATIONS
+            for crowding in ((False, True) if len(self.instances) > 1 else (False,))
+        ]
+
+    def _tried(self) -> list[Hypothesis]:
+        if len(self._entries) <= FEW or self._rounds % RETRIAL == 0:
+            return self._hypotheses
+        return [fit.hypothesis for fit in self._fits]
+
+    def _add(
+        self,
+        number: int,
+        row: ServiceTimes,
+        configuration: Configuration,
+        rate_per_s: float,
+        variation: float,
+    ) -> None:
+        log_time, batches = _log_time(row), float(row.count)
+        if math.isnan(self._first_log_time):
+            self._first_log_time = log_time
+        before = self._entries.pop(number, None)
+        if before is not None and before.era == self._era:
+            sd = math.hypot(variation * math.sqrt(1 / batches + 1 / before.batches), 5 * NOISE_SD)
+            if abs(log_time - before.log_time) < NEWS * sd:
+                remembered = min(before.batches, MOST_BATCHES)
+                log_time = (remembered * before.log_time + batches * log_time) / (remembered + batches)
+                batches += remembered
+        self._entries[number] = _Entry(log_time, batches, configuration, rate_per_s, self._era)
+
+    def _entry_of(self, configuration: Configuration, row: ServiceTimes) -> int:
+        inter = int(np.searchsorted(self.inter, configuration.get("inter_op_threads", 1)))
+        intra = int(np.searchsorted(self.intra, configuration.get("intra_op_threads", 1)))
+        instances = int(np.searchsorted(self.instances, configuration.get("instances", 1)))
+        busy = min(row.busy_instances, int(self.instances[instances])) - 1
+        batch = int(np.argmin(np.abs(np.log(self.batch / row.batch_size))))
+        return int(self._number[inter, intra, instances, busy, batch])
+
+    def _column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(P,), (P,) covariance of f, and of h, between every entry and this one."""
+        if number not in self._columns:
+            point = self._points[number]
+            self._columns[number] = _smooth(self._points, point), _crowding(self._points, point)
+        return self._columns[number]
+
+    def _variance(self, entry: _Entry, variation: float) -> float:
+        old = OLD_SD**2 if entry.era != self._era else 0.0
+        return NOISE_SD**2 + variation**2 / entry.batches + old
+
+    def _mean(self, fit: _Fit) -> np.ndarray:
+        weights = WEIGHTS[:, 0] + WEIGHTS[:, 1] ** 2 * (fit.features.T @ fit.alpha)
+        known = self._features[fit.hypothesis] @ weights
+        mean: np.ndarray = self._first_log_time + known + self._cross[fit.hypothesis.crowding] @ fit.alpha
+        return mean
+
+
+def _batch_grid(largest: int) -> np.ndarray:
+    return np.array([size for size in BATCH_SIZES if size < largest] + [largest])
+
+
+def _log_time(row: ServiceTimes) -> float:
+    return math.log(row.total_s / row.count)
+
+
+def _conditioned(
+    y: np.ndarray, features: np.ndarray, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
+) -> _Fit:
+    factor = cholesky(
+        (features * WEIGHTS[:, 1] ** 2) @ features.T + covariance, lower=True, check_finite=False
+    )
+    residual = y - features @ WEIGHTS[:, 0]
+    alpha = cho_solve((factor, True), residual, check_finite=False)
+    log_prior = -0.5 * (math.log(hypothesis.cores / usual_cores) / CORES_SD) ** 2
+    log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
+    return _Fit(TEMPER * (log_prior + float(log_likelihood)), hypothesis, features, factor, alpha)
+
+
+def _features(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
+    """(P, terms) φ."""
+    i, a, _, n, b = points.T
+    over = np.log(np.maximum(1.0, n * (i * a) ** hypothesis.utilisation / hypothesis.cores))
+    neighbours = (n - 1) / hypothesis.cores
+    return np.stack([np.ones(len(points)), np.log(a), np.log(i), over, neighbours, np.log(b)], axis=1)
+
+
+def _smooth(points: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """(P,) covariance of f with one point."""
+    axes = np.log(points[:, [0, 1, 3, 4]] / point[[0, 1, 3, 4]])
+    squares = np.column_stack([axes**2, axes[:, :3].sum(axis=1) ** 2])
+    along_axes = AXIS_SD**2 * np.exp(-0.5 * squares / AXIS_LENGTH**2).sum(axis=1)
+    d = np.sqrt(5.0 * squares[:, :4].sum(axis=1)) / FIELD_LENGTH
+    result: np.ndarray = along_axes + FIELD_SD**2 * (1.0 + d + d**2 / 3.0) * np.exp(-d)
+    return result
+
+
+def _crowding(points: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """(P,) covariance of h with one point."""
+    axes = np.log(points[:, [2, 3]] / point[[2, 3]])
+    result: np.ndarray = CROWDING_SD**2 * np.exp(-0.5 * (axes**2).sum(axis=1))
+    return result
