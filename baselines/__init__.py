@@ -27,15 +27,15 @@ def make_agent(name: str, task: Task, seed: int = 0, background_training: bool =
 
 
 def _rrl(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import LIVE, RegionQLearning
+    from rrl.guided_rrl import GUIDED, GuidedRRL
 
-    return RegionQLearning(task.space, LIVE, seed, background_training)
+    return GuidedRRL(task, GUIDED, seed, background_training)
 
 
 def _rrl_tuned(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import LIVE, RegionQLearning
+    from rrl.region_q_learning import TUNED, RegionQLearning
 
-    return RegionQLearning(task.space, LIVE, seed, background_training)
+    return RegionQLearning(task.space, TUNED, seed, background_training)
 
 
 def _rrl_paper(task: Task, seed: int, background_training: bool = False) -> Agent:
@@ -48,6 +48,12 @@ def _rrl_released(task: Task, seed: int, background_training: bool = False) -> A
     from rrl.region_q_learning import RELEASED, RegionQLearning
 
     return RegionQLearning(task.space, RELEASED, seed, background_training)
+
+
+def _rrl_released_exact(task: Task, seed: int, background_training: bool = False) -> Agent:
+    from rrl.region_q_learning import RELEASED_EXACT, RegionQLearning
+
+    return RegionQLearning(task.space, RELEASED_EXACT, seed, background_training)
 
 
 def _point_q(task: Task, seed: int, background_training: bool = False) -> Agent:
@@ -152,6 +158,7 @@ AGENTS: dict[str, AgentFactory] = {
     "rrl-tuned": _rrl_tuned,
     "rrl-paper": _rrl_paper,
     "rrl-released": _rrl_released,
+    "rrl-released-exact": _rrl_released_exact,
     "point-q": _point_q,
     "capes": _capes,
     "capes-tuned": _capes_tuned,

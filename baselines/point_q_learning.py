@@ -2,7 +2,7 @@
 
 It is region-based Q-learning with δ = 0, to which RRL then degenerates (Theorem 4.1): the region of a
 configuration is itself, its estimated cost is the observed one (eq. 1), and the network has no say. All else
-is as in `rrl.region_q_learning.LIVE`, so that a comparison shows what regions and their estimator add. (With
+is as in `rrl.region_q_learning.TUNED`, so that a comparison shows what regions and their estimator add. (With
 the Q_0 of `PAPER` untried configurations look better than any tried one, so that it would try them all.)
 """
 

@@ -52,10 +52,10 @@ class GuidedSettings:
     """Chosen on machines of the family with seeds below 1000, under all truths."""
 
     optimism: float = 0.8  # κ while exploring ...
-    optimism_later: float = 0.3  # ... and from `exploring` decisions on
-    exploring: int = 20
+    optimism_later: float = 0.0  # ... and from `exploring` decisions on
+    exploring: int = 28
     largest_optimism: float = 0.35  # of ln S
-    looks: tuple[int, ...] = (4, 6, 9, 12, 16, 20, 25)  # decisions since the last change that look further
+    looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25)  # decisions since the last change that look further
     look_optimism: float = 1.5  # κ of these ...
     look_largest_optimism: float = 0.8
     look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
@@ -118,7 +118,7 @@ class GuidedRRL:
     def update(self, transition: Transition) -> None:
         """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
         measurement = transition.measurement
-        if measurement.gap or not math.isfinite(transition.cost) or measurement.arrivals == 0:
+        if not transition.has_cost or measurement.arrivals == 0:
             return
         number = self.space.number_of_action(transition.action)
         self.forecast.add(measurement.arrivals, measurement.duration_s)

@@ -34,7 +34,8 @@ class TuneOptions:
     tls_ca: str | None = None
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
     agent: str = "rrl"
-    """Who proposes configurations: rrl, rrl-tuned, rrl-paper, rrl-released, point-q, capes, capes-tuned,
+    """Who proposes configurations: rrl, rrl-tuned, rrl-paper, rrl-released,
+    rrl-released-exact, point-q, capes, capes-tuned,
     deeprm, deeprm-tuned, dqn, ppo, optuna-tpe, optuna-gp, gp-bandit, serf (needs --machine), aimd, random,
     sweep."""
     agent_from: Path | None = None

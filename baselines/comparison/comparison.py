@@ -32,7 +32,7 @@ from rrl.space import ConfigurationSpace
 BENCH_FILE = "comparison.json"
 
 TYPICAL_DECIDE_MS = {
-    "rrl-released": 8000.0,
+    "rrl-released-exact": 8000.0,
     "rrl-paper": 60.0,
     "rrl-tuned": 60.0,
     "optuna-gp": 60.0,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rrl.estimator import BackgroundTraining, EstimatorSettings, InlineTraining, LatencyEstimator
-from rrl.region_q_learning import RELEASED
+from rrl.region_q_learning import RELEASED_EXACT
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4], max_batch_size=[1, 2, 4, 8])
@@ -40,7 +40,7 @@ def test_it_learns_how_cost_depends_on_knobs_and_load() -> None:
 
 
 def test_the_scripts_settings_learn_raw_milliseconds() -> None:
-    settings = replace(RELEASED.estimator, max_steps=1000)
+    settings = replace(RELEASED_EXACT.estimator, max_steps=1000)
     estimator = estimator_with_samples(settings)
     estimator.train()
     expected = np.array([true_cost(number, 80.0) for number in range(len(SPACE))])

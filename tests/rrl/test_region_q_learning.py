@@ -15,7 +15,7 @@ from rrl.agent import Transition, observe
 from rrl.estimator import EstimatorSettings
 from rrl.load_levels import LoadLevels
 from rrl.measurement import LatencySummary, Measurement
-from rrl.region_q_learning import LIVE, PAPER, RELEASED, Perception, RegionQLearning, RRLSettings
+from rrl.region_q_learning import PAPER, RELEASED, TUNED, Perception, RegionQLearning, RRLSettings
 from rrl.space import ConfigurationSpace
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
@@ -146,7 +146,7 @@ def test_outside_the_region_nothing_changes(number: int, radius: float, cost: fl
     assert (agent.perceptions[LEVEL].q[inside] != before[inside]).any()
 
 
-@pytest.mark.parametrize("settings", [PAPER, LIVE])
+@pytest.mark.parametrize("settings", [PAPER, TUNED])
 def test_the_learning_rates_satisfy_the_papers_conditions(settings: RRLSettings) -> None:
     agent = agent_with_estimates(settings, None)
     n = np.arange(1, 100_001)
@@ -160,7 +160,7 @@ def test_the_learning_rates_satisfy_the_papers_conditions(settings: RRLSettings)
 
 
 def test_counting_observations_estimates_anew_until_the_first_and_averages_from_then_on() -> None:
-    agent = agent_with_estimates(replace(LIVE, learning_rate_power=1.0, radius=1.0), [1.0, 1.0, 1.0])
+    agent = agent_with_estimates(replace(TUNED, learning_rate_power=1.0, radius=1.0), [1.0, 1.0, 1.0])
     agent.update(transition(0, 12.0))
     agent.update(transition(2, 6.0))
     np.testing.assert_allclose(agent.perceptions[LEVEL].q, [12, 6, 6])  # 1: the newest estimate; 0: observed
@@ -217,7 +217,7 @@ def test_policies_sum_to_one_for_any_costs(q: list[float], lowest: float, releas
 
 
 def test_huge_costs_do_not_overflow() -> None:
-    agent = agent_with_estimates(LIVE, [1e-8, 1.0, 1e9])
+    agent = agent_with_estimates(TUNED, [1e-8, 1.0, 1e9])
     for number, cost in enumerate((1e-300, 1e300, 0.0)):
         agent.update(transition(number, cost))
     assert np.isfinite(agent.perceptions[LEVEL].q).all()
@@ -226,7 +226,7 @@ def test_huge_costs_do_not_overflow() -> None:
 
 def test_a_larger_beta_exploits_more() -> None:
     def share_of_best(β: float) -> float:
-        agent = agent_with_estimates(replace(LIVE, inverse_temperature=β, radius=0.0), None)
+        agent = agent_with_estimates(replace(TUNED, inverse_temperature=β, radius=0.0), None)
         for number, cost in enumerate((10.0, 11.0, 12.0)):
             agent.update(transition(number, cost))
         return float(agent.policy(LEVEL)[0])
@@ -236,7 +236,7 @@ def test_a_larger_beta_exploits_more() -> None:
 
 
 def test_a_load_never_seen_starts_from_its_nearest_neighbour() -> None:
-    agent = agent_with_estimates(LIVE, None)
+    agent = agent_with_estimates(TUNED, None)
     agent.update(transition(0, 30.0, rate_per_s=40.0))
     agent.update(transition(2, 10.0, rate_per_s=40.0))
     np.testing.assert_array_equal(agent.policy(LEVEL + 1), agent.policy(LEVEL))
@@ -254,7 +254,7 @@ def test_the_best_configuration_is_the_lowest_of_those_tried_or_estimated() -> N
 
 
 def test_nothing_is_learned_from_a_gap_or_without_a_cost() -> None:
-    agent = agent_with_estimates(LIVE, None)
+    agent = agent_with_estimates(TUNED, None)
     agent.update(transition(0, 30.0, gap="the server restarted"))
     agent.update(transition(0, math.nan))
     assert agent.perceptions == {}
@@ -290,7 +290,7 @@ def test_on_a_smooth_landscape_it_finds_half_the_starting_cost_within_thirty_dec
     start = space.number(
         {"instances": 4, "intra_op_threads": 1, "max_batch_size": 1, "max_queue_delay_us": 0}
     )
-    agent = RegionQLearning(space, LIVE, seed=3)
+    agent = RegionQLearning(space, TUNED, seed=3)
     noise = np.random.default_rng(4)
     t = transition(start, float(costs[start]), space=space)
     agent.update(t)
@@ -305,6 +305,6 @@ def test_on_a_smooth_landscape_it_finds_half_the_starting_cost_within_thirty_dec
 
 
 def test_a_network_that_exploded_does_not_spoil_q() -> None:
-    agent = agent_with_estimates(LIVE, [math.nan, math.nan, math.nan])
+    agent = agent_with_estimates(TUNED, [math.nan, math.nan, math.nan])
     agent.update(transition(1, 10.0))
     np.testing.assert_allclose(agent.perceptions[LEVEL].q, 10.0)
