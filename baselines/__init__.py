@@ -180,3 +180,6 @@ AGENTS: dict[str, AgentFactory] = {
 
 NEED_HINDSIGHT = ("best-fixed", "oracle")
 """The agents that must be told the load to come and the true cost of every configuration: bounds."""
+
+NEED_MACHINE = ("serf",)
+"""The agents that must be told the service times, profiled beforehand."""

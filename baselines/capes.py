@@ -30,8 +30,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from baselines.scaling import Scaling, has_cost
-from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from baselines.scaling import Scaling
+from rrl.agent import OBSERVATION_FIELDS, Task, Transition, number_in_force
 from rrl.space import ConfigurationSpace
 
 HIDDEN_UNITS_PER_INPUT = 1.2
@@ -135,14 +135,15 @@ class CAPES:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The configuration in force, changed by the best move known or by a random one."""
-        return self._moved(self._indices(observation), self._chosen(observation))
+        indices = self.space.action(number_in_force(observation, self.space))
+        return self._moved(indices, self._chosen(observation))
 
     def update(self, transition: Transition) -> None:
         """Remembers one interval, unless it has a gap or no cost, and trains on the memory."""
         chosen = self._chosen(transition.observation)
         self._decisions += 1
         self._draw()
-        if has_cost(transition):
+        if transition.has_cost:
             self._scaling.see(transition)
         state = self._state(transition.observation)
         self._earlier.append(transition.observation)
@@ -178,11 +179,6 @@ class CAPES:
         padding = [seen[0]] * (self.settings.observations - len(seen))
         return np.concatenate([self._scaling.inputs(one) for one in padding + seen])
 
-    def _indices(self, observation: np.ndarray) -> np.ndarray:
-        """(knobs,) int64: the configuration that was in force when this was observed."""
-        longest = np.asarray(self.space.shape) - 1
-        return np.rint(observation[len(OBSERVATION_FIELDS) :] * longest).astype(np.int64)
-
     def _moved(self, indices: np.ndarray, move: int) -> np.ndarray:
         """(knobs,) int64: where a move leads; nowhere if it would leave the grid."""
         knob, steps = self.moves[move]
@@ -195,7 +191,7 @@ class CAPES:
 
         At an edge several moves lead nowhere: then it is the one that was chosen.
         """
-        indices = self._indices(transition.observation)
+        indices = self.space.action(number_in_force(transition.observation, self.space))
         for move in (chosen, *range(len(self.moves))):
             if np.array_equal(self._moved(indices, move), transition.action):
                 return move
@@ -203,7 +199,7 @@ class CAPES:
 
     def _reward(self, transition: Transition) -> float | None:
         """None where there is no cost, or none before it to compare with."""
-        if not has_cost(transition):
+        if not transition.has_cost:
             self._last_cost = math.nan
             return None
         last_cost, self._last_cost = self._last_cost, self._scaling.relative_cost(transition.cost)

@@ -30,8 +30,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from baselines.scaling import Scaling, has_cost
+from baselines.scaling import Scaling
 from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from rrl.policy import drawn_index
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,12 @@ class DeepRM:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """Draws a configuration from the policy."""
-        chosen = [
-            min(int(np.searchsorted(np.cumsum(probabilities), draw, side="right")), len(probabilities) - 1)
-            for probabilities, draw in zip(self.policy(observation), self._draws, strict=True)
-        ]
-        return self._action(chosen)
+        return self._action(list(map(drawn_index, self.policy(observation), self._draws)))
 
     def update(self, transition: Transition) -> None:
         """Learns from one interval, unless it has a gap or no cost."""
         self._draws = self._rng.random(len(self._softmaxes))
-        if not has_cost(transition):
+        if not transition.has_cost:
             return
         self._scaling.see(transition)
         inputs = self._scaling.inputs(transition.observation)

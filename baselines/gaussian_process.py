@@ -36,11 +36,9 @@ from scipy.stats import qmc
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
+from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
 from rrl.agent import Task, Transition, number_in_force
 from rrl.space import THREAD_KNOBS, ConfigurationSpace
-
-LOWEST_COST = 1e-9
-LOWEST_RATE_PER_S = 0.01
 
 
 @dataclass(frozen=True)

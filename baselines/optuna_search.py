@@ -31,15 +31,13 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
 from rrl.agent import Task, Transition
 from rrl.space import ConfigurationSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 Sampler = Literal["tpe", "gp"]
-
-LOWEST_COST = 1e-9  # its logarithm is the lowest value of a trial
-LOWEST_RATE_PER_S = 0.01
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,10 @@ from rrl.agent import OBSERVATION_FIELDS, Transition
 
 INPUT_LIMIT = 5.0
 RELATIVE_COST_LIMITS = (1e-4, 1e4)
+LOWEST_COST = 1e-9  # so that one can be divided by, and has a logarithm
+LOWEST_RATE_PER_S = 0.01  # likewise
 
 _FIELDS = len(OBSERVATION_FIELDS)
-
-
-def has_cost(transition: Transition) -> bool:
-    """False for an interval that teaches nothing: one with a gap, or in which nothing was completed."""
-    return not transition.measurement.gap and math.isfinite(transition.cost)
 
 
 class Scaling:
@@ -39,7 +36,7 @@ class Scaling:
         """Takes the units from a transition with a cost, if they are not taken yet."""
         if self._first_fields is None:
             self._first_fields = transition.observation[:_FIELDS]
-            self._first_cost = max(transition.cost, 1e-9)
+            self._first_cost = max(transition.cost, LOWEST_COST)
 
     def inputs(self, observation: np.ndarray) -> np.ndarray:
         """(fields + knobs,) float32: the observation as a network is shown it."""

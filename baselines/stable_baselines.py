@@ -36,8 +36,9 @@ import torch
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 
-from baselines.scaling import INPUT_LIMIT, Scaling, has_cost
+from baselines.scaling import INPUT_LIMIT, Scaling
 from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from rrl.policy import drawn_index
 from rrl.space import ConfigurationSpace
 
 DQN_ARGUMENTS: dict[str, Any] = {
@@ -92,7 +93,7 @@ class StableBaselinesDQN:
         """Adds one interval to the replay buffer, unless it has a gap or no cost, and trains."""
         self._decisions += 1
         self._draw()
-        if not has_cost(transition):
+        if not transition.has_cost:
             return
         self._scaling.see(transition)
         buffer = self.model.replay_buffer
@@ -137,10 +138,7 @@ class StableBaselinesPPO:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """Draws an index for each knob from the policy."""
-        indices = [
-            min(int(np.searchsorted(np.cumsum(probabilities), draw, side="right")), len(probabilities) - 1)
-            for probabilities, draw in zip(self.policy(observation), self._draws, strict=True)
-        ]
+        indices = list(map(drawn_index, self.policy(observation), self._draws))
         return np.array(indices, dtype=np.int64)
 
     def policy(self, observation: np.ndarray) -> list[np.ndarray]:
@@ -153,7 +151,7 @@ class StableBaselinesPPO:
     def update(self, transition: Transition) -> None:
         """Adds one interval to the rollout, unless it has a gap or no cost, and trains when it is full."""
         self._draws = self._rng.random(len(self.space.knobs))
-        if not has_cost(transition):
+        if not transition.has_cost:
             return
         self._scaling.see(transition)
         policy, buffer = self.model.policy, self.model.rollout_buffer

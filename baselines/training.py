@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, make_agent
+from baselines import AGENTS, NEED_MACHINE, make_agent
 from baselines.comparison.settings import default_space
 from envs.families import RATE_PER_S, scenarios
 from envs.scenario import Scenario
@@ -71,6 +71,11 @@ class TrainOptions:
         make_objective(self.objective, self.slo_p95_ms)
         if self.agent not in AGENTS:
             raise ValueError(f"unknown agent {self.agent!r}; known: {', '.join(AGENTS)}")
+        if self.agent in NEED_MACHINE:
+            raise ValueError(
+                f"{self.agent} needs no training, it schedules by the machine file: "
+                f"use rrl-tune --agent {self.agent} --machine FILE"
+            )
         if self.decisions < 1:
             raise ValueError(f"--decisions must be at least 1, got {self.decisions}")
         if self.requests_per_interval < 1:

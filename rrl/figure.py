@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
+from rrl.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.journal import Header, Record
 from rrl.report import Summary, in_words
 
-INK, SOFT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", "#7b8794", "#059669", "#dc2626", "#f59e0b"
+MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
 KNOB_NAMES = {
     "instances": "instances",
     "intra_op_threads": "intra-op\nthreads",
@@ -32,8 +31,7 @@ def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path
     shown = [r for r in records if r.counted]
     knobs = header.space.knobs
     heights = [5.2, 1.1] + [0.8] * len(knobs)
-    figure = Figure(figsize=(10, 1.3 + 0.66 * sum(heights)), dpi=140, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(10, 1.3 + 0.66 * sum(heights))
     axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax in axes:
         plain(ax)
@@ -193,26 +191,12 @@ def _row_name(ax: Axes, name: str) -> None:
     ax.yaxis.set_label_coords(-0.035, 0.5)
 
 
-def plain(ax: Axes) -> None:
-    """The look of all axes: no frame, no ticks, a faint grid."""
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
-    ax.spines["bottom"].set_color(GRID)
-    ax.tick_params(colors=SOFT, labelsize=8.5, length=0, which="both")
-    ax.grid(axis="y", color=GRID, linewidth=0.8)
-    ax.set_axisbelow(True)
-
-
 def _log_scale(ax: Axes, values_ms: np.ndarray) -> None:
     """Logarithmic, because a bad configuration can be a hundred times worse than a good one."""
     finite = values_ms[np.isfinite(values_ms) & (values_ms > 0)]
-    ax.set_yscale("log")
+    log_axis(ax, "y")
     if len(finite):
         ax.set_ylim(finite.min() / 2.4, finite.max() * 1.6)
-    ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.tick_params(which="minor", length=0)
 
 
 def _changes(shown: Sequence[Record]) -> np.ndarray:

@@ -118,14 +118,14 @@ class GuidedRRL:
     def update(self, transition: Transition) -> None:
         """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
         measurement = transition.measurement
-        if not transition.has_cost or measurement.arrivals == 0:
-            return
         number = self.space.number_of_action(transition.action)
+        if not transition.has_cost or measurement.arrivals == 0:
+            self._remember_in_force(number, measurement)
+            return
         self.forecast.add(measurement.arrivals, measurement.duration_s)
         self._carries = self._carries or measurement.backlog > 0
         self._learn_service_times(number, measurement)
-        self._in_force = number
-        self._left_over = min(int(self.prior.instances[number]), measurement.backlog)
+        self._remember_in_force(number, measurement)
         if not self.service_times.known:
             return
         self._since_change += 1
@@ -155,6 +155,11 @@ class GuidedRRL:
         self._learn_variation(measurement, rows)
         self.service_times.add(configuration, rows, rate_per_s, self._variation)
 
+    def _remember_in_force(self, number: int, measurement: Measurement) -> None:
+        self._in_force, self._left_over = number, int(self.prior.instances[number])
+        if not measurement.gap:
+            self._left_over = min(self._left_over, measurement.backlog)
+
     def _of_this(self, row: ServiceTimes, number: int) -> bool:
         """False for what may be of batches that began under another configuration."""
         left = 0 if self._in_force == number else self._left_over
@@ -177,8 +182,12 @@ class GuidedRRL:
         observed_ms = measurement.latency.mean_ms
         if backlog_before > 2 * self.prior.instances[number] or not observed_ms > 0 or measurement.aborted:
             return
-        r, variance = self._log_ratio(number, measurement)
         rate_per_s, features = measurement.arrival_rate_per_s, self.space.features
+        given = self._circumstances(rate_per_s, 0.0)
+        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
+        if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
+            return
+        r, variance = _log_ratio(observed_ms, predicted_ms)
         self.estimator.add(rate_per_s, features[number], math.exp(r))
         if len(self.estimator) % self.settings.training_every == 0:
             self._training.request()
@@ -189,14 +198,6 @@ class GuidedRRL:
         α = self._learning_rate(residual.counts[region], variance)
         estimated = self._estimated(rate_per_s, region, number, r)
         residual.log_ratio[region] += α * (estimated - residual.log_ratio[region])
-
-    def _log_ratio(self, number: int, measurement: Measurement) -> tuple[float, float]:
-        """r_t, and the variance of one interval's."""
-        given = self._circumstances(measurement.arrival_rate_per_s, 0.0)
-        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
-        r = math.log(measurement.latency.mean_ms / predicted_ms.mean())
-        variance = float(np.var(np.log(predicted_ms)))
-        return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), variance
 
     def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:
         """r̂_t(s, c) for c in the region of c_t = `number`."""
@@ -291,6 +292,12 @@ def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[
     busy = measurement.completion_rate_per_s / batch_size * service_s
     busy = min(max(1, round(busy)), configuration.get("instances", 1))
     return [ServiceTimes(busy, max(1, round(batch_size)), batches, batches * service_s)]
+
+
+def _log_ratio(observed_ms: float, predicted_ms: np.ndarray) -> tuple[float, float]:
+    """r_t, and the variance of one interval's."""
+    r = math.log(observed_ms / predicted_ms.mean())
+    return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), float(np.var(np.log(predicted_ms)))
 
 
 def _variation(p95: float, centres: np.ndarray, weights: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from rrl.measurement import Measurement
-from rrl.space import Configuration
+from rrl.space import THREAD_KNOBS, Configuration
 
 FAILURE_WEIGHT = 10.0
 """A failed request costs as much as this many that were answered."""
@@ -103,11 +103,7 @@ class LeastResources:
     unit = "threads"
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        threads = float(
-            configuration.get("instances", 1)
-            * configuration.get("intra_op_threads", 1)
-            * configuration.get("inter_op_threads", 1)
-        )
+        threads = float(math.prod(configuration.get(name, 1) for name in THREAD_KNOBS))
         if np.isnan(_latency_ms(measurement, "p95_ms")):
             return math.nan
         if not slo_violated(measurement, self.slo_p95_ms):

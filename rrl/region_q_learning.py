@@ -32,6 +32,7 @@ import numpy as np
 from rrl.agent import Transition, arrival_rate_per_s
 from rrl.estimator import BackgroundTraining, EstimatorSettings, InlineTraining, LatencyEstimator, Training
 from rrl.load_levels import LoadLevels
+from rrl.policy import drawn_index
 from rrl.space import ConfigurationSpace
 
 COST_LIMITS = (1e-9, 1e12)
@@ -160,15 +161,14 @@ class RegionQLearning:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """Draws a configuration from the policy at the observed load's level (Algorithm 1, step 1)."""
-        cumulative = np.cumsum(self.policy(self._level(arrival_rate_per_s(observation))))
-        number = int(np.searchsorted(cumulative, self._draw * cumulative[-1], side="right"))
-        return self.space.action(min(number, len(self.space) - 1))
+        policy = self.policy(self._level(arrival_rate_per_s(observation)))
+        return self.space.action(drawn_index(policy, self._draw))
 
     def update(self, transition: Transition) -> None:
         """Learns from one interval (Algorithm 1, step 2), unless it has a gap or no cost."""
         self._draw = float(self._rng.random())
         measurement = transition.measurement
-        if measurement.gap or not math.isfinite(transition.cost):
+        if not transition.has_cost:
             return
         number = self.space.number_of_action(transition.action)
         cost = float(np.clip(transition.cost, *COST_LIMITS))

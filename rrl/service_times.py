@@ -12,6 +12,7 @@ with n of c instances busy, i operators at once and a threads in each.
 | f | `_smooth` | what is not: smooth deviations along each axis, and rougher ones over all of them |
 | h | `_crowding` | the same n among more instances: where batches share processors, company arrives sooner |
 | C, η, χ | `Hypothesis` | cores; how much of its threads a batch keeps busy; whether h counts (0 or 1) |
+| noise | `noise_sd` | where S also depends on what the table does not say, as on the load |
 
 | term of φ | weight (mean, standard deviation) | meaning |
 |---|---|---|
@@ -21,9 +22,9 @@ with n of c instances busy, i operators at once and a threads in each.
 | (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
 | ln b | 0.6, 0.3 | batching |
 
-C, η and χ are told apart by their likelihood; predictions are averaged over those that remain plausible. The
-weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by the
-predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
+C, η, χ and the noise are told apart by their likelihood; predictions are averaged over those that remain
+plausible. The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were
+chosen by the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ WEIGHTS = np.array([[0.0, 3.0], [-0.7, 0.3], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4
 AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
 FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
 CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
-NOISE_SD = 0.004  # of a mean service time, however many batches it is of
+NOISE_SDS = (0.004, 0.03, 0.1)  # more than telemetry's own: where S depends on what the table does not say
+NOISE_SD = NOISE_SDS[0]
+SLOPE_SD = 0.1  # of d ln S / d ln b, by which a batch size stands for its neighbour in the table
 OLD_SD = 0.05  # more, of one learned before the machine changed
 
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -52,7 +55,7 @@ MOST_BATCHES = 400.0  # batches that a mean is of, at most: older ones fade
 NEWS = 3.0  # standard deviations from which a mean starts anew
 
 CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
-UTILISATIONS = (0.6, 0.8, 1.0)  # η
+UTILISATIONS = (0.6, 1.0)  # η
 TEMPER = 0.5  # of the likelihood: φ is only nearly right, so the data say less than they seem to
 PLAUSIBLE = 3.0  # nats of the tempered likelihood
 MOST_PLAUSIBLE = 4
@@ -65,17 +68,22 @@ class Hypothesis(NamedTuple):
     cores: float  # C
     utilisation: float  # η
     crowding: bool  # χ
+    noise_sd: float  # of a mean service time, however many batches it is of
 
 
 @dataclass
-class _Entry:
-    """What is known of one entry of the table."""
+class _Mean:
+    """What is known of one batch size of an entry of the table."""
 
     log_time: float
     batches: float
     configuration: Configuration  # that it was last seen under
     rate_per_s: float  # ... and the load
     era: int  # changes of the machine before
+
+
+_Entry = dict[int, _Mean]
+"""What is known of one entry of the table, by batch size: those between the table's count to the nearest."""
 
 
 class _Fit(NamedTuple):
@@ -106,7 +114,8 @@ class ServiceTimeModel:
         self._points = grid[self._used].astype(float)  # (P, 5): i, a, c, n, b
         self._usual_cores = float(cores or max(self.intra[-1], self.instances[-1]))
         self._hypotheses = self._all_hypotheses(cores is not None)
-        self._features = {h: _features(self._points, h) for h in self._hypotheses}
+        of_kind = {(h.cores, h.utilisation): _features(self._points, h) for h in self._hypotheses}
+        self._features = {h: of_kind[h.cores, h.utilisation] for h in self._hypotheses}
         self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._entries: dict[int, _Entry] = {}  # the one seen longest ago first
         self._first_log_time = math.nan
@@ -144,19 +153,20 @@ class ServiceTimeModel:
     ) -> tuple[float, float]:
         """By how much, as ln, the machine is slower than it was, and the standard deviation of that.
 
-        Over the entries seen before under this very configuration at a similar load; (0, inf) if none were.
+        Over the busy instances and batch sizes seen before under this very configuration at a similar load;
+        (0, inf) if none were.
         """
         total = weights = 0.0
         for row in rows:
-            entry = self._entries.get(self._entry_of(configuration, row))
-            if entry is None or row.count <= 0 or not row.total_s > 0:
+            mean = self._entries.get(self._entry_of(configuration, row), {}).get(row.batch_size)
+            if mean is None or row.count <= 0 or not row.total_s > 0:
                 continue
-            if entry.configuration != configuration or entry.era != self._era:
+            if mean.configuration != configuration or mean.era != self._era:
                 continue
-            if abs(math.log(entry.rate_per_s / rate_per_s)) > SIMILAR_LOAD:
+            if abs(math.log(mean.rate_per_s / rate_per_s)) > SIMILAR_LOAD:
                 continue
-            weight = 1.0 / (1.0 / row.count + 1.0 / entry.batches)
-            total += weight * (_log_time(row) - entry.log_time)
+            weight = 1.0 / (1.0 / row.count + 1.0 / mean.batches)
+            total += weight * (_log_time(row) - mean.log_time)
             weights += weight
         if weights == 0:
             return 0.0, math.inf
@@ -166,13 +176,14 @@ class ServiceTimeModel:
         """The machine has become exp(log_factor) times slower: all known times shift, and are worth less."""
         self._era += 1
         for entry in self._entries.values():
-            entry.log_time += log_factor
+            for mean in entry.values():
+                mean.log_time += log_factor
 
     def fit(self, variation: float = 0.0) -> None:
         """Conditions the process on all entries; some must be known."""
         numbers = np.fromiter(self._entries, dtype=int)
-        y = np.array([entry.log_time for entry in self._entries.values()]) - self._first_log_time
-        noise = np.diag([self._variance(entry, variation) for entry in self._entries.values()])
+        times = np.array([self._observed(number, variation) for number in self._entries])
+        y, noise = times[:, 0] - self._first_log_time, np.diag(times[:, 1])
         columns = [self._column(number) for number in self._entries]
         smooth = np.stack([column[0] for column in columns], axis=1)  # (P, entries)
         cross = {False: smooth, True: smooth + np.stack([column[1] for column in columns], axis=1)}
@@ -223,10 +234,11 @@ class ServiceTimeModel:
     def _all_hypotheses(self, cores_known: bool) -> list[Hypothesis]:
         thirds = [0] if cores_known else range(-4, 7)
         return [
-            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding)
+            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding, noise_sd)
             for third in thirds
             for utilisation in UTILISATIONS
             for crowding in ((False, True) if len(self.instances) > 1 else (False,))
+            for noise_sd in NOISE_SDS
         ]
 
     def _tried(self) -> list[Hypothesis]:
@@ -245,14 +257,16 @@ class ServiceTimeModel:
         log_time, batches = _log_time(row), float(row.count)
         if math.isnan(self._first_log_time):
             self._first_log_time = log_time
-        before = self._entries.pop(number, None)
+        entry = self._entries.pop(number, {})
+        before = entry.get(row.batch_size)
         if before is not None and before.era == self._era:
             sd = math.hypot(variation * math.sqrt(1 / batches + 1 / before.batches), 5 * NOISE_SD)
             if abs(log_time - before.log_time) < NEWS * sd:
                 remembered = min(before.batches, MOST_BATCHES)
                 log_time = (remembered * before.log_time + batches * log_time) / (remembered + batches)
                 batches += remembered
-        self._entries[number] = _Entry(log_time, batches, configuration, rate_per_s, self._era)
+        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era)
+        self._entries[number] = entry
 
     def _entry_of(self, configuration: Configuration, row: ServiceTimes) -> int:
         inter = int(np.searchsorted(self.inter, configuration.get("inter_op_threads", 1)))
@@ -269,9 +283,30 @@ class ServiceTimeModel:
             self._columns[number] = _smooth(self._points, point), _crowding(self._points, point)
         return self._columns[number]
 
-    def _variance(self, entry: _Entry, variation: float) -> float:
-        old = OLD_SD**2 if entry.era != self._era else 0.0
-        return NOISE_SD**2 + variation**2 / entry.batches + old
+    def _observed(self, number: int, variation: float) -> tuple[float, float]:
+        """ln S of an entry, by all its batch sizes, and the variance of that."""
+        entry, grid_size = self._entries[number], self._points[number, 4]
+        if len(entry) == 1 and grid_size in entry:
+            mean = entry[int(grid_size)]
+            return mean.log_time, self._variance(mean, variation)
+        precisions = np.array([1.0 / self._variance(mean, variation) for mean in entry.values()])
+        weights = precisions / precisions.sum()
+        log_time = float(weights @ [mean.log_time for mean in entry.values()])
+        offset = float(weights @ np.log(np.array(list(entry)) / grid_size))  # of ln b
+        variance = max(NOISE_SD**2, 1.0 / precisions.sum()) + (SLOPE_SD * offset) ** 2
+        return log_time - offset * self._slope(number, offset), variance
+
+    def _slope(self, number: int, offset: float) -> float:
+        """d ln S / d ln b between an entry and its neighbour on the side of `offset`."""
+        beside = number + int(np.sign(offset))
+        if self._rounds == 0 or beside == number:
+            return float(WEIGHTS[-1, 0])
+        distance = math.log(self._points[beside, 4] / self._points[number, 4])
+        return float(self._log_times[beside] - self._log_times[number]) / distance
+
+    def _variance(self, mean: _Mean, variation: float) -> float:
+        old = OLD_SD**2 if mean.era != self._era else 0.0
+        return NOISE_SD**2 + variation**2 / mean.batches + old
 
     def _mean(self, fit: _Fit) -> np.ndarray:
         weights = WEIGHTS[:, 0] + WEIGHTS[:, 1] ** 2 * (fit.features.T @ fit.alpha)
@@ -291,6 +326,7 @@ def _log_time(row: ServiceTimes) -> float:
 def _conditioned(
     y: np.ndarray, features: np.ndarray, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
 ) -> _Fit:
+    covariance = covariance + hypothesis.noise_sd**2 * np.eye(len(y))
     factor = cholesky(
         (features * WEIGHTS[:, 1] ** 2) @ features.T + covariance, lower=True, check_finite=False
     )

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import WARM_UP, WITHIN, by_agent, by_run, ratio_of_sums
-from rrl.figure import GRID, INK, SOFT, plain
+from rrl.figure_style import BLUE, COLOURS, FAINT, GRID, INK, SOFT, blank_figure, plain, spread
 
 RATIO, EXCESS, MACHINES = "ratio.png", "excess.png", "machines.png"
-OWN = "#0072b2"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito's
+OWN = BLUE
 DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
 RATIO_TICKS = (1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3)
 WIDE_RATIO_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -94,7 +92,7 @@ def _draw_ratio(path: Path, curves: Sequence[Curves], what: str) -> None:
     top = max(1.5, 1.3 * max(float(q[2].max()) for q in quartiles.values()))
     rows = math.ceil(len(curves) / COLUMNS)
     columns = math.ceil(len(curves) / rows)
-    figure = _figure(2.2 + 2.6 * columns, 1.25 + 2.15 * rows)
+    figure = blank_figure(2.2 + 2.6 * columns, 1.25 + 2.15 * rows)
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for ax in axes.flat[len(curves) :]:
         ax.set_visible(False)
@@ -102,7 +100,7 @@ def _draw_ratio(path: Path, curves: Sequence[Curves], what: str) -> None:
         plain(ax)
         for other in curves:
             if other is not each:
-                ax.plot(middles, quartiles[other.agent][1], color="#c9d0d8", linewidth=0.9, zorder=1)
+                ax.plot(middles, quartiles[other.agent][1], color=FAINT, linewidth=0.9, zorder=1)
         low, median, high = quartiles[each.agent]
         ax.fill_between(middles, low, high, color=OWN, alpha=0.22, linewidth=0, zorder=2)
         ax.plot(middles, median, color=OWN, linewidth=2, zorder=3)
@@ -136,7 +134,7 @@ def decision_bins(decisions: int) -> np.ndarray:
 
 def _draw_excess(path: Path, curves: Sequence[Curves], what: str, unit: str) -> None:
     """Every agent's mean, named at its end."""
-    figure = _figure(9.5, 5.6)
+    figure = blank_figure(9.5, 5.6)
     ax = figure.subplots()
     plain(ax)
     decisions = np.arange(1, curves[0].runs.shape[1] + 1)
@@ -170,8 +168,7 @@ def _name_ends(ax: Axes, ends: Sequence[tuple[float, str, object]]) -> None:
     ordered = sorted(ends)
     low, high = (math.log10(value) for value in ax.get_ylim())
     wanted = np.array([(math.log10(value) - low) / (high - low) for value, _, _ in ordered])
-    highest = 1.0 - LABEL_HEIGHT * np.arange(len(wanted))[::-1]  # so that all stay beside the axes
-    at = spread(np.minimum(wanted, highest), LABEL_HEIGHT)
+    at = spread(wanted, LABEL_HEIGHT)
     for place, (value, agent, colour) in zip(at, ordered, strict=True):
         ax.annotate(
             f"{agent}  {value:,.3g}" if value < 1000 else f"{agent}  {value:,.0f}",
@@ -187,23 +184,9 @@ def _name_ends(ax: Axes, ends: Sequence[tuple[float, str, object]]) -> None:
         )
 
 
-def spread(wanted: np.ndarray, apart: float) -> np.ndarray:
-    """Ascending places, each as near to the wanted as keeping `apart` allows."""
-    offsets = apart * np.arange(len(wanted))
-    places = np.asarray(wanted, dtype=float) - offsets
-    blocks: list[list[float]] = []  # (sum, count) of neighbours that share one place
-    for place in places:
-        blocks.append([float(place), 1.0])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
-            total, count = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += count
-    return np.concatenate([np.full(int(count), total / count) for total, count in blocks]) + offsets
-
-
 def _draw_machines(path: Path, curves: Sequence[Curves], what: str) -> None:
     """A row an agent, a dot a machine."""
-    figure = _figure(9.5, 1.7 + 0.42 * len(curves))
+    figure = blank_figure(9.5, 1.7 + 0.42 * len(curves))
     ax = figure.subplots()
     plain(ax)
     ax.grid(axis="x", color=GRID, linewidth=0.8)
@@ -237,12 +220,6 @@ def _draw_machines(path: Path, curves: Sequence[Curves], what: str) -> None:
     _titles(figure, "Where the agents end, by machine",
             f"a dot a machine, the bar their median, dashed: within 10 %; {what}")  # fmt: skip
     figure.savefig(path)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=140, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _titles(figure: Figure, title: str, line: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines import NEED_HINDSIGHT, AgentFactory
+from baselines import NEED_HINDSIGHT, NEED_MACHINE, AgentFactory
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
@@ -20,7 +20,6 @@ from rrl.objective import slo_violated
 from rrl.space import ConfigurationSpace
 
 FOLDER = "runs"
-KNOW_MACHINE = ("serf",)  # the agents that profile the machine beforehand
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,7 @@ class RunJob:
             self.space,
             settings.make_objective(),
             settings.cores,
-            machine=scenario.machine if self.agent in KNOW_MACHINE else None,
+            machine=scenario.machine if self.agent in NEED_MACHINE else None,
             hindsight=hindsight if self.agent in NEED_HINDSIGHT else None,
         )
         seed = int(np.random.SeedSequence(seed_sequence(scenario, self.seed)).generate_state(1)[0])

@@ -62,6 +62,19 @@ class PlainProgress:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+class SilentProgress:
+    """Nothing, for a comparison that is part of something else."""
+
+    def stage(self, name: str, total: int, done: int) -> None:
+        pass
+
+    def job_done(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class BarProgress:
     """A bar, and the job done last beside it."""
 

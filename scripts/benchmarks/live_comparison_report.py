@@ -11,10 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rrl.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
 from rrl.guard import Guard, cost_of_exploration
 from rrl.journal import Header, Record
 from rrl.report import in_words
@@ -182,24 +181,22 @@ def write_summary(path: Path, compared: Mapping[int, Comparison]) -> None:
 
 def draw(path: Path, compared: Mapping[int, Comparison]) -> None:
     """Latency by interval, a panel a seed, a line an agent; dashed: the sweep's best."""
-    figure = Figure(figsize=(4.6 * len(compared) + 1, 4.2), dpi=140, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(4.6 * len(compared) + 1, 4.2)
     panels = figure.subplots(1, len(compared), sharey=True, squeeze=False)[0]
     for ax, (seed, of) in zip(panels, compared.items(), strict=True):
+        plain(ax)
         longest = max(len(r.tuning) for name, r in of.runs.items() if name != SWEEP)
         for k, name in enumerate(sorted(of.runs, key=lambda name: (name == SWEEP, name != DEFAULT, name))):
             costs_ms = [r.cost for r in of.runs[name].tuning[:longest]]
-            colour = "#b8c0c8" if name == SWEEP else f"C{k}"
+            colour = FAINT if name == SWEEP else COLOURS[k % len(COLOURS)]
             above = 1 if name == SWEEP else 2 + (name == DEFAULT)
             ax.plot(range(1, len(costs_ms) + 1), costs_ms, color=colour, linewidth=1.4, marker="o",
                     markersize=2.6, label=name, zorder=above)  # fmt: skip
-        ax.axhline(of.best_ms, color="#1f2933", linestyle=(0, (5, 4)), linewidth=1.1, label="sweep's best")
-        ax.set_yscale("log")
+        ax.axhline(of.best_ms, color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="sweep's best")
+        log_axis(ax, "y")
         ax.set_title(f"seed {seed}: {of.rate_per_s:g} requests/s", fontsize=10)
         ax.set_xlabel("interval")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.grid(color="#e4e7eb", linewidth=0.7)
-        ax.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("mean latency (ms)")
     panels[-1].legend(fontsize=8, frameon=False)
     figure.tight_layout()

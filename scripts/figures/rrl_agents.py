@@ -1,8 +1,14 @@
 """What RRL's figures share: the agents, how they are drawn, and runs of all of them side by side.
 
-Where a run of the paper lasts some 2,000 minutes, with a time between decisions that it does not name, one
-here has some hundred decisions; the x axis counts decisions. Every two runs are on a machine of their own,
-and every run has a load and a seed of its own: an interval speaks of machines as well as of chance.
+A run of the paper lasts some 2,000 minutes, with a time between decisions that it does not name; the x axis
+here counts decisions, so the two are compared by their share of the run. In a run of 200 decisions one
+stands for 10 of the paper's minutes, in one of 100 for 20. (In simulated time an interval of 100 requests at
+14/s lasts 7 s.) Each figure has as many decisions as 10 runs of every agent can make in about 4 minutes on 2
+cores.
+
+Every two runs are on a machine of their own, and every run has a load and a seed of its own: an interval
+speaks of machines as well as of chance. `rrl-released` is the authors' script with a network that goes on
+from its last weights; from scratch (`rrl-released-exact`) it would train for seconds in every decision.
 """
 
 from __future__ import annotations
@@ -19,7 +25,9 @@ from matplotlib.axes import Axes
 
 from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.summary import decisions_until_within
+from baselines.comparison.workers import SilentProgress
 from envs.families import FIRST_FOR_JUDGING
+from rrl import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES
@@ -35,18 +43,19 @@ class Look:
 
 
 LOOKS = {
-    "rrl": Look("our default", drawing.BLUE),
-    "rrl-paper": Look("RRL (paper)", drawing.GREEN),
-    "rrl-released": Look("RRL (script)", drawing.GREEN, ":"),
-    "capes": Look("CAPES", drawing.VERMILION),
-    "capes-tuned": Look("CAPES, tuned", drawing.VERMILION, ":"),
-    "deeprm": Look("DeepRM", drawing.ORANGE),
-    "deeprm-tuned": Look("DeepRM, tuned", drawing.ORANGE, ":"),
-    "best-fixed": Look("best fixed", drawing.GREY, "--"),
-    "oracle": Look("oracle", drawing.BLACK, "--"),
+    "rrl": Look("our default", figure_style.BLUE),
+    "rrl-paper": Look("RRL (paper)", figure_style.GREEN),
+    "rrl-released": Look("RRL (script)", figure_style.GREEN, ":"),
+    "capes": Look("CAPES", figure_style.VERMILION),
+    "capes-tuned": Look("CAPES, tuned", figure_style.VERMILION, ":"),
+    "deeprm": Look("DeepRM", figure_style.ORANGE),
+    "deeprm-tuned": Look("DeepRM, tuned", figure_style.ORANGE, ":"),
+    "best-fixed": Look("best fixed", figure_style.GREY, "--"),
+    "oracle": Look("oracle", figure_style.BLACK, "--"),
 }
 
 AGENTS = ("rrl", "rrl-paper", "capes", "capes-tuned", "deeprm", "deeprm-tuned", "best-fixed", "oracle")
+WITH_RELEASED = (*AGENTS[:2], "rrl-released", *AGENTS[2:])
 
 
 def runs_of(seeds: int) -> tuple[int, int]:
@@ -66,9 +75,20 @@ def family(count: int) -> str:
 
 
 def compared(settings: ComparisonSettings) -> np.ndarray:
-    """One row a decision of every agent on every machine, on all cores; nothing is kept."""
+    """One row a decision of every agent on every machine, on all cores, in silence; nothing is kept."""
     with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
-        return run_comparison(settings, Path(folder), processes=os.cpu_count() or 1)
+        return run_comparison(
+            settings, Path(folder), os.cpu_count() or 1, progress=SilentProgress(), warn=lambda text: None
+        )
+
+
+def announce(settings: ComparisonSettings, machines: int) -> None:
+    """One line for a part of a figure that takes a minute or so."""
+    print(
+        f"{settings.workload} load, truth {settings.truth!r}, objective {settings.objective}: "
+        f"{len(settings.agents)} agents, {machines * settings.seeds} runs of {settings.decisions} decisions",
+        flush=True,
+    )
 
 
 def curves(decisions: np.ndarray, agent: str, field: str) -> np.ndarray:
@@ -102,7 +122,7 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
     """(runs, decisions) arrival rates: every run's, the first one's in front."""
     for k, rates in reversed(list(enumerate(rates_per_s))):
-        colour, width = (drawing.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
+        colour, width = (figure_style.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
         ax.plot(np.arange(1, len(rates) + 1), rates, color=colour, linewidth=width, drawstyle="steps-mid")
     ax.set_ylim(0, 1.1 * rates_per_s.max())
     drawing.names(ax, "", "requests/s", f"{title} (black: run 1)")
@@ -113,7 +133,7 @@ def draw_over_time(ax: Axes, values: Mapping[str, np.ndarray], name: str, window
 
     The papers' agents and ours have their interval as a band; the other lines are dotted or dashed.
     """
-    drawing.log_axis(ax, "y")
+    figure_style.log_axis(ax, "y")
     for agent, each in values.items():
         look = LOOKS[agent]
         mean, low, high = bootstrap_band(smoothed(each, window))

@@ -31,6 +31,7 @@ from envs.families import FIRST_FOR_JUDGING, RATE_PER_S, family_machine
 from envs.scenario import Scenario
 from envs.simulated import PAPER_SPACE
 from envs.workloads import PerIntervalPoisson
+from rrl import figure_style
 from rrl.agent import Transition
 from rrl.estimator import EstimatorSettings
 from rrl.objective import MeanLatency
@@ -168,10 +169,10 @@ def _draw(
         subtitle=f"median (left) and mean over {seeds} runs; 95 % bootstrap intervals",
     )
     time_ax, end_ax, course_ax = axes[0]
-    _points(time_ax, {δ: bootstrap_median(values) for δ, values in times.items()}, drawing.BLUE)
-    drawing.log_axis(time_ax, "y")
+    _points(time_ax, {δ: bootstrap_median(values) for δ, values in times.items()}, figure_style.BLUE)
+    figure_style.log_axis(time_ax, "y")
     drawing.names(time_ax, "δ, radius of the region", "decisions", "until Q has converged")
-    _points(end_ax, {δ: bootstrap_mean(values) for δ, values in ends.items()}, drawing.VERMILION)
+    _points(end_ax, {δ: bootstrap_mean(values) for δ, values in ends.items()}, figure_style.VERMILION)
     end_ax.set_ylim(0, None)
     drawing.names(
         end_ax, "δ, radius of the region", "mean |Q - Q*| / Q*", "distance from the optimal Q, at the end"
@@ -181,7 +182,7 @@ def _draw(
         curves = np.stack([run.distance for run in runs])
         x = np.arange(1, curves.shape[1] + 1)
         drawing.band(course_ax, x, *bootstrap_band(curves), shades[δ], f"δ = {δ}")
-    drawing.log_axis(course_ax, "x", subs=(1.0,))
+    figure_style.log_axis(course_ax, "x", subs=(1.0,))
     course_ax.set_ylim(0, 1)
     drawing.names(course_ax, "decision", "mean |Q - Q*| / Q*", "the distance over time")
     course_ax.legend(fontsize=8, frameon=False, labelcolor="linecolor", loc="lower left")

@@ -7,20 +7,22 @@
 | Inception-V3: requests of one size | all requests alike |
 | DeepSpeech 2: TED talks, sizes differ | two sizes, 1 and 4, a quarter of them large |
 | WiKi, Dynamic | `wiki`, `dynamic`, 14 requests/s in the mean |
-| some 2,000 minutes | `decisions` intervals of 100 requests |
+| some 2,000 minutes | `decisions` intervals of 100 requests: with 100, 20 minutes each |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+
+import numpy as np
 
 from baselines.comparison import ComparisonSettings
 from envs.simulated import PAPER_SPACE
 from scripts.figures.result import Result
-from scripts.figures.rrl_agents import AGENTS, compared, family, runs_of
+from scripts.figures.rrl_agents import WITH_RELEASED, announce, compared, family, runs_of
 from scripts.figures.rrl_latency import (
-    Panels,
     Reduction,
     convergence_claims,
     default_claims,
@@ -47,8 +49,8 @@ REDUCTIONS = (  # sections 6.3 and 6.4
 
 @dataclass(frozen=True)
 class Setting:
-    agents: tuple[str, ...] = AGENTS
-    decisions: int = 300
+    agents: tuple[str, ...] = WITH_RELEASED
+    decisions: int = 100
     requests_per_interval: int = 100
     knobs: str = PAPER_SPACE
 
@@ -57,22 +59,20 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     """Writes rrl-fig12.png and its CSVs."""
     setting = setting or Setting()
     machines, per_machine = runs_of(seeds)
-    panels: Panels = {
-        (process, workload): compared(
-            ComparisonSettings(
-                agents=setting.agents,
-                machine=family(machines),
-                seeds=per_machine,
-                truth=truth,
-                workload=load,
-                decisions=setting.decisions,
-                requests_per_interval=setting.requests_per_interval,
-                knobs=setting.knobs,
-            )
+    panels: dict[tuple[str, str], np.ndarray] = {}
+    for (process, load), (workload, truth) in product(PROCESSES.items(), WORKLOADS.items()):
+        settings = ComparisonSettings(
+            agents=setting.agents,
+            machine=family(machines),
+            seeds=per_machine,
+            truth=truth,
+            workload=load,
+            decisions=setting.decisions,
+            requests_per_interval=setting.requests_per_interval,
+            knobs=setting.knobs,
         )
-        for process, load in PROCESSES.items()
-        for workload, truth in WORKLOADS.items()
-    }
+        announce(settings, machines)
+        panels[process, workload] = compared(settings)
     draw(
         out / f"{NAME}.png",
         panels,

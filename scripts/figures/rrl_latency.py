@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison.summary import WARM_UP
+from rrl import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import (
     Interval,
@@ -67,8 +68,8 @@ def draw(path: Path, panels: Panels, agents: Sequence[str], title: str, subtitle
         for row, workload in enumerate(workloads, start=1):
             latency_ms = {agent: curves(panels[process, workload], agent, "expected_ms") for agent in agents}
             draw_over_time(axes[row, column], latency_ms, "expected latency (ms)", WINDOW)
-            axes[row, column].set_title(workload, color=drawing.INK, fontsize=10, loc="left")
-        axes[-1, column].set_xlabel("decision", color=drawing.INK, fontsize=9)
+            axes[row, column].set_title(workload, color=figure_style.INK, fontsize=10, loc="left")
+        axes[-1, column].set_xlabel("decision", color=figure_style.INK, fontsize=9)
     drawing.save(figure, path)
 
 

@@ -20,7 +20,7 @@ from envs.scenario import Scenario
 from rrl.objective import MeanLatency
 from rrl.queueing.simulator import Simulation
 from rrl.space import ConfigurationSpace
-from scripts.figures.rrl_agents import compared, curves
+from scripts.figures.rrl_agents import announce, compared, curves
 
 STRICT = 1.5
 LOOSE = STRICT * 1850 / 520
@@ -45,6 +45,7 @@ def limited_runs(
     settings: ComparisonSettings, tightness: float, machines: Sequence[str]
 ) -> list[LimitedRuns]:
     """The comparison on each machine in turn, with a limit of `tightness` times its lowest p95."""
+    announce(settings, len(machines))
     return [_on_machine(replace(settings, machine=machine), tightness) for machine in machines]
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rrl import figure_style
 from rrl.queueing.interference import capacity_per_s, predict
 from rrl.queueing.simulator import Discipline
 from scripts.figures import drawing
@@ -165,16 +166,18 @@ def _draw(
         subtitle="Share of configurations x loads x machines whose mean latency is predicted that well",
         sharey=True,
     )
-    colours = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
+    colours = (figure_style.BLUE, figure_style.ORANGE, figure_style.GREEN)
     for ax, workload in zip(axes[0], workloads, strict=True):
         for colour, testbed in zip(colours, testbeds, strict=False):
             sorted_errors = np.sort(errors[workload.name, testbed.name].ravel())
             shares = np.arange(1, len(sorted_errors) + 1) / len(sorted_errors)
             ax.plot(sorted_errors, 100 * shares, color=colour, linewidth=1.7, label=testbed.name)
         for percent, share in ((P90_PERCENT, 90), (P95_PERCENT, 95)):
-            ax.plot(percent, share, marker="x", color=drawing.BLACK, linestyle="none")
+            ax.plot(percent, share, marker="x", color=figure_style.BLACK, linestyle="none")
         ax.set_xlim(0, 20)
         drawing.names(ax, "error of the mean latency (%)", "cases (%)", workload.name)
-    axes[0, -1].plot([], [], marker="x", color=drawing.BLACK, linestyle="none", label="the paper's bounds")
+    axes[0, -1].plot(
+        [], [], marker="x", color=figure_style.BLACK, linestyle="none", label="the paper's bounds"
+    )
     axes[0, -1].legend(fontsize=7.5, frameon=False, loc="lower right")
     drawing.save(figure, path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
+from rrl import figure_style
 from rrl.queueing.interference import Queue, predict
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
@@ -157,11 +158,11 @@ def _draw_one(ax: Axes, workload: DNN, each: Landscape, loads: np.ndarray) -> No
     best, chosen = each.measured_s.argmin(axis=1), _chosen(each)
     rows = np.arange(len(loads))
     best_ms = 1e3 * each.measured_s[rows, best]
-    ax.plot(loads, best_ms, color=drawing.BLACK, marker="o", markersize=4, label="best by measurement")
+    ax.plot(loads, best_ms, color=figure_style.BLACK, marker="o", markersize=4, label="best by measurement")
     ax.plot(
         loads,
         1e3 * each.measured_s[rows, chosen],
-        color=drawing.BLUE,
+        color=figure_style.BLUE,
         marker="x",
         linestyle="none",
         label="SERF's choice",
@@ -177,7 +178,7 @@ def _draw_one(ax: Axes, workload: DNN, each: Landscape, loads: np.ndarray) -> No
                 va="top",
                 fontsize=7,
                 rotation=-30,
-                color=drawing.SOFT,
+                color=figure_style.SOFT,
             )
     ax.set_ylim(0, 1.15 * best_ms.max())
     title = f"{workload.name}: {INTERFERENCE[workload.name]}"

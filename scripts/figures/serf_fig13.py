@@ -17,6 +17,7 @@ import numpy as np
 from baselines.serf import SERF
 from envs.simulated import SimulatedServing
 from envs.workloads import PerIntervalPoisson
+from rrl import figure_style
 from rrl.agent import Task
 from rrl.queueing.interference import capacity_per_s
 from rrl.queueing.machine import Machine
@@ -30,10 +31,10 @@ LOW, MODERATE = 0.1, 0.6  # of the largest capacity; the paper does not say
 INTERVALS = 40  # of each of the three phases
 REQUESTS = 100  # an interval
 LOOKS = {
-    "SERF": drawing.BLUE,
-    "fixed-low": drawing.ORANGE,
-    "fixed-mod": drawing.GREEN,
-    "fixed-other": drawing.GREY,
+    "SERF": figure_style.BLUE,
+    "fixed-low": figure_style.ORANGE,
+    "fixed-mod": figure_style.GREEN,
+    "fixed-other": figure_style.GREY,
 }
 
 
@@ -167,9 +168,9 @@ def _draw(path: Path, curves: dict[str, np.ndarray]) -> None:
     for agent, colour in LOOKS.items():
         drawing.band(ax, x, *bootstrap_band(curves[agent] / unit_ms), colour, agent)
     for k, text in enumerate(("moderate load", "low load", "moderate load")):
-        ax.axvline(k * third + 0.5, color=drawing.GRID)
+        ax.axvline(k * third + 0.5, color=figure_style.GRID)
         ax.annotate(text, ((k + 0.5) / 3, 1.0), xycoords="axes fraction", ha="center", fontsize=8)
-    drawing.log_axis(ax, "y")
+    figure_style.log_axis(ax, "y")
     drawing.names(ax, "interval", "relative mean latency")
     drawing.label_lines_at_end(ax)
     drawing.save(figure, path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rrl import figure_style
 from rrl.queueing.interference import Queue, predict
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
@@ -20,10 +21,10 @@ from scripts.figures.serf_loads import Landscape, landscape
 from scripts.figures.serf_workloads import DNN, IMAGENET_22K, LOADS, name_of
 
 LOOKS = {
-    Queue.MD_INTERF_C: (drawing.BLUE, "M/D_interf/c (SERF)"),
-    Queue.MM_INTERF_C: (drawing.ORANGE, "M/M_interf/c"),
-    Queue.MD_C: (drawing.GREEN, "M/D/c"),
-    Queue.MM_C: (drawing.VERMILION, "M/M/c"),
+    Queue.MD_INTERF_C: (figure_style.BLUE, "M/D_interf/c (SERF)"),
+    Queue.MM_INTERF_C: (figure_style.ORANGE, "M/M_interf/c"),
+    Queue.MD_C: (figure_style.GREEN, "M/D/c"),
+    Queue.MM_C: (figure_style.VERMILION, "M/M/c"),
 }
 GOOD_PERCENT, POOR_PERCENT = 4.0, 10.0  # the first is of the paper's model; none is given for the others
 
@@ -117,7 +118,9 @@ def _draw(
         subtitle="Left: the best configuration at each load, machine 0. Right: every stable one, all",
     )
     left, right = axes[0]
-    left.plot(loads, 1e3 * measured_s[0], color=drawing.BLACK, marker="o", markersize=4, label="measured")
+    left.plot(
+        loads, 1e3 * measured_s[0], color=figure_style.BLACK, marker="o", markersize=4, label="measured"
+    )
     for queue, (colour, label) in LOOKS.items():
         left.plot(loads, 1e3 * predicted_s[queue][0], color=colour, linewidth=1.5, label=label)
     left.set_ylim(0, 2.5e3 * measured_s[0, -1])
@@ -126,7 +129,7 @@ def _draw(
     for k, (queue, (colour, _)) in enumerate(LOOKS.items()):
         interval = bootstrap_mean(of_all[queue])
         right.barh(k, interval.estimate, color=colour, height=0.6)
-        right.plot([interval.low, interval.high], [k, k], color=drawing.BLACK, linewidth=1.2)
+        right.plot([interval.low, interval.high], [k, k], color=figure_style.BLACK, linewidth=1.2)
         right.annotate(
             f"{interval.estimate:.1f} %",
             (interval.high, k),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.serf import PROFILE_REQUESTS, profiling_time_s
+from rrl import figure_style
 from rrl.queueing.interference import capacity_per_s
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
@@ -121,7 +122,7 @@ def _draw(path: Path, workloads: Sequence[DNN], rows: Sequence[dict[str, str | i
     )
     ax = axes[0, 0]
     for offset, (method, colour) in enumerate(
-        (("exhaustive_min", drawing.VERMILION), ("serf_min", drawing.BLUE))
+        (("exhaustive_min", figure_style.VERMILION), ("serf_min", figure_style.BLUE))
     ):
         for k, workload in enumerate(workloads):
             mean = np.mean([float(row[method]) for row in rows if row["workload"] == workload.name])
@@ -129,8 +130,8 @@ def _draw(path: Path, workloads: Sequence[DNN], rows: Sequence[dict[str, str | i
             ax.bar(
                 x, mean, width=0.32, color=colour, label=("exhaustive", "SERF")[offset] if k == 0 else None
             )
-            ax.plot(x, PAPER_MINUTES[workload.name][offset], marker="x", color=drawing.BLACK)
-    drawing.log_axis(ax, "y", (1.0,))
+            ax.plot(x, PAPER_MINUTES[workload.name][offset], marker="x", color=figure_style.BLACK)
+    figure_style.log_axis(ax, "y", (1.0,))
     ax.set_xticks(range(len(workloads)), [workload.name for workload in workloads])
     ax.legend(fontsize=8, frameon=False)
     drawing.names(ax, "", "minutes")

@@ -35,6 +35,7 @@ from baselines.comparison.summary import (
     write_multiples,
     write_summary,
 )
+from rrl.figure_style import spread
 
 KNOBS = ("instances", "intra_op_threads")
 
@@ -280,8 +281,14 @@ def test_bins_of_decisions_cover_each_once() -> None:
 
 
 def test_names_are_moved_apart_and_keep_their_order() -> None:
-    wanted = np.array([0.0, 0.01, 0.02, 0.5, 0.9, 0.91])
-    places = plots.spread(wanted, 0.05)
+    wanted = np.array([0.3, 0.31, 0.32, 0.6, 0.9, 0.91])
+    places = spread(wanted, 0.05)
     assert (np.diff(places) >= 0.05 - 1e-12).all()
-    assert places[3] == 0.5
+    assert places[3] == 0.6
     assert places[:3].mean() == pytest.approx(wanted[:3].mean())
+
+
+def test_names_stay_beside_the_axes() -> None:
+    assert spread(np.array([-0.2, 0.0, 0.99, 1.4]), 0.1) == pytest.approx([0.0, 0.1, 0.9, 1.0])
+    assert spread(np.full(4, 0.5), 0.5) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
+    assert not len(spread(np.empty(0), 0.1))

@@ -94,7 +94,7 @@ def test_a_machine_file_is_trained_on_its_own_grid() -> None:
     [
         (["--agent", "alphago"], "unknown agent 'alphago'; known: rrl, "),
         (["--agent", "oracle"], "use rrl-compare"),
-        (["--agent", "serf"], "rrl-profile"),
+        (["--agent", "serf"], "use rrl-tune --agent serf --machine FILE"),
         (["--machine", "family:1-2"], "trained on one machine, got 2: family:1-2"),
         (["--machine", "absent.npz"], "there is no machine file 'absent.npz'"),
         (["--machine", "halved.npz"], "lacks inter_op_threads"),
