@@ -105,6 +105,11 @@ class Guard:
         costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in unfit)
         return best_known(costs, self.settings.noise) if costs else self.start
 
+    def trusts(self, number: int) -> bool:
+        """True if this configuration was measured near the present load, and nothing speaks against it."""
+        near = self._near_present_load()
+        return number not in self._unfit(near) and any(s.number == number for s in near)
+
     @property
     def takes_over(self) -> bool:
         """True if the next interval is the guard's: the agent need not be asked."""

@@ -134,6 +134,18 @@ class GuidedRRL:
         self._learn_residual(number, measurement)
         self._next = self._chosen()
 
+    def recommended(self) -> int | None:
+        """The configuration of the lowest cost expected at the present load, without optimism."""
+        if not self.service_times.known:
+            return None
+        rate_per_s = self.forecast.rate_per_s
+        stable = np.flatnonzero(self.prior.capacity_per_s * self.settings.stable_share > rate_per_s)
+        if len(stable) == 0:
+            return None
+        best = stable[np.argsort(self._screened(stable, np.ones(len(stable)), rate_per_s), kind="stable")]
+        best = best[: self.settings.simulated]
+        return self._lowest(best, np.ones(len(best)))
+
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
         self._training.wait()
@@ -237,9 +249,12 @@ class GuidedRRL:
         scale = np.exp(-self._optimism(sd))
         best = np.argsort(self._screened(numbers, scale, rate_per_s), kind="stable")
         best = best[: self.settings.simulated]
-        given = self._circumstances(rate_per_s, self.forecast.log_sd)
-        costs = self._costs(numbers[best], prior.simulated(numbers[best], scale[best], given))
-        return int(numbers[best][np.argmin(costs)])
+        return self._lowest(numbers[best], scale[best])
+
+    def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
+        """The configuration of the lowest simulated cost."""
+        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
+        return int(numbers[np.argmin(self._costs(numbers, self.prior.simulated(numbers, scale, given)))])
 
     def _screened(self, numbers: np.ndarray, scale: np.ndarray, rate_per_s: float) -> np.ndarray:
         return self._costs(numbers, self.prior.screened(numbers, scale, rate_per_s))

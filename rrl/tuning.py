@@ -128,12 +128,21 @@ class Tuning:
 
     def _validate(self) -> dict[int, list[float]] | None:
         """The costs of the best known and the found configuration, measured in turns."""
-        start, best = self.guard.start, self.guard.best
+        start, best = self.guard.start, self._best()
         if start == best:
             return None
         turns = (best, start) * self.settings.validation
         records = [self._measured("validation", number) for number in turns]
         return costs_by_configuration((r.number, r.cost) for r in records if math.isfinite(r.cost))
+
+    def _best(self) -> int:
+        """What the agent recommends, if the guard knows nothing against it; else the guard's best.
+
+        The guard goes by the few noisy intervals of each configuration, an agent by all it has learned.
+        """
+        recommend = getattr(self.agent, "recommended", None)
+        number: int | None = recommend() if recommend else None
+        return number if number is not None and self.guard.trusts(number) else self.guard.best
 
     def _measured(self, kind: Kind, number: int) -> Record:
         """An interval of a configuration; again while there is no traffic, or an old queue to drain."""

@@ -80,10 +80,10 @@ class Plan:
     """How long everything takes."""
 
     intervals: int = 30  # an agent decides
-    interval_s: float = 1.7
-    settle_s: float = 0.4
-    rounds: int = 4  # of the last measurements
-    final_interval_s: float = 5.5
+    interval_s: float = 1.5
+    settle_s: float = 0.35
+    rounds: int = 3  # of the last measurements
+    final_interval_s: float = 4.5
     finalists: int = 3  # of the sweep
     knobs: str = ""  # the target's usual grid
 

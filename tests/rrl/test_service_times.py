@@ -222,9 +222,10 @@ def test_more_busy_instances_than_the_configuration_has_count_as_all_of_them() -
     assert predicted_s(model, configuration, 2) == pytest.approx(0.2, rel=0.01)
 
 
-def test_however_many_configurations_were_seen_the_newest_are_known() -> None:
+def test_however_many_configurations_were_seen_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rrl.service_times.MOST_ENTRIES", 40)
     machine = family_machine(3)
-    model = taught(machine, np.arange(len(SPACE)))  # some 375 entries
+    model = taught(machine, np.arange(len(SPACE)))  # 375 entries
     for number in (120, 124):
         configuration = SPACE.configuration(number)
         true_s = machine.table(configuration)[0, 0]
