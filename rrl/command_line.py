@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from baselines import AGENTS, NEED_HINDSIGHT, make_agent
@@ -58,6 +59,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(TuneOptions, argv)
     _check_agent(options.agent)
     torch.set_num_threads(1)  # the cores are the server's
+    threadpool_limits(1)  # NumPy's too
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     stop = Stop(console.print)
     with stop.on_signals():

@@ -55,7 +55,8 @@ class GuidedSettings:
     optimism_later: float = 0.0  # ... and from `exploring` decisions on
     exploring: int = 28
     largest_optimism: float = 0.35  # of ln S
-    looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25)  # decisions since the last change that look further
+    # Decisions since the last change that look further; rarely, for ever.
+    looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
     look_optimism: float = 1.5  # κ of these ...
     look_largest_optimism: float = 0.8
     look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable

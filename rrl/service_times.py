@@ -30,6 +30,7 @@ chosen by the predictive likelihood of unseen service times, on machines of the 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,6 +60,9 @@ UTILISATIONS = (0.6, 1.0)  # η
 TEMPER = 0.5  # of the likelihood: φ is only nearly right, so the data say less than they seem to
 PLAUSIBLE = 3.0  # nats of the tempered likelihood
 MOST_PLAUSIBLE = 4
+ERRORS = 12  # that are remembered ...
+CALIBRATED = 3  # ... beside so many of 1
+LARGEST_SQUARED_ERROR = 16.0
 FEW = 30  # entries up to which every hypothesis is tried each time; later, each `RETRIAL`-th time
 RETRIAL = 16
 SIMILAR_LOAD = 0.25  # of ln rate: nearer loads have the same service times, even where processors are shared
@@ -122,12 +126,19 @@ class ServiceTimeModel:
         self._era = 0
         self._fits: list[_Fit] = []
         self._rounds = 0
+        self._squared_errors: deque[float] = deque(maxlen=ERRORS)  # of the last configurations that were new
         self._log_times = np.zeros(len(self._points))
 
     @property
     def known(self) -> bool:
         """False until the first service time."""
         return bool(self._entries)
+
+    @property
+    def inflation(self) -> float:
+        """By how much predictions have erred lately, in their own standard deviations; at least 1."""
+        errors = self._squared_errors
+        return math.sqrt(max(1.0, (CALIBRATED + sum(errors)) / (CALIBRATED + len(errors))))
 
     @property
     def cores(self) -> float:
@@ -142,9 +153,11 @@ class ServiceTimeModel:
         variation: float = 0.0,
     ) -> None:
         """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S."""
-        for row in rows:
-            if row.count > 0 and row.total_s > 0:
-                self._add(self._entry_of(configuration, row), row, configuration, rate_per_s, variation)
+        rows = [row for row in rows if row.count > 0 and row.total_s > 0]
+        numbers = [self._entry_of(configuration, row) for row in rows]
+        self._compare_with_prediction(numbers, rows, variation)
+        for number, row in zip(numbers, rows, strict=True):
+            self._add(number, row, configuration, rate_per_s, variation)
         while len(self._entries) > MOST_ENTRIES:
             self._entries.pop(next(iter(self._entries)))
 
@@ -221,7 +234,7 @@ class ServiceTimeModel:
             within += weight * np.maximum(total - np.einsum("ij,ij->j", v, v), 1e-8)
         means = self._means[:, numbers]
         between = self._weights @ (means - self._weights @ means) ** 2
-        result: np.ndarray = np.sqrt(within + between)
+        result: np.ndarray = self.inflation * np.sqrt(within + between)
         return result
 
     def entries(
@@ -245,6 +258,19 @@ class ServiceTimeModel:
         if len(self._entries) <= FEW or self._rounds % RETRIAL == 0:
             return self._hypotheses
         return [fit.hypothesis for fit in self._fits]
+
+    def _compare_with_prediction(
+        self, numbers: list[int], rows: list[ServiceTimes], variation: float
+    ) -> None:
+        """Notes how far what is new lies from what was predicted, in squared standard deviations."""
+        new = [k for k, number in enumerate(numbers) if number not in self._entries]
+        if not self._fits or not new:
+            return
+        entries = np.array([numbers[k] for k in new])
+        error = np.array([_log_time(rows[k]) for k in new]) - self._log_times[entries]
+        noise = variation**2 / np.array([rows[k].count for k in new])
+        variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
+        self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
 
     def _add(
         self,
@@ -298,8 +324,9 @@ class ServiceTimeModel:
 
     def _slope(self, number: int, offset: float) -> float:
         """d ln S / d ln b between an entry and its neighbour on the side of `offset`."""
-        beside = number + int(np.sign(offset))
-        if self._rounds == 0 or beside == number:
+        step = int(np.sign(offset))
+        beside, on_grid = number + step, 0 <= number % len(self.batch) + step < len(self.batch)
+        if self._rounds == 0 or step == 0 or not on_grid:
             return float(WEIGHTS[-1, 0])
         distance = math.log(self._points[beside, 4] / self._points[number, 4])
         return float(self._log_times[beside] - self._log_times[number]) / distance

@@ -140,7 +140,9 @@ def test_instances_need_not_be_a_gapless_grid() -> None:
     np.testing.assert_allclose(prior.capacity_per_s, c / (0.05 * a**-0.6 * c**0.3))
     times_s = 0.05 * a[:, None] ** -0.6 * np.arange(1, 9) ** 0.3
     expected = interference.predict(times_s, c, 30.0)
-    np.testing.assert_allclose(prior.screened(*everything(space), 30.0).mean_ms[:, 0], 1e3 * expected.mean_latency_s)
+    np.testing.assert_allclose(
+        prior.screened(*everything(space), 30.0).mean_ms[:, 0], 1e3 * expected.mean_latency_s
+    )
 
 
 def test_without_batches_the_queueing_model_screens() -> None:
@@ -232,7 +234,10 @@ def test_the_service_time_that_matters_is_the_one_at_the_load() -> None:
     known = ServiceTimeModel(space)
 
     def entry(instances: int, busy: int, batch: int) -> int:
-        at = [np.array([k]) for k in (0, 0, [1, 4].index(instances), busy - 1, known.batch.tolist().index(batch))]
+        at = [
+            np.array([k])
+            for k in (0, 0, [1, 4].index(instances), busy - 1, known.batch.tolist().index(batch))
+        ]
         return int(known.entries(*at)[0])
 
     idle = prior.typical_entries(np.array([0, 2]), 1.0)

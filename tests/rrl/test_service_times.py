@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ Time = Callable[[int, int], float]  # (busy instances, batch size) -> seconds
 
 def rows(
     time_s: Time,
-    busy: range | list[int],
-    sizes: range | list[int] = [1],
-    count: int = 50,  # noqa: B006
+    busy: Iterable[int],
+    sizes: Iterable[int] = (1,),
+    count: int = 50,
 ) -> list[ServiceTimes]:
     return [ServiceTimes(n, b, count, count * time_s(n, b)) for n in busy for b in sizes]
 
@@ -36,34 +36,22 @@ def of_machine(machine: Machine, configuration: Configuration) -> list[ServiceTi
     return rows(lambda n, b: float(table_s[n - 1, b - 1]), range(1, configuration["instances"] + 1))
 
 
-def entry(model: ServiceTimeModel, configuration: Configuration, busy: int, size: int = 1) -> int:
-    """The number of an entry whose values are on the grid."""
-    axes = (model.inter, model.intra, model.instances)
+def at(model: ServiceTimeModel, configuration: Configuration, busy: int, size: int) -> list[int]:
+    """The position of an entry along the axes; its values must be on the grid."""
     names = ("inter_op_threads", "intra_op_threads", "instances")
-    at = [
-        np.array([axis.tolist().index(configuration.get(name, 1))])
-        for axis, name in zip(axes, names, strict=True)
-    ]
-    batch = np.array([model.batch.tolist().index(size)])
-    return int(model.entries(*at, np.array([busy - 1]), batch)[0])
+    axes = (model.inter, model.intra, model.instances)
+    knobs = [axis.tolist().index(configuration.get(name, 1)) for axis, name in zip(axes, names, strict=True)]
+    return [*knobs, busy - 1, model.batch.tolist().index(size)]
 
 
 def predicted_s(model: ServiceTimeModel, configuration: Configuration, busy: int, size: int = 1) -> float:
-    times_s = model.service_time_s().reshape(model.shape)
-    at = [
-        axis.tolist().index(configuration.get(name, 1))
-        for axis, name in (
-            (model.inter, "inter_op_threads"),
-            (model.intra, "intra_op_threads"),
-            (model.instances, "instances"),
-            (model.batch, "max_batch_size"),
-        )
-    ]
-    return float(times_s[at[0], at[1], at[2], busy - 1, model.batch.tolist().index(size)])
+    """Of a batch of `size`, whatever the configuration's largest."""
+    return float(model.service_time_s().reshape(model.shape)[tuple(at(model, configuration, busy, size))])
 
 
 def sd(model: ServiceTimeModel, configuration: Configuration, busy: int) -> float:
-    return float(model.standard_deviations(np.array([entry(model, configuration, busy)]))[0])
+    inter, intra, instances, others, batch = np.array(at(model, configuration, busy, 1))[:, None]
+    return float(model.standard_deviations(model.entries(inter, intra, instances, others, batch))[0])
 
 
 def taught(machine: Machine, numbers: np.ndarray, cores: int | None = None) -> ServiceTimeModel:
@@ -204,6 +192,14 @@ def test_batch_sizes_between_those_of_the_table_are_told_apart() -> None:
         model.fit()
     for size in (8, 12, 24):
         assert predicted_s(model, configuration, 2, size) == pytest.approx(time_s(2, size), rel=0.03)
+
+
+def test_batches_larger_than_the_table_say_something_of_its_largest() -> None:
+    model, configuration = ServiceTimeModel(BATCHING), {"instances": 2, "max_batch_size": 32}
+    for _ in range(3):
+        model.add(configuration, rows(lambda n, b: 0.02 * n**0.3 * b**0.6, [1, 2], [4, 16, 40]), RATE_PER_S)
+        model.fit()
+    assert predicted_s(model, configuration, 2, 32) == pytest.approx(0.02 * 2**0.3 * 32**0.6, rel=0.1)
 
 
 def test_rows_without_batches_teach_nothing() -> None:
