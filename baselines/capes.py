@@ -238,10 +238,13 @@ class CAPES:
 
 
 def _moves(space: ConfigurationSpace, step_sizes: tuple[int, ...]) -> list[Move]:
-    """No change first, then every step up and down of every knob that has more than one value."""
-    knobs = [knob for knob, length in enumerate(space.shape) if length > 1]
+    """No change first, then every step up and down that some value of a knob allows."""
     return [Move(0, 0)] + [
-        Move(knob, sign * steps) for knob in knobs for steps in step_sizes for sign in (1, -1)
+        Move(knob, sign * steps)
+        for knob, length in enumerate(space.shape)
+        for steps in step_sizes
+        if steps < length
+        for sign in (1, -1)
     ]
 
 

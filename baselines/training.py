@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, NEED_MACHINE, make_agent
+from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent
 from baselines.comparison.settings import default_space
 from envs.families import RATE_PER_S, scenarios
 from envs.scenario import Scenario
@@ -53,9 +53,10 @@ class TrainOptions:
     knobs: tuple[str, ...] = ()
     """What to tune, e.g. instances=1:4,max_batch_size=1,2,4,8; without it, rrl-compare's grid."""
     workload: str = "stationary"
-    """The load to train under: stationary, dynamic, wiki or TRACE.csv."""
+    """The load to train under: stationary, dynamic, wiki or TRACE.csv (the whole trace, spread over the
+    decisions)."""
     rate: float = RATE_PER_S
-    """Its mean arrival rate, requests per second."""
+    """Its mean arrival rate over time, requests per second."""
     decisions: int = 300
     """Intervals to train for."""
     requests_per_interval: int = 100
@@ -70,7 +71,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         make_objective(self.objective, self.slo_p95_ms)
         if self.agent not in AGENTS:
-            raise ValueError(f"unknown agent {self.agent!r}; known: {', '.join(AGENTS)}")
+            raise ValueError(f"unknown agent {self.agent!r}; known: {', '.join(_trainable())}")
         if self.agent in NEED_MACHINE:
             raise ValueError(
                 f"{self.agent} needs no training, it schedules by the machine file: "
@@ -86,6 +87,10 @@ class TrainOptions:
             raise ValueError(f"--seed must be at least 0, got {self.seed}")
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)
+
+
+def _trainable() -> list[str]:
+    return [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE)]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -135,7 +140,7 @@ class Training:
         objective = make_objective(options.objective, options.slo_p95_ms)
         make_workload(options.workload, options.rate, options.requests_per_interval)
         start = scenario.environment(space, objective, PerIntervalPoisson(np.array([options.rate]))).start
-        agent = make_agent(options.agent, Task(space, objective, scenario.cores), options.seed)
+        agent = make_agent(options.agent, Task(space, objective), options.seed)
         if (options.out / FILE_NAME).exists():
             raise ValueError(f"{options.out} holds a journal already: name another --out")
         header = _header(options, scenario, space, space.configuration(start))

@@ -5,11 +5,15 @@
 | `stationary` | one rate |
 | `dynamic` | periods of a random rate each (RRL, section 6.1): `serving_adapter.arrivals.Dynamic` |
 | `wiki` | daily wave, slow noise and spikes (RRL, figure 12a): `serving_adapter.arrivals.Wiki` |
-| `TRACE.csv` | those of a trace file, from its beginning, again and again |
+| `TRACE.csv` | those of a trace file, spread over the decisions |
 
 An interval holds a fixed number of requests, so that it lasts the longer the lower its rate. Its rate is the
 process's mean over it, put on a geometric grid of 5 % steps around the mean rate: few distinct rates occur,
 and what each of them costs can be found by long simulation.
+
+A trace is replayed once, whole: its clock is sped up (or slowed down) so that its requests, at the mean rate
+asked for, are as many as the run's. Every interval stands for the same number of the trace's requests; the
+mean over time of the rates is the one asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
@@ -61,13 +64,15 @@ class Modulated:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The rates of a trace, from its beginning, again and again."""
+    """The rates of a whole trace, its clock sped up so that it lasts for all decisions."""
 
     trace: Trace
     requests_per_interval: int = 100
 
     def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
-        steps = cycle(_steps_of(self.trace, self.requests_per_interval))
+        length_s, rate_per_s = np.array(_steps_of(self.trace, self.requests_per_interval)).T
+        speed_up = float(length_s @ rate_per_s) / (decisions * self.requests_per_interval)
+        steps = zip(length_s / speed_up, rate_per_s, strict=True)
         return _interval_rates(steps, self.trace.mean_rate_per_s, decisions, self.requests_per_interval)
 
 

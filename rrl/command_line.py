@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, make_agent
 from envs.live import LiveServing, cores_of, default_space

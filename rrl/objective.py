@@ -76,7 +76,10 @@ class MeanLatency:
 
 @dataclass(frozen=True)
 class StrictSLO:
-    """The p95 under a limit (RRL, section 6.5): p95 latency, plus the limit again where it is broken."""
+    """Least p95 latency (RRL, section 6.5), plus the limit once more where the p95 breaks it.
+
+    Below the limit a lower p95 still costs less.
+    """
 
     slo_p95_ms: float
     unit = "ms"
@@ -94,33 +97,37 @@ class StrictSLO:
 class LeastResources:
     """Fewest threads that keep the SLO (RRL, section 6.6).
 
-    The cost is instances x intra-op x inter-op threads; a broken limit costs `violation_threads`
-    and as many again as the p95 is over it, in units of the limit (at most ten).
+    The cost is instances x intra-op x inter-op threads. Where the limit is broken the threads do not count:
+    it is `violation_threads` · (1 + ln(p95 / limit)), so that nearer to the limit always costs less. To break
+    the limit never costs less than to keep it, if the space has no configuration of more threads than
+    `violation_threads`; the default is the largest of RRL's grid, 10 x 10 x 10.
     """
 
     slo_p95_ms: float
-    violation_threads: float = 64.0
+    violation_threads: float = 1000.0
     unit = "threads"
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        threads = float(math.prod(configuration.get(name, 1) for name in THREAD_KNOBS))
-        if np.isnan(_latency_ms(measurement, "p95_ms")):
+        p95_ms = _latency_ms(measurement, "p95_ms")
+        if np.isnan(p95_ms):
             return math.nan
-        if not slo_violated(measurement, self.slo_p95_ms):
-            return _with_failures(threads, measurement)
-        excess = _latency_ms(measurement, "p95_ms") / self.slo_p95_ms - 1.0
-        violation = self.violation_threads * (1.0 + min(10.0, max(0.0, excess)))
-        return _with_failures(threads + violation, measurement)
+        if slo_violated(measurement, self.slo_p95_ms):
+            return _with_failures(float(self._broken(p95_ms)), measurement)
+        threads = math.prod(configuration.get(name, 1) for name in THREAD_KNOBS)
+        return _with_failures(float(threads), measurement)
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        excess = np.clip(p95_ms / self.slo_p95_ms - 1.0, 0.0, 10.0)
-        return threads + np.where(p95_ms > self.slo_p95_ms, self.violation_threads * (1.0 + excess), 0.0)
+        return np.where(p95_ms > self.slo_p95_ms, self._broken(p95_ms), threads)
+
+    def _broken(self, p95_ms: float | np.ndarray) -> np.ndarray:
+        """An aborted interval breaks the limit whatever its p95 was."""
+        return np.asarray(self.violation_threads * (1.0 + np.log(np.maximum(p95_ms / self.slo_p95_ms, 1.0))))
 
 
 def make_objective(name: str, slo_p95_ms: float | None) -> Objective:
     """`latency`, `strict-slo` or `least-resources`; the last two need the limit."""
-    if slo_p95_ms is not None and slo_p95_ms <= 0:
-        raise ValueError(f"the p95 limit must be positive milliseconds, got {slo_p95_ms:g}")
+    if slo_p95_ms is not None and not 0 < slo_p95_ms < math.inf:
+        raise ValueError(f"the p95 limit must be a positive number of milliseconds, got {slo_p95_ms:g}")
     if name == "latency":
         return MeanLatency(slo_p95_ms)
     if name not in ("strict-slo", "least-resources"):

@@ -20,9 +20,9 @@ class CompareOptions:
     """How the machine departs from the queueing model: model (not at all), processor-sharing, variation,
     backlog, batching, two-sizes, slowdown."""
     workload: str = ComparisonSettings.workload
-    """stationary, dynamic, wiki or a trace FILE.csv."""
+    """stationary, dynamic, wiki or a trace FILE.csv (the whole trace, spread over the decisions)."""
     rate: float = ComparisonSettings.rate_per_s
-    """Mean arrivals per second."""
+    """Mean arrivals per second, over time."""
     agents: str = "rrl,rrl-paper,random"
     """Names with commas between; the oracle is always added, as the figures are relative to it."""
     seeds: int = ComparisonSettings.seeds

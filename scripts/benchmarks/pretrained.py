@@ -90,7 +90,7 @@ def _with_and_without(name: str, seed: int) -> tuple[Lived, Lived]:
         training.run()
         training.journal.close()
         live = Live(scenario, training.space)
-        task = Task(training.space, live.objective, scenario.cores)
+        task = Task(training.space, live.objective)
         trained = make_agent(name, task, seed)
         Pretraining.read(out).replay(trained, training.space, limit_s=math.inf)
     return live.tuned_by(trained, seed), live.tuned_by(make_agent(name, task, seed), seed)

@@ -72,9 +72,7 @@ def test_an_agent_taught_the_journal_decides_as_the_trained_one(agent: str) -> N
     training.run()
     training.journal.close()
     pretraining = Pretraining.read(Path("out"))
-    taught = make_agent(
-        agent, Task(training.space, training.objective, training.scenario.cores), options.seed
-    )
+    taught = make_agent(agent, Task(training.space, training.objective), options.seed)
     pretraining.replay(taught, training.space)
     for rate_per_s in (5.0, 14.0, 40.0):
         observation = pretraining.records[-1].transition.next_observation.copy()
