@@ -58,8 +58,15 @@ class Modulated:
     requests_per_interval: int = 100
 
     def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        requests = self.requests_per_interval
+        ends_s, expected = [0.0], [0.0]  # the integral of the rate
         steps = self.process.steps(rng)
-        return _interval_rates(steps, self.process.rate_per_s, decisions, self.requests_per_interval)
+        while expected[-1] < decisions * requests:
+            length_s, rate_per_s = next(steps)
+            ends_s.append(ends_s[-1] + length_s)
+            expected.append(expected[-1] + length_s * rate_per_s)
+        bounds_s = np.interp(np.arange(decisions + 1) * float(requests), expected, ends_s)
+        return _on_grid(requests / np.diff(bounds_s), self.process.rate_per_s)
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,12 @@ class Replayed:
     requests_per_interval: int = 100
 
     def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
-        length_s, rate_per_s = np.array(_steps_of(self.trace, self.requests_per_interval)).T
-        speed_up = float(length_s @ rate_per_s) / (decisions * self.requests_per_interval)
-        steps = zip(length_s / speed_up, rate_per_s, strict=True)
-        return _interval_rates(steps, self.trace.mean_rate_per_s, decisions, self.requests_per_interval)
+        """Those of the intervals between equal shares of the trace's requests: any clock gives the same."""
+        lengths_s, rates_per_s = np.array(_steps_of(self.trace, self.requests_per_interval)).T
+        ends_s, expected = (np.pad(np.cumsum(x), (1, 0)) for x in (lengths_s, lengths_s * rates_per_s))
+        bounds_s = np.interp(np.linspace(0, expected[-1], decisions + 1), expected, ends_s)
+        bounds_s[0], bounds_s[-1] = 0.0, ends_s[-1]  # idle time at the ends counts too
+        return _on_grid(expected[-1] / decisions / np.diff(bounds_s), self.trace.mean_rate_per_s)
 
 
 def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100) -> Workload:
@@ -125,25 +134,19 @@ class PerIntervalPoisson:
             begin_s = float(ends_s[-1])
 
 
-def _interval_rates(
-    steps: Iterator[tuple[float, float]], mean_per_s: float, decisions: int, requests: int
-) -> np.ndarray:
-    """(decisions,) mean rates, on the grid, of intervals of so many expected requests over (length, rate)."""
-    ends_s, expected = [0.0], [0.0]  # the integral of the rate
-    while expected[-1] < decisions * requests:
-        length_s, rate_per_s = next(steps)
-        ends_s.append(ends_s[-1] + length_s)
-        expected.append(expected[-1] + length_s * rate_per_s)
-    bounds_s = np.interp(np.arange(decisions + 1) * float(requests), expected, ends_s)
-    rates_per_s = requests / np.diff(bounds_s)
-    return mean_per_s * RATE_STEP ** np.rint(np.log(rates_per_s / mean_per_s) / math.log(RATE_STEP))
+def _on_grid(rates_per_s: np.ndarray, mean_per_s: float) -> np.ndarray:
+    """The nearest of the grid's rates, which are the mean rate times powers of `RATE_STEP`."""
+    steps: np.ndarray = np.rint(np.log(rates_per_s / mean_per_s) / math.log(RATE_STEP))
+    return mean_per_s * RATE_STEP**steps
 
 
 def _steps_of(trace: Trace, requests: int) -> list[tuple[float, float]]:
-    """(length, rate) of a trace's bins; timestamps are counted by spans of `requests`."""
+    """(length, rate) of a trace's bins; timestamps are counted by spans of about `requests`."""
     if isinstance(trace, CountTrace):
         return [(trace.bin_s, float(count) * trace.copies / trace.bin_s) for count in trace.counts]
-    ends_s = trace.moments_s[::requests]
-    if len(ends_s) < 2 or np.any(np.diff(ends_s) <= 0):
+    last = len(trace.moments_s) - 1
+    bounds = np.linspace(0, last, max(1, last // requests) + 1).astype(int)
+    lengths_s = np.diff(trace.moments_s[bounds])
+    if np.any(lengths_s <= 0):
         return [(trace.duration_s, trace.mean_rate_per_s)]
-    return [(length_s, requests / length_s) for length_s in np.diff(ends_s).tolist()]
+    return list(zip(lengths_s.tolist(), (np.diff(bounds) / lengths_s).tolist(), strict=True))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from baselines import NEED_HINDSIGHT, NEED_MACHINE, AgentFactory
+from baselines import NEED_HINDSIGHT, NEED_MACHINE, AgentFactory, make_agent
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
+from envs.families import RATE_PER_S, scenarios
 from envs.serving import ServingEnv
 from envs.workloads import PerIntervalPoisson
 from rrl.agent import Agent, Hindsight, Task, Transition
-from rrl.objective import slo_violated
+from rrl.objective import MeanLatency, slo_violated
 from rrl.space import ConfigurationSpace
 
 FOLDER = "runs"
+SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_size=1,4,32")
+"""What `compile_kernels` runs on: without batches, and with batch sizes that have others between them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,7 @@ class RunJob:
     settings: ComparisonSettings
 
     def __call__(self) -> float:
+        compile_kernels()
         landscapes = self.load.landscapes(len(self.space))
         agent = self.make_agent(self.load.hindsight(landscapes))
         try:
@@ -106,6 +111,24 @@ class RunJob:
             row["p95_ms"] = measurement.latency.p95_ms
             row["expected_p95_ms"], row["best_p95_ms"] = landscape.p95_ms[number], landscape.best_p95_ms
         return rows
+
+
+@cache
+def compile_kernels() -> None:
+    """Once a process: two decisions of `rrl`, so that compiling the simulator is not charged to an agent."""
+    (scenario,) = scenarios("family:0")
+    objective = MeanLatency()
+    for text in SMALL_SPACES:
+        space = ConfigurationSpace.parse(text)
+        agent = make_agent("rrl", Task(space, objective))
+        env = scenario.environment(space, objective, PerIntervalPoisson(np.full(3, RATE_PER_S)))
+        observation, _ = env.reset(seed=0)
+        for _ in range(2):
+            action = agent.act(observation)
+            before = observation
+            observation, _, _, _, info = env.step(action)
+            agent.update(Transition(before, action, info["cost"], observation, info["measurement"]))
+        getattr(agent, "close", lambda: None)()
 
 
 @dataclass(frozen=True, eq=False)

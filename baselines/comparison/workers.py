@@ -163,7 +163,10 @@ def _begun_as_workers() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """Without a parent there is nobody to work for."""
+    """One thread for torch, whose default is no environment variable's; no work without a parent."""
+    import torch  # not for those who only ask for --help
+
+    torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

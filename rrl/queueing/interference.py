@@ -20,7 +20,7 @@ corrected for deterministic service as Cosmetatos (INFOR, 1975) corrects M/M/c t
 | S | `mean_service_s` | service time by the state an arrival sees (PASTA) | (12) |
 | W | `mean_latency_s` | W_q + S | (13) |
 
-The second term of (12) and of (13), the states n < c, lacks its factor p_0 in print.
+In print, the second term of (12) and (13), of the states n >= c, lacks its factor p_0.
 
 Models that are blind to interference (M/M/c, M/D/c) take 1/μ_1, one request at a time, for every n.
 

@@ -81,6 +81,10 @@ def main(argv: list[str] | None = None) -> int:
         result = reproduce(options.figure, options.out, options.seeds)
     except ValueError as error:
         fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(f"cannot read or write {error.filename}: {error.strerror}")
     print(f"{result.title}\n{result.setting}\n\n{results.claims_table(result)}\n")
     print("\n".join(str(options.out / name) for name in (*result.pictures, *result.tables)))
     return 0

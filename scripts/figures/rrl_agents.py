@@ -7,8 +7,8 @@ stands for 10 of the paper's minutes, in one of 100 for 20. (In simulated time a
 cores.
 
 Every two runs are on a machine of their own, and every run has a load and a seed of its own: an interval
-speaks of machines as well as of chance. `rrl-released` is the authors' script with a network that goes on
-from its last weights; from scratch (`rrl-released-exact`) it would train for seconds in every decision.
+speaks of machines as well as of chance. `rrl-released` is the authors' script with its network trained on
+from the last one, 30 steps a decision; `rrl-released-exact` trains it anew, for seconds in every decision.
 """
 
 from __future__ import annotations

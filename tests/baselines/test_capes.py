@@ -56,6 +56,12 @@ def test_a_move_beyond_the_edge_changes_nothing() -> None:
     assert [int(capes._moved(highest, move)[0]) for move in range(3)] == [2, 2, 1]
 
 
+def test_steps_that_no_value_of_a_knob_allows_are_not_offered() -> None:
+    space = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2, 3, 4], inter_op_threads=[2])
+    capes = agent(replace(QUICK, step_sizes=(1, 3)), space)
+    assert capes.moves == [(0, 0), (0, 1), (0, -1), (1, 1), (1, -1), (1, 3), (1, -3)]
+
+
 def test_exploration_falls_linearly_to_its_last_rate() -> None:
     capes = agent()
     assert capes.exploration_rate(2_500) == pytest.approx((0.5 + 0.05) / 2)

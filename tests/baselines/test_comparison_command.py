@@ -120,6 +120,7 @@ def test_a_limit_that_no_configuration_meets_is_said_and_done_without(
     compare(tmp_path, "--agents", "random", *slo)
     printed = capsys.readouterr()
     assert "no configuration keeps a p95 of 3 ms" in printed.err
+    assert "there the agents are compared by p95 latency alone" in printed.err
     assert "SLO" in printed.out
     assert read_decisions(tmp_path / "decisions.csv")["slo_violated"].all()
 

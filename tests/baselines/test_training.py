@@ -12,7 +12,7 @@ import pytest
 from baselines import make_agent
 from baselines.training import Training, TrainOptions, main
 from envs.simulated import SimulatedServing
-from rrl.agent import Task
+from rrl.agent import Agent, Task
 from rrl.journal import SIMULATION, Record, read
 from rrl.pretraining import Pretraining
 from rrl.queueing.machine import Machine
@@ -80,6 +80,18 @@ def test_an_agent_taught_the_journal_decides_as_the_trained_one(agent: str) -> N
         np.testing.assert_array_equal(taught.act(observation), training.agent.act(observation))
 
 
+def test_the_agent_is_not_told_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int | None] = []
+
+    def make(name: str, task: Task, seed: int) -> Agent:
+        told.append(task.cores)
+        return make_agent(name, task, seed)
+
+    monkeypatch.setattr("baselines.training.make_agent", make)
+    Training.of(TrainOptions("machine.npz", Path("out"), "random")).journal.close()
+    assert told == [None]
+
+
 def test_a_machine_file_is_trained_on_its_own_grid() -> None:
     main(["--machine", "machine.npz", "--agent", "random", "--decisions", "2", "--out", "out"])
     header, _ = read(Path("out"))
@@ -114,6 +126,7 @@ def test_wrong_use_is_one_sentence_and_writes_nothing(
     assert exit_code(*SMALL, "--out", "out", *arguments) == 2
     said = capsys.readouterr().err.strip()
     assert sentence in said
+    assert "best-fixed" not in said
     assert "\n" not in said
     assert not Path("out").exists()
 

@@ -293,13 +293,28 @@ def test_rates_lie_on_a_grid_around_the_mean_and_follow_from_the_generator(text:
         assert not np.array_equal(rates_per_s, workload.rates_per_s(400, np.random.default_rng(4)))
 
 
-def test_a_trace_of_counts_is_followed_and_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decisions", [12, 24, 120])
+def test_a_trace_of_counts_is_spread_over_the_decisions(tmp_path: Path, decisions: int) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("minute,requests\n0,600\n1,1800\n")
-    rates_per_s = make_workload(str(path), 10.0).rates_per_s(24, np.random.default_rng(0))
-    # At 10/s on average: 300 requests at 5/s, then 900 at 15/s, twice.
-    exact = np.tile(np.repeat([5.0, 15.0], [3, 9]), 2)
+    rates_per_s = make_workload(str(path), 10.0).rates_per_s(decisions, np.random.default_rng(0))
+    # A quarter of the requests came in the first half, so at 10/s on average 5/s and 15/s.
+    exact = np.repeat([5.0, 15.0], [decisions // 4, 3 * decisions // 4])
     assert rates_per_s == pytest.approx(exact, rel=0.025)
+
+
+@pytest.mark.parametrize("decisions", [50, 700])
+def test_the_mean_over_time_of_a_trace_is_the_rate_asked_for(tmp_path: Path, decisions: int) -> None:
+    rng = np.random.default_rng(0)
+    counts, moments = tmp_path / "counts.csv", tmp_path / "moments.csv"
+    per_minute = np.r_[0, rng.integers(0, 900, 300), 0, 0]
+    counts.write_text("minute,requests\n" + "\n".join(f"{k},{n}" for k, n in enumerate(per_minute)) + "\n")
+    gaps_s = rng.exponential(np.linspace(0.2, 2.0, 4321))
+    moments.write_text("t_s\n" + "\n".join(f"{moment:.3f}" for moment in np.cumsum(gaps_s)) + "\n")
+    for path in (counts, moments):
+        rates_per_s = make_workload(str(path), 14.0).rates_per_s(decisions, np.random.default_rng(0))
+        assert len(rates_per_s) == decisions
+        assert PerIntervalPoisson(rates_per_s).mean_rate_per_s == pytest.approx(14.0, rel=0.02)
 
 
 def test_a_trace_of_moments_is_followed(tmp_path: Path) -> None:

@@ -74,6 +74,18 @@ def test_unknown_figure_lists_the_known(arguments: list[str], capsys: pytest.Cap
     assert all(name in message for name in FIGURES)
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["serf-table2", "--out", str(tmp_path / "file" / "out")])
+    message = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "cannot read or write" in message
+    assert len(message.splitlines()) == 1
+
+
 def test_no_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["rrl-fig11", "--seeds", "0"])
@@ -238,17 +250,21 @@ def compared(folder: Path, truth: str, expected_ms: Mapping[str, np.ndarray]) ->
 
 def test_the_table_of_reach(tmp_path: Path) -> None:
     near, late = falling(500.0, 101.0, 4), falling(500.0, 101.0, 15)
-    ours = np.stack([near] * 19 + [late])
+    late_look = np.where(np.arange(60) == 54, 130.0, near)
+    ours = np.stack([near] * 18 + [late_look, late])
     others = np.full((20, 60), 1000.0)
     on_model = compared(
         tmp_path / "wiki", "model", {"rrl": ours, "capes": others, "oracle": np.full((20, 60), 100.0)}
     )
     elsewhere = compared(tmp_path / "ps", "processor-sharing", {"rrl": np.full((2, 60), 120.0)})
     table = reach_table([on_model, elsewhere]).splitlines()
-    assert table[2].startswith("| decisions until within 10 % of the oracle, and staying: wiki |")
-    assert table[2].endswith("at most 10 on 19; median 4, worst 15, 0 stuck | yes |")
-    assert "| median 1.010, worst 1.010 | yes |" in table[3]
-    assert "by that of capes: wiki | at most 1/30 | 1/32.6 | yes |" in table[4]
+    assert table[2].startswith(
+        "| decisions until within 10 % of the oracle, and staying (running median of 5): wiki |"
+    )
+    assert "| at most 10 on 19; median 4, worst 15, 0 stuck. Until" in table[2]
+    assert table[2].endswith("last single decision outside: at most 10 on 18, median 4, worst 55 | yes |")
+    assert "| median 1.010, worst 1.020 | yes |" in table[3]
+    assert "by that of capes: wiki | the median at most 1/30 | median 1/32.6, worst 1/8.9 | yes |" in table[4]
     assert table[5].endswith("| at most twice the oracle's share | 7.58 % against 0.00 % | no |")
     assert table[6].endswith("| the worst at most 1.10 | median 1.200, worst 1.200 | no |")
     assert table[7].endswith("| median 4.0 ms, p99 4.0 ms | yes |")
