@@ -10,7 +10,7 @@ batch's work is paid once, whatever its size, and batches in service at once sha
 | batch timeout | `max_queue_delay_us`, 0 to 200 ms |
 | Inception-V3 on a GTX 1080 Ti | `gpu_stand_in` |
 | 61 requests/s (Fig. 5) | the same in the mean |
-| some 2,000 minutes | `decisions` intervals of 200 requests: with 200, 10 minutes each |
+| some 2,000 minutes | `decisions` intervals of 200 requests: with 100, 20 minutes each |
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REDUCTIONS = (  # the text's sentence on WiKi is damaged: it names 47.1 % for CA
 @dataclass(frozen=True)
 class Setting:
     agents: tuple[str, ...] = WITH_RELEASED
-    decisions: int = 200
+    decisions: int = 100
     knobs: str = KNOBS
 
 
