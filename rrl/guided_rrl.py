@@ -67,11 +67,21 @@ class GuidedSettings:
     simulated: int = 40  # configurations
     change: float = 0.06  # |ln| of service times now over before that may be a change ...
     change_sd: float = 4.0  # ... if it is also so many standard deviations
+    change_commonly: float = 3.0  # ... and so many times the median of what was seen so far
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
     estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stable_share <= 1:
+            raise ValueError(f"stable_share must be in (0, 1], got {self.stable_share}")
+        if self.simulated < 1 or self.training_every < 1 or not self.residual_sd > 0:
+            raise ValueError(
+                "simulated and training_every must be at least 1 and residual_sd above 0, "
+                f"got {self.simulated}, {self.training_every}, {self.residual_sd}"
+            )
 
 
 GUIDED = GuidedSettings()
@@ -109,6 +119,7 @@ class GuidedRRL:
         self._carries = False
         self._in_force = -1
         self._left_over = 0  # batches that may still have been in service when the last interval ended
+        self._surprises: list[float] = []  # |ln| of service times over those before, in every interval
         self._variations: list[float] = []
         self._variation = 0.0
         self._next = int(np.random.default_rng(seed).integers(len(task.space)))
@@ -160,13 +171,22 @@ class GuidedRRL:
         rate_per_s = measurement.arrival_rate_per_s
         rows = [row for row in _telemetry(measurement, configuration) if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        if abs(log_factor) > max(self.settings.change, self.settings.change_sd * sd):
+        if self._is_change(log_factor, sd):
             self.service_times.changed(log_factor)
             self.residuals.clear()
             self.changes += 1
             self._since_change = 0
         self._learn_variation(measurement, rows)
         self.service_times.add(configuration, rows, rate_per_s, self._variation)
+
+    def _is_change(self, log_factor: float, sd: float) -> bool:
+        """True if service times moved by more than noise and more than they commonly do here."""
+        if not math.isfinite(sd):
+            return False
+        common = median(self._surprises) if self._surprises else 0.0
+        self._surprises.append(abs(log_factor))
+        s = self.settings
+        return abs(log_factor) > max(s.change, s.change_sd * sd, s.change_commonly * common)
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         self._in_force, self._left_over = number, int(self.prior.instances[number])
