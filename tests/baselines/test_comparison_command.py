@@ -126,7 +126,16 @@ def test_a_limit_that_no_configuration_meets_is_said_and_done_without(
 
 
 def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    flags = ("--agents", "random,rrl-released", "--seeds", "2", "--decisions", "400", "--out", str(tmp_path))
+    flags = (
+        "--agents",
+        "random,rrl-released-exact",
+        "--seeds",
+        "2",
+        "--decisions",
+        "400",
+        "--out",
+        str(tmp_path),
+    )
     command = (sys.executable, "-m", "baselines.comparison.command_line", *SMALL[:4], *flags)
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
