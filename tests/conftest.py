@@ -11,6 +11,9 @@ from running_server import RunningServer, start
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
