@@ -46,7 +46,7 @@ from rrl.tune_options import (
 )
 from rrl.tuning import Observer, Stopped, Tuning, TuningSettings
 from serving_adapter.arrivals import TimestampTrace, make_arrivals
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.sizes import make_sizes
 from serving_adapter.target import Target, TargetError
 
@@ -84,7 +84,7 @@ def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
         try:
             session = _open(options, console, stop, stack)
         except (ValueError, TargetError, OSError) as error:
-            fail(_in_a_sentence(error))
+            fail(in_a_sentence(error))
         except EmbeddedFailed as error:
             print(error, file=sys.stderr)
             return FAILED
@@ -109,16 +109,10 @@ def _ended_early(session: Session, error: Exception, stopped: bool) -> int:
         next_start = "; the next start restores it" if restores else ""
         print(f"the target is away{next_start} ({error})", file=sys.stderr)
         return INTERRUPTED
-    print(f"the run ended: {_in_a_sentence(error)}", file=sys.stderr)
+    print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
     if restores:
         print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
     return FAILED
-
-
-def _in_a_sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot read or write {error.filename}: {error.strerror}"
-    return str(error)
 
 
 @dataclass(frozen=True)
@@ -392,7 +386,7 @@ def _advise(options: TuneOptions, console: Console, stop: Stop) -> int:
         now = dataclasses.replace(now, configuration={name: found[name] for name in env.space.names})
         advice.recommend(console, env, now, options.objective, table, simulate)
     except (ValueError, TargetError, OSError) as error:
-        fail(_in_a_sentence(error))
+        fail(in_a_sentence(error))
     return DONE
 
 

@@ -27,6 +27,7 @@ everything known shifts, and exploration begins anew.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -45,6 +46,8 @@ from rrl.service_times import ServiceTimeModel
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ of lognormal service times that are told apart
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
+RECENT_VARIATIONS = 20  # intervals
+RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,9 @@ class GuidedRRL:
         self._carries = False
         self._in_force = -1
         self._left_over = 0  # batches that may still have been in service when the last interval ended
-        self._surprises: list[float] = []  # |ln| of service times over those before, in every interval
-        self._variations: list[float] = []
+        # |ln| of service times over those before, and σ of their variation, by interval
+        self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
+        self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)
         self._variation = 0.0
         self._next = int(np.random.default_rng(seed).integers(len(task.space)))
 
@@ -150,13 +154,10 @@ class GuidedRRL:
         """The configuration of the lowest cost expected at the present load, without optimism."""
         if not self.service_times.known:
             return None
-        rate_per_s = self.forecast.rate_per_s
-        stable = np.flatnonzero(self.prior.capacity_per_s * self.settings.stable_share > rate_per_s)
+        stable = self._stable()
         if len(stable) == 0:
             return None
-        best = stable[np.argsort(self._screened(stable, np.ones(len(stable)), rate_per_s), kind="stable")]
-        best = best[: self.settings.simulated]
-        return self._lowest(best, np.ones(len(best)))
+        return self._lowest(stable, np.ones(len(stable)))
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
@@ -206,7 +207,7 @@ class GuidedRRL:
         weights = np.array([row.count * row.batch_size for row in rows], dtype=float)
         centres = np.log([row.total_s / row.count for row in rows])
         self._variations.append(_variation(p95_s, centres, weights / weights.sum()))
-        typical = median(self._variations[-20:])
+        typical = median(self._variations)
         self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
 
     def _learn_residual(self, number: int, measurement: Measurement) -> None:
@@ -255,37 +256,45 @@ class GuidedRRL:
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        prior, rate_per_s = self.prior, self.forecast.rate_per_s
-        stable = np.flatnonzero(prior.capacity_per_s * self.settings.stable_share > rate_per_s)
+        stable, rate_per_s = self._stable(), self.forecast.rate_per_s
         if len(stable) == 0:
             self._overloaded += 1
             return self._largest_capacity(rate_per_s)
         self._overloaded = 0
-        screened = self._screened(stable, np.ones(len(stable)), rate_per_s)
         much_known = self._since_change > self.settings.exploring
         most = self.settings.screened_later if much_known else self.settings.screened
-        numbers = stable[np.argsort(screened, kind="stable")[:most]]
-        sd = self.service_times.standard_deviations(prior.typical_entries(numbers, rate_per_s))
-        numbers, sd = self._safe(numbers, sd, rate_per_s)
-        scale = np.exp(-self._optimism(sd))
-        best = np.argsort(self._screened(numbers, scale, rate_per_s), kind="stable")
-        best = best[: self.settings.simulated]
-        return self._lowest(numbers[best], scale[best])
+        numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
+        numbers, sd = self._safe(numbers, self._standard_deviations(numbers), rate_per_s)
+        return self._lowest(numbers, np.exp(-self._optimism(sd)))
+
+    def _stable(self) -> np.ndarray:
+        """The configurations that are predicted to bear the load expected."""
+        bears_per_s = self.prior.capacity_per_s * self.settings.stable_share
+        return np.flatnonzero(bears_per_s > self.forecast.rate_per_s)
+
+    def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) of ln of the service time that matters most to each at the load expected."""
+        entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s)
+        return self.service_times.standard_deviations(entries)
 
     def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
-        """The configuration of the lowest simulated cost."""
+        """The configuration of the lowest simulated cost, among those that screening finds most promising."""
+        best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
+        numbers, scale = numbers[best], scale[best]
         given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
         return int(numbers[np.argmin(self._costs(numbers, self.prior.simulated(numbers, scale, given)))])
 
-    def _screened(self, numbers: np.ndarray, scale: np.ndarray, rate_per_s: float) -> np.ndarray:
-        return self._costs(numbers, self.prior.screened(numbers, scale, rate_per_s))
+    def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) positions in order of ascending cost."""
+        costs = self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
+        return np.argsort(costs, kind="stable")
 
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q at the load expected."""
         residual = self._residual(self.settings.load_levels.level(self.forecast.rate_per_s))
         ratio = np.exp(residual.log_ratio[numbers])[:, None]
         costs = self._objective.costs(
-            ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.prior.threads[numbers][:, None]
+            ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.space.threads[numbers][:, None]
         )
         result: np.ndarray = costs.mean(axis=1)
         return result
@@ -312,9 +321,9 @@ class GuidedRRL:
         """Nothing seems stable: what serves most, and the longer that lasts, what might serve most."""
         capacity_per_s = self.prior.capacity_per_s
         numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
-        sd = self.service_times.standard_deviations(self.prior.typical_entries(numbers, rate_per_s))
         optimism = min(1.0, 0.5 * (self._overloaded - 1))
-        return int(numbers[np.argmax(capacity_per_s[numbers] * np.exp(optimism * sd))])
+        hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
+        return int(numbers[np.argmax(hoped_per_s)])
 
 
 def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[ServiceTimes]:
@@ -331,7 +340,7 @@ def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[
 
 
 def _log_ratio(observed_ms: float, predicted_ms: np.ndarray) -> tuple[float, float]:
-    """r_t, and the variance of one interval's."""
+    """r_t, and the variance of one interval's logarithm."""
     r = math.log(observed_ms / predicted_ms.mean())
     return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), float(np.var(np.log(predicted_ms)))
 

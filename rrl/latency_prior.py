@@ -59,7 +59,6 @@ class LatencyPrior:
         ones = np.ones(len(space), dtype=int)
         inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
         self.instances = knob.get("instances", ones)
-        self.threads = self.instances * inter * intra
         self._max_batch_size = knob.get("max_batch_size", ones)
         self._delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
         self._service_times = service_times

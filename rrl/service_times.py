@@ -159,7 +159,9 @@ class ServiceTimeModel:
         for number, row in zip(numbers, rows, strict=True):
             self._add(number, row, configuration, rate_per_s, variation)
         while len(self._entries) > MOST_ENTRIES:
-            self._entries.pop(next(iter(self._entries)))
+            forgotten = next(iter(self._entries))
+            del self._entries[forgotten]
+            self._columns.pop(forgotten, None)
 
     def surprise(
         self, configuration: Configuration, rows: Iterable[ServiceTimes], rate_per_s: float, variation: float

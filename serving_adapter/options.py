@@ -28,6 +28,13 @@ def fail(message: str) -> NoReturn:
     raise SystemExit(WRONG_USE)
 
 
+def in_a_sentence(error: Exception) -> str:
+    """What a user should read of an error in files or options."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot read or write {error.filename}: {error.strerror}"
+    return str(error)
+
+
 def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Options:
     """The options of a command from its arguments (default: the process's own)."""
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -13,7 +13,7 @@ from baselines.comparison.comparison import run_comparison
 from baselines.comparison.options import CompareOptions
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.workers import WorkerDied, make_progress
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 
 LOG_WIDTH = 180  # where the output is no terminal
 FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        fail(f"cannot read or write {error.filename}: {error.strerror}")
+        fail(in_a_sentence(error))
     except WorkerDied as error:
         print(f"{error}; {_go_on(options.out)}", file=sys.stderr)
         raise SystemExit(FAILED) from None

@@ -46,6 +46,19 @@ def _occupy(finishes_s: np.ndarray, finish_s: float) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def _queued(new_arrivals: np.ndarray, new_sizes: np.ndarray, waiting: np.ndarray, n_waiting: int) -> int:
+    """Puts new requests behind those that wait; how many wait then, or `NOT_ASCENDING`."""
+    n = n_waiting
+    for k in range(len(new_arrivals)):
+        if k > 0 and not new_arrivals[k] >= new_arrivals[k - 1]:
+            return NOT_ASCENDING
+        waiting[ARRIVAL, n] = new_arrivals[k]
+        waiting[SIZE, n] = new_sizes[k] if len(new_sizes) else 1.0
+        n += 1
+    return n
+
+
+@numba.njit(cache=True, nogil=True)
 def run_fcfs(
     now_s: float,
     until_s: float,
@@ -69,13 +82,9 @@ def run_fcfs(
 ) -> Any:
     """One run. Allocates nothing; changes nothing before it knows that the arrivals ascend."""
     arrival_s, size = waiting[ARRIVAL], waiting[SIZE]
-    n = n_waiting
-    for k in range(len(new_arrivals)):
-        if k > 0 and not new_arrivals[k] >= new_arrivals[k - 1]:
-            return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
-        arrival_s[n] = new_arrivals[k]
-        size[n] = new_sizes[k] if len(new_sizes) else 1.0
-        n += 1
+    n = _queued(new_arrivals, new_sizes, waiting, n_waiting)
+    if n == NOT_ASCENDING:
+        return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
 
     # What was in service: finish it, or keep it for the next run.
     n_done = n_batches = kept = 0
@@ -174,13 +183,9 @@ def run_sharing(
 ) -> Any:
     """One run, as `run_fcfs`."""
     arrival_s, size = waiting[ARRIVAL], waiting[SIZE]
-    n = n_waiting
-    for k in range(len(new_arrivals)):
-        if k > 0 and not new_arrivals[k] >= new_arrivals[k - 1]:
-            return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
-        arrival_s[n] = new_arrivals[k]
-        size[n] = new_sizes[k] if len(new_sizes) else 1.0
-        n += 1
+    n = _queued(new_arrivals, new_sizes, waiting, n_waiting)
+    if n == NOT_ASCENDING:
+        return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
 
     n_done = n_batches = head = 0
     busy_thread_s = 0.0

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from envs.live import LiveServing
 from rrl.guard import Guard
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
+from scripts.benchmarks.in_turns import latencies_in_turns_ms
 from scripts.benchmarks.processes import serving, started
 from serving_adapter.target import Target
 
@@ -50,7 +50,9 @@ def run() -> dict[str, Any]:
         target.connect()
         swept_ms = _sweep(target, space, start)
         finalists = {start, best, *sorted(swept_ms, key=lambda n: swept_ms[n])[:FINALISTS]}
-        final_ms = _in_turns(target, space, sorted(finalists))
+        final_ms = latencies_in_turns_ms(
+            target, space, sorted(finalists), ROUNDS, FINAL_INTERVAL_S, SWEEP_SETTLE_S
+        )
         target.close()
     sweeps_best = min(final_ms, key=lambda n: final_ms[n])
     gain, distance = final_ms[start] / final_ms[best], final_ms[best] / final_ms[sweeps_best]
@@ -79,11 +81,3 @@ def _sweep(target: Target, space: ConfigurationSpace, start: int) -> dict[int, f
         guard.enter(number)
         costs_ms[number] = env.step(space.action(number))[4]["cost"]
     return costs_ms
-
-
-def _in_turns(target: Target, space: ConfigurationSpace, numbers: list[int]) -> dict[int, float]:
-    """Median over several rounds, the configurations in turns within each; nothing is aborted."""
-    env = LiveServing(target, space, MeanLatency(), FINAL_INTERVAL_S, SWEEP_SETTLE_S)
-    env.reset(options={"configuration": space.configuration(numbers[0])})
-    rounds = [{n: env.step(space.action(n))[4]["cost"] for n in numbers} for _ in range(ROUNDS)]
-    return {n: median(measured_ms[n] for measured_ms in rounds) for n in numbers}

@@ -39,6 +39,7 @@ from rrl.reference_table import costs_by_configuration
 from rrl.report import summarise
 from rrl.space import ConfigurationSpace
 from rrl.tuning import Tuning, TuningSettings
+from scripts.benchmarks.in_turns import latencies_in_turns_ms
 from scripts.benchmarks.live_comparison_report import (
     DEFAULT,
     REACH,
@@ -156,7 +157,9 @@ def _compared(seed: int, agents: Sequence[str], plan: Plan, folder: Path) -> Com
             embedded.check()
         sweeps = _sweeps_best(runs[SWEEP], plan.finalists)
         start = space.number(runs[SWEEP].header.start)
-        final_ms = _in_turns(server, sorted({start, *sweeps, *(r.left for r in runs.values())}), plan)
+        finalists = sorted({start, *sweeps, *(r.left for r in runs.values())})
+        interval_s = plan.final_interval_s + plan.settle_s
+        final_ms = latencies_in_turns_ms(target, space, finalists, plan.rounds, interval_s, plan.settle_s)
         target.close()
         failures = embedded.end_load()
     finally:
@@ -222,17 +225,6 @@ def _swept(server: Server, plan: Plan) -> Run:
 def _sweeps_best(sweep: Run, count: int) -> list[int]:
     costs = costs_by_configuration((r.number, r.cost) for r in sweep.tuning if r.learned)
     return sorted(costs, key=lambda number: median(costs[number]))[:count]
-
-
-def _in_turns(server: Server, numbers: Sequence[int], plan: Plan) -> dict[int, float]:
-    """Median over several rounds, the configurations in turns within each; nothing is aborted."""
-    interval_s = plan.final_interval_s + plan.settle_s
-    env = LiveServing(server.target, server.space, MeanLatency(), interval_s, plan.settle_s)
-    env.reset(options={"configuration": server.space.configuration(numbers[0])})
-    rounds = [
-        {n: float(env.step(server.space.action(n))[4]["cost"]) for n in numbers} for _ in range(plan.rounds)
-    ]
-    return {n: median(measured_ms[n] for measured_ms in rounds) for n in numbers}
 
 
 def _result(compared: Mapping[int, Comparison]) -> dict[str, Any]:

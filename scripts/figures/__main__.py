@@ -16,7 +16,7 @@ import tyro
 
 from scripts.figures import results
 from scripts.figures.result import Result
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 
 FIGURES = {
     "rrl-fig11": "region size: decisions until converged, and distance from the optimal Q",
@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        fail(f"cannot read or write {error.filename}: {error.strerror}")
+        fail(in_a_sentence(error))
     print(f"{result.title}\n{result.setting}\n\n{results.claims_table(result)}\n")
     print("\n".join(str(options.out / name) for name in (*result.pictures, *result.tables)))
     return 0

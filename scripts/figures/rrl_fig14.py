@@ -4,34 +4,35 @@ The objective is `strict-slo` for every agent, the load WiKi-like; the limit is 
 an interval whose measured p95 is above the limit. The curves count requests: the share of all requests of all
 intervals, those of the search included, that took longer than x times the limit. Where the p95 is kept, a
 curve passes below 5 % at 1. A run has `decisions` intervals for the paper's some 2,000 minutes: with 100, one
-stands for 10 minutes.
+stands for 20 minutes.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from baselines.comparison import ComparisonSettings
-from envs.simulated import PAPER_SPACE
 from rrl import figure_style
-from scripts.figures import drawing, rrl_fig13
+from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean
 from scripts.figures.result import NO_CLAIM, Claim, Result, write_csv
 from scripts.figures.rrl_agents import (
-    AGENTS,
     LOOKS,
-    family_machines,
     percent_change,
-    runs_of,
     verdict_of_reduction,
 )
-from scripts.figures.rrl_slo import STRICT, LimitedRuns, limited_runs, of_all, request_latencies_by_limit
+from scripts.figures.rrl_slo import (
+    STRICT,
+    LimitedRuns,
+    Setting,
+    benches,
+    limited_runs,
+    of_all,
+    request_latencies_by_limit,
+)
 
 NAME = "rrl-fig14"
 CPU, GPU = "CPU", "GPU stand-in"
@@ -42,14 +43,6 @@ AT_THE_LIMIT = int(np.argmin(np.abs(LATENCIES - 1.0)))
 PAPER_PERCENT = {"capes": -49.9, "deeprm": -43.4}  # "up to", of CPU and GPU alike
 
 Panels = Mapping[str, Sequence[LimitedRuns]]
-
-
-@dataclass(frozen=True)
-class Setting:
-    agents: tuple[str, ...] = AGENTS
-    decisions: int = 100
-    knobs: str = PAPER_SPACE
-    gpu_knobs: str = rrl_fig13.KNOBS
 
 
 def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
@@ -85,22 +78,8 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
 
 
 def _panels(seeds: int, setting: Setting) -> dict[str, list[LimitedRuns]]:
-    machines, per_machine = runs_of(seeds)
-    cpu = ComparisonSettings(
-        agents=setting.agents,
-        workload="wiki",
-        seeds=per_machine,
-        decisions=setting.decisions,
-        objective="strict-slo",
-        slo_p95_ms=1.0,  # each machine has its own
-        knobs=setting.knobs,
-    )
-    gpu = rrl_fig13.on_stand_ins(cpu, setting.gpu_knobs)
-    with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
-        return {
-            CPU: limited_runs(cpu, STRICT, family_machines(machines)),
-            GPU: limited_runs(gpu, STRICT, rrl_fig13.write_stand_ins(Path(folder), machines)),
-        }
+    with benches(seeds, setting, workload="wiki", objective="strict-slo") as (cpu, gpu):
+        return {CPU: limited_runs(cpu, STRICT), GPU: limited_runs(gpu, STRICT)}
 
 
 def _exceeded(runs: Sequence[LimitedRuns], agent: str) -> np.ndarray:

@@ -8,18 +8,15 @@ some 2,000 minutes: with 100, one stands for 20 minutes.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from baselines.comparison import ComparisonSettings
-from envs.simulated import PAPER_SPACE
 from rrl import figure_style
 from rrl.space import THREAD_KNOBS
-from scripts.figures import drawing, rrl_fig13
+from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_mean
 from scripts.figures.result import FAILS, NO_CLAIM, REPRODUCES, Claim, Result, write_csv
 from scripts.figures.rrl_agents import (
@@ -27,13 +24,11 @@ from scripts.figures.rrl_agents import (
     LOOKS,
     draw_load,
     draw_over_time,
-    family_machines,
     percent_change,
-    runs_of,
     smoothed,
     verdict_of_reduction,
 )
-from scripts.figures.rrl_slo import LOOSE, LimitedRuns, by_limit, limited_runs, of_all
+from scripts.figures.rrl_slo import LOOSE, LimitedRuns, Setting, benches, by_limit, limited_runs, of_all
 
 NAME = "rrl-fig15"
 WINDOW = 10  # decisions that a point of the pictures is the mean of
@@ -51,17 +46,12 @@ PAPER_PERCENT = {  # resources that RRL saves, section 6.6
 Panels = Mapping[str, Sequence[LimitedRuns]]
 
 
-@dataclass(frozen=True)
-class Setting:
-    agents: tuple[str, ...] = tuple(agent for agent in AGENTS if agent != "best-fixed")
-    decisions: int = 100
-    knobs: str = PAPER_SPACE
-    gpu_knobs: str = rrl_fig13.KNOBS
+SETTING = Setting(agents=tuple(agent for agent in AGENTS if agent != "best-fixed"))
 
 
 def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     """Writes rrl-fig15.png and its CSVs."""
-    setting = setting or Setting()
+    setting = setting or SETTING
     panels = _panels(seeds, setting)
     figure, axes = drawing.new_figure(
         3,
@@ -97,22 +87,12 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
 
 
 def _panels(seeds: int, setting: Setting) -> dict[str, list[LimitedRuns]]:
-    machines, per_machine = runs_of(seeds)
-    cpu = ComparisonSettings(
-        agents=setting.agents,
-        workload="dynamic",
-        seeds=per_machine,
-        decisions=setting.decisions,
-        objective="least-resources",
-        slo_p95_ms=1.0,  # each machine has its own
-        knobs=setting.knobs,
-    )
-    gpu = rrl_fig13.on_stand_ins(cpu, setting.gpu_knobs)
-    with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
+    with benches(seeds, setting, workload="dynamic", objective="least-resources") as (cpu, gpu):
+        heterogeneous = cpu._replace(settings=replace(cpu.settings, truth="two-sizes"))
         return {
-            DEEPSPEECH: limited_runs(replace(cpu, truth="two-sizes"), LOOSE, family_machines(machines)),
-            RESNET: limited_runs(cpu, LOOSE, family_machines(machines)),
-            GPU: limited_runs(gpu, LOOSE, rrl_fig13.write_stand_ins(Path(folder), machines)),
+            DEEPSPEECH: limited_runs(heterogeneous, LOOSE),
+            RESNET: limited_runs(cpu, LOOSE),
+            GPU: limited_runs(gpu, LOOSE),
         }
 
 

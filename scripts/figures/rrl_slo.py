@@ -8,8 +8,12 @@ limits for Inception on a GPU are. So pictures show latency by the limit: 1 is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +21,12 @@ from baselines.comparison import ComparisonSettings
 from envs.expected_costs import ExpectedCosts
 from envs.families import scenarios
 from envs.scenario import Scenario
+from envs.simulated import PAPER_SPACE
 from rrl.objective import MeanLatency
 from rrl.queueing.simulator import Simulation
 from rrl.space import ConfigurationSpace
-from scripts.figures.rrl_agents import announce, compared, curves
+from scripts.figures import rrl_fig13
+from scripts.figures.rrl_agents import AGENTS, announce, compared, curves, family_machines, runs_of
 
 STRICT = 1.5
 LOOSE = STRICT * 1850 / 520
@@ -41,12 +47,44 @@ class LimitedRuns:
         return curves(self.decisions, agent, field)
 
 
-def limited_runs(
-    settings: ComparisonSettings, tightness: float, machines: Sequence[str]
-) -> list[LimitedRuns]:
+@dataclass(frozen=True)
+class Setting:
+    agents: tuple[str, ...] = AGENTS
+    decisions: int = 100
+    knobs: str = PAPER_SPACE
+    gpu_knobs: str = rrl_fig13.KNOBS
+
+
+class Bench(NamedTuple):
+    """A comparison and the machines it is made on, each with a limit of its own."""
+
+    settings: ComparisonSettings
+    machines: Sequence[str]
+
+
+@contextmanager
+def benches(seeds: int, setting: Setting, workload: str, objective: str) -> Iterator[tuple[Bench, Bench]]:
+    """The family's machines with the CPU's knobs, and the stand-ins of a GPU with its own."""
+    machines, per_machine = runs_of(seeds)
+    cpu = ComparisonSettings(
+        agents=setting.agents,
+        workload=workload,
+        seeds=per_machine,
+        decisions=setting.decisions,
+        objective=objective,
+        slo_p95_ms=1.0,  # each machine has its own
+        knobs=setting.knobs,
+    )
+    gpu = rrl_fig13.on_stand_ins(cpu, setting.gpu_knobs)
+    with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
+        stand_ins = rrl_fig13.write_stand_ins(Path(folder), machines)
+        yield Bench(cpu, family_machines(machines)), Bench(gpu, stand_ins)
+
+
+def limited_runs(bench: Bench, tightness: float) -> list[LimitedRuns]:
     """The comparison on each machine in turn, with a limit of `tightness` times its lowest p95."""
-    announce(settings, len(machines))
-    return [_on_machine(replace(settings, machine=machine), tightness) for machine in machines]
+    announce(bench.settings, len(bench.machines))
+    return [_on_machine(replace(bench.settings, machine=machine), tightness) for machine in bench.machines]
 
 
 def _on_machine(settings: ComparisonSettings, tightness: float) -> LimitedRuns:
