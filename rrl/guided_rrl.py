@@ -17,11 +17,15 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 | Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism` | standard deviations by which service times are taken to be shorter than predicted |
 
-Exploration is optimism: each decision takes the lowest cost that service times within κ standard deviations
-admit, so that first probes fall where the machine is just filled and little is known. Of what is predicted to
-be unstable, even with some pessimism, nothing is proposed. A few decisions look further than the others. When
-a configuration's service times are suddenly others than before at the same load, the machine has changed:
-everything known shifts, and exploration begins anew.
+The first choice is what a machine like any other would bear a heavy load with. Exploration is optimism: each
+decision takes the lowest cost that service times within κ standard deviations admit, so that first probes
+fall where the machine is just filled and little is known. Of what is predicted to be unstable nothing is
+proposed, and what would be with somewhat slower service times only where little else is left. A few decisions
+look further than the others; where hardly anything seems stable, these try what might serve most. Later
+decisions take the lowest cost in the mean over what service times may be: an uncertain configuration close to
+its capacity costs more than its likeliest service times say. When a configuration's service times are
+suddenly others than before at the same load, the machine has changed: everything known shifts, and
+exploration begins anew.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from rrl.load_levels import LoadLevels
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.service_times import ServiceTimeModel
 
+LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ of lognormal service times that are told apart
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
@@ -54,8 +59,8 @@ RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 class GuidedSettings:
     """Chosen on machines of the family with seeds below 1000, under all truths."""
 
-    optimism: float = 0.8  # κ while exploring ...
-    optimism_later: float = 0.0  # ... and from `exploring` decisions on
+    first_share: float = 0.9  # of the largest capacity: the load that the first choice is made for
+    optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
     exploring: int = 28
     largest_optimism: float = 0.35  # of ln S
     # Decisions since the last change that look further; rarely, for ever.
@@ -64,10 +69,14 @@ class GuidedSettings:
     look_largest_optimism: float = 0.8
     look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
     pessimism: float = 0.5
+    least_safe: int = 40  # configurations to choose from, however few are stable with that pessimism
     stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
+    few_stable: int = 20  # configurations: with fewer, a look goes to what might serve most
+    overload_pace: float = 0.05  # by which κ grows with each overloaded decision; ten times while exploring
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
-    simulated: int = 40  # configurations
+    simulated: int = 40  # configurations, and where each is simulated twice
+    simulated_twice: int = 24
     change: float = 0.06  # |ln| of service times now over before that may be a change ...
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far
@@ -126,7 +135,7 @@ class GuidedRRL:
         self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
         self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)
         self._variation = 0.0
-        self._next = int(np.random.default_rng(seed).integers(len(task.space)))
+        self._next = self._first()
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         return self.space.action(self._next)
@@ -254,18 +263,28 @@ class GuidedRRL:
     def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
 
+    def _first(self) -> int:
+        """What serves a heavy load best by all that is known before the first interval."""
+        self.prior.refresh()
+        numbers = np.arange(len(self.space))
+        rate_per_s = self.settings.first_share * self.prior.capacity_per_s.max()
+        latencies = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s)
+        return int(np.argmin(latencies.mean_ms[:, 0]))
+
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
         stable, rate_per_s = self._stable(), self.forecast.rate_per_s
+        self._overloaded = 0 if len(stable) else self._overloaded + 1
         if len(stable) == 0:
-            self._overloaded += 1
-            return self._largest_capacity(rate_per_s)
-        self._overloaded = 0
-        much_known = self._since_change > self.settings.exploring
-        most = self.settings.screened_later if much_known else self.settings.screened
+            return self._largest_capacity(self._optimism_overloaded())
+        if self._looks_further() and len(stable) < self.settings.few_stable:
+            return self._largest_capacity(1.0)
+        most = self.settings.screened if self._explores() else self.settings.screened_later
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
         numbers, sd = self._safe(numbers, self._standard_deviations(numbers), rate_per_s)
-        return self._lowest(numbers, np.exp(-self._optimism(sd)))
+        if self._looks_further() or self._explores():
+            return self._lowest(numbers, np.exp(-self._optimism(sd)))
+        return self._lowest_in_the_mean(numbers, sd)
 
     def _stable(self) -> np.ndarray:
         """The configurations that are predicted to bear the load expected."""
@@ -283,6 +302,18 @@ class GuidedRRL:
         numbers, scale = numbers[best], scale[best]
         given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
         return int(numbers[np.argmin(self._costs(numbers, self.prior.simulated(numbers, scale, given)))])
+
+    def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
+        """The lowest of the means of two simulated costs: service times one sd longer, and one shorter."""
+        either = np.exp(-sd), np.exp(sd)
+        rate_per_s = self.forecast.rate_per_s
+        screened = [self._costs(numbers, self.prior.screened(numbers, each, rate_per_s)) for each in either]
+        best = np.argsort(sum(np.minimum(costs, LARGEST_COST) for costs in screened), kind="stable")
+        best = best[: self.settings.simulated_twice]
+        given = self._circumstances(rate_per_s, self.forecast.log_sd)
+        numbers = numbers[best]
+        costs = [self._costs(numbers, self.prior.simulated(numbers, each[best], given)) for each in either]
+        return int(numbers[np.argmin(costs[0] + costs[1])])
 
     def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) positions in order of ascending cost."""
@@ -302,26 +333,35 @@ class GuidedRRL:
     def _looks_further(self) -> bool:
         return self._since_change in self.settings.looks
 
+    def _explores(self) -> bool:
+        return self._since_change < self.settings.exploring
+
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
         """κ standard deviations of ln S, bounded."""
         s = self.settings
         if self._looks_further():
             return np.minimum(s.look_optimism * sd, s.look_largest_optimism)
-        κ = s.optimism if self._since_change < s.exploring else s.optimism_later
-        return np.minimum(κ * sd, s.largest_optimism)
+        return np.minimum(s.optimism * sd, s.largest_optimism)
+
+    def _optimism_overloaded(self) -> float:
+        """κ where nothing seems stable: grows slowly, as most such loads are soon gone."""
+        pace = self.settings.overload_pace * (10 if self._explores() else 1)
+        return min(1.0, pace * (self._overloaded - 1))
 
     def _safe(self, numbers: np.ndarray, sd: np.ndarray, rate_per_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """Those that would be stable with slower service times too; all if there are none."""
+        """Those that would be stable with slower service times too; the nearest to it where few would."""
         s = self.settings
         pessimism = s.look_pessimism if self._looks_further() else s.pessimism
-        safe = self.prior.capacity_per_s[numbers] * np.exp(-pessimism * sd) * s.stable_share > rate_per_s
-        return (numbers[safe], sd[safe]) if safe.any() else (numbers, sd)
+        bears_per_s = self.prior.capacity_per_s[numbers] * np.exp(-pessimism * sd) * s.stable_share
+        safe = np.flatnonzero(bears_per_s > rate_per_s)
+        if len(safe) < s.least_safe:
+            safe = np.argsort(-bears_per_s, kind="stable")[: s.least_safe]
+        return numbers[safe], sd[safe]
 
-    def _largest_capacity(self, rate_per_s: float) -> int:
-        """Nothing seems stable: what serves most, and the longer that lasts, what might serve most."""
+    def _largest_capacity(self, optimism: float) -> int:
+        """What serves most if service times are so many standard deviations shorter than predicted."""
         capacity_per_s = self.prior.capacity_per_s
         numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
-        optimism = min(1.0, 0.5 * (self._overloaded - 1))
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])
 

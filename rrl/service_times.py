@@ -127,7 +127,7 @@ class ServiceTimeModel:
         self._fits: list[_Fit] = []
         self._rounds = 0
         self._squared_errors: deque[float] = deque(maxlen=ERRORS)  # of the last configurations that were new
-        self._log_times = np.zeros(len(self._points))
+        self._log_times = self._expected_a_priori()
 
     @property
     def known(self) -> bool:
@@ -256,6 +256,13 @@ class ServiceTimeModel:
             for noise_sd in NOISE_SDS
         ]
 
+    def _expected_a_priori(self) -> np.ndarray:
+        """(P,) ln S/S_1 before anything is known."""
+        plausibility = np.exp([_log_prior(h, self._usual_cores) for h in self._hypotheses])
+        means = np.array([self._features[h] @ WEIGHTS[:, 0] for h in self._hypotheses])
+        result: np.ndarray = plausibility @ means / plausibility.sum()
+        return result
+
     def _tried(self) -> list[Hypothesis]:
         if len(self._entries) <= FEW or self._rounds % RETRIAL == 0:
             return self._hypotheses
@@ -361,9 +368,13 @@ def _conditioned(
     )
     residual = y - features @ WEIGHTS[:, 0]
     alpha = cho_solve((factor, True), residual, check_finite=False)
-    log_prior = -0.5 * (math.log(hypothesis.cores / usual_cores) / CORES_SD) ** 2
     log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
-    return _Fit(TEMPER * (log_prior + float(log_likelihood)), hypothesis, features, factor, alpha)
+    plausibility = TEMPER * (_log_prior(hypothesis, usual_cores) + float(log_likelihood))
+    return _Fit(plausibility, hypothesis, features, factor, alpha)
+
+
+def _log_prior(hypothesis: Hypothesis, usual_cores: float) -> float:
+    return -0.5 * (math.log(hypothesis.cores / usual_cores) / CORES_SD) ** 2
 
 
 def _features(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
