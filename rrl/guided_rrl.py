@@ -17,11 +17,11 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 | Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism` | standard deviations by which service times are taken to be shorter than predicted |
 
-The first choice is what a machine like any other would bear a heavy load with. Exploration is optimism: each
-decision takes the lowest cost that service times within κ standard deviations admit, so that first probes
-fall where the machine is just filled and little is known. Of what is predicted to be unstable nothing is
-proposed, and what would be with somewhat slower service times only where little else is left. A few decisions
-look further than the others; where hardly anything seems stable, these try what might serve most. Later
+The first choice is the most central of the configurations that a machine like any other would serve a heavy
+load with: most is learned from there. Exploration is optimism: each decision takes the lowest cost that
+service times within κ standard deviations admit, so that first probes fall where the machine is just filled
+and little is known. Of what is predicted to be unstable nothing is proposed, and what would be with somewhat
+slower service times only where little else is left. A few decisions look further than the others. Later
 decisions take the lowest cost in the mean over what service times may be: an uncertain configuration close to
 its capacity costs more than its likeliest service times say. When a configuration's service times are
 suddenly others than before at the same load, the machine has changed: everything known shifts, and
@@ -59,7 +59,8 @@ RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 class GuidedSettings:
     """Chosen on machines of the family with seeds below 1000, under all truths."""
 
-    first_share: float = 0.9  # of the largest capacity: the load that the first choice is made for
+    first_share: float = 0.7  # of the largest capacity: the load that the first choice is made for ...
+    first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
     optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
     exploring: int = 28
     largest_optimism: float = 0.35  # of ln S
@@ -71,7 +72,6 @@ class GuidedSettings:
     pessimism: float = 0.5
     least_safe: int = 40  # configurations to choose from, however few are stable with that pessimism
     stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
-    few_stable: int = 20  # configurations: with fewer, a look goes to what might serve most
     overload_pace: float = 0.05  # by which κ grows with each overloaded decision; ten times while exploring
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
@@ -264,12 +264,13 @@ class GuidedRRL:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
 
     def _first(self) -> int:
-        """What serves a heavy load best by all that is known before the first interval."""
+        """A central one of those that serve a heavy load well, by what is known before the first interval."""
         self.prior.refresh()
         numbers = np.arange(len(self.space))
         rate_per_s = self.settings.first_share * self.prior.capacity_per_s.max()
-        latencies = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s)
-        return int(np.argmin(latencies.mean_ms[:, 0]))
+        latency_ms = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s).mean_ms[:, 0]
+        good = np.flatnonzero(latency_ms <= self.settings.first_within * latency_ms.min())
+        return int(good[np.argmin(_mean_distances(self.space.features[good], self.space.features))])
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
@@ -277,8 +278,6 @@ class GuidedRRL:
         self._overloaded = 0 if len(stable) else self._overloaded + 1
         if len(stable) == 0:
             return self._largest_capacity(self._optimism_overloaded())
-        if self._looks_further() and len(stable) < self.settings.few_stable:
-            return self._largest_capacity(1.0)
         most = self.settings.screened if self._explores() else self.settings.screened_later
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
         numbers, sd = self._safe(numbers, self._standard_deviations(numbers), rate_per_s)
@@ -364,6 +363,13 @@ class GuidedRRL:
         numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])
+
+
+def _mean_distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """(K,) of each point from all others."""
+    squares = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * points @ others.T
+    result: np.ndarray = np.sqrt(np.maximum(squares, 0.0)).mean(axis=1)
+    return result
 
 
 def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[ServiceTimes]:
