@@ -114,7 +114,7 @@ def test_without_telemetry_it_does_what_mean_service_times_allow(seed: int) -> N
     ratio = ratios(scenario, 60, change=lambda measurement: replace(measurement, telemetry=()))
     expected = costs(scenario, SPACE, MeanLatency(), RATE_PER_S)
     assert np.median(expected) > 2 * expected.min()
-    assert np.median(ratio[40:]) < 1.35
+    assert np.median(ratio[40:]) < 1.6
 
 
 @pytest.mark.parametrize("seed", [0, 2])
