@@ -83,7 +83,7 @@ class Plan:
     intervals: int = 30  # an agent decides
     interval_s: float = 1.5
     settle_s: float = 0.35
-    rounds: int = 3  # of the last measurements
+    rounds: int = 5  # of the last measurements
     final_interval_s: float = 4.5
     finalists: int = 3  # of the sweep
     # Half of the target's usual grid: the sweep visits all of it for every seed.
