@@ -15,23 +15,24 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
 | α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ that of ρ |
 | Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
-| κ | `_optimism` | standard deviations by which service times are taken to be shorter than predicted |
+| κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
-The first choice is the most central of the configurations that a machine like any other would serve a heavy
-load with: most is learned from there. Exploration is optimism: each decision takes the lowest cost that
-service times within κ standard deviations admit, so that first probes fall where the machine is just filled
-and little is known. Of what is predicted to be unstable nothing is proposed, and what would be with somewhat
-slower service times only where little else is left. A few decisions look further than the others. Later
-decisions take the lowest cost in the mean over what service times may be: an uncertain configuration close to
-its capacity costs more than its likeliest service times say. When a configuration's service times are
-suddenly others than before at the same load, the machine has changed: everything known shifts, and
-exploration begins anew.
+The first choice, where no interval was measured before, is the most central of the configurations that a
+machine like any other would serve a heavy load with: most is learned from there. Exploration is optimism:
+each decision takes the lowest cost that service times within κ standard deviations admit, so that first
+probes fall where the machine is just filled and little is known. Of what is predicted to be unstable
+nothing is proposed, and what would be with somewhat slower service times only where little else is left;
+where all is, what serves most. A few decisions look further than the others. Later decisions take the
+lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
+costs more than its likeliest service times say. When a configuration's service times are suddenly others
+than before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -64,15 +65,17 @@ class GuidedSettings:
     optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
     exploring: int = 28
     largest_optimism: float = 0.35  # of ln S
-    # Decisions since the last change that look further; rarely, for ever.
+    # Decisions since the last change that look further; ever more rarely.
     looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
     look_optimism: float = 1.5  # κ of these ...
     look_largest_optimism: float = 0.8
     look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
     pessimism: float = 0.5
-    least_safe: int = 40  # configurations to choose from, however few are stable with that pessimism
+    least_safe: int = 40  # configurations that stay to choose from, however few are that safe ...
+    least_safe_share: float = 0.1  # ... in small spaces this share of all
     stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
-    overload_pace: float = 0.05  # by which κ grows with each overloaded decision; ten times while exploring
+    overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
+    overload_pace_later: float = 0.05
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice
@@ -89,10 +92,21 @@ class GuidedSettings:
     def __post_init__(self) -> None:
         if not 0 < self.stable_share <= 1:
             raise ValueError(f"stable_share must be in (0, 1], got {self.stable_share}")
-        if self.simulated < 1 or self.training_every < 1 or not self.residual_sd > 0:
+        counts = (
+            "least_safe",
+            "screened",
+            "screened_later",
+            "simulated",
+            "simulated_twice",
+            "training_every",
+        )
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not (self.residual_sd > 0 and self.least_safe_share > 0 and self.first_within >= 1):
             raise ValueError(
-                "simulated and training_every must be at least 1 and residual_sd above 0, "
-                f"got {self.simulated}, {self.training_every}, {self.residual_sd}"
+                "residual_sd and least_safe_share must be above 0 and first_within at least 1, "
+                f"got {self.residual_sd}, {self.least_safe_share}, {self.first_within}"
             )
 
 
@@ -160,13 +174,14 @@ class GuidedRRL:
         self._next = self._chosen()
 
     def recommended(self) -> int | None:
-        """The configuration of the lowest cost expected at the present load, without optimism."""
+        """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""
         if not self.service_times.known:
             return None
-        stable = self._stable()
+        stable = self._stable(self.settings.stable_share)
         if len(stable) == 0:
             return None
-        return self._lowest(stable, np.ones(len(stable)))
+        numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[: self.settings.screened_later]]
+        return self._lowest_in_the_mean(numbers, self._standard_deviations(numbers))
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
@@ -264,17 +279,24 @@ class GuidedRRL:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
 
     def _first(self) -> int:
-        """A central one of those that serve a heavy load well, by what is known before the first interval."""
+        """The most central of those that serve a heavy load well, by what is known before the first interval.
+
+        Without delay: beside service times of unknown length none can be judged.
+        """
         self.prior.refresh()
-        numbers = np.arange(len(self.space))
+        numbers = np.flatnonzero(self.prior.delay_s == self.prior.delay_s.min())
         rate_per_s = self.settings.first_share * self.prior.capacity_per_s.max()
         latency_ms = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s).mean_ms[:, 0]
-        good = np.flatnonzero(latency_ms <= self.settings.first_within * latency_ms.min())
-        return int(good[np.argmin(_mean_distances(self.space.features[good], self.space.features))])
+        good = numbers[latency_ms <= self.settings.first_within * latency_ms.min()]
+        from_centre = self.space.features[good] - self.space.features.mean(axis=0)
+        return int(good[np.argmin(np.linalg.norm(from_centre, axis=1))])
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        stable, rate_per_s = self._stable(), self.forecast.rate_per_s
+        rate_per_s = self.forecast.rate_per_s
+        stable = self._stable(self.settings.stable_share)
+        if len(stable) == 0:
+            stable = self._stable(1.0)
         self._overloaded = 0 if len(stable) else self._overloaded + 1
         if len(stable) == 0:
             return self._largest_capacity(self._optimism_overloaded())
@@ -285,11 +307,9 @@ class GuidedRRL:
             return self._lowest(numbers, np.exp(-self._optimism(sd)))
         return self._lowest_in_the_mean(numbers, sd)
 
-    def _stable(self) -> np.ndarray:
-        """The configurations that are predicted to bear the load expected; those that just do if need be."""
-        capacity_per_s, rate_per_s = self.prior.capacity_per_s, self.forecast.rate_per_s
-        stable = np.flatnonzero(capacity_per_s * self.settings.stable_share > rate_per_s)
-        return stable if len(stable) else np.flatnonzero(capacity_per_s > rate_per_s)
+    def _stable(self, share: float) -> np.ndarray:
+        """The configurations that are predicted to bear the load expected with so much of their capacity."""
+        return np.flatnonzero(self.prior.capacity_per_s * share > self.forecast.rate_per_s)
 
     def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each at the load expected."""
@@ -304,16 +324,19 @@ class GuidedRRL:
         return int(numbers[np.argmin(self._costs(numbers, self.prior.simulated(numbers, scale, given)))])
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
-        """The lowest of the means of two simulated costs: service times one sd longer, and one shorter."""
-        either = np.exp(-sd), np.exp(sd)
-        rate_per_s = self.forecast.rate_per_s
-        screened = [self._costs(numbers, self.prior.screened(numbers, each, rate_per_s)) for each in either]
-        best = np.argsort(sum(np.minimum(costs, LARGEST_COST) for costs in screened), kind="stable")
-        best = best[: self.settings.simulated_twice]
-        given = self._circumstances(rate_per_s, self.forecast.log_sd)
-        numbers = numbers[best]
-        costs = [self._costs(numbers, self.prior.simulated(numbers, each[best], given)) for each in either]
-        return int(numbers[np.argmin(costs[0] + costs[1])])
+        """The lowest of the means of two simulated costs: service times one sd shorter, and one longer."""
+        scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
+        screened = [self.prior.screened(numbers, scale, rate_per_s) for scale in scales]
+        best = np.argsort(self._mean_costs(numbers, screened), kind="stable")[: self.settings.simulated_twice]
+        numbers, given = numbers[best], self._circumstances(rate_per_s, self.forecast.log_sd)
+        simulated = [self.prior.simulated(numbers, scale[best], given) for scale in scales]
+        return int(numbers[np.argmin(self._mean_costs(numbers, simulated))])
+
+    def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
+        """(K,) over several predictions."""
+        costs = [np.minimum(self._costs(numbers, each), LARGEST_COST) for each in latencies]
+        result: np.ndarray = np.mean(costs, axis=0)
+        return result
 
     def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) positions in order of ascending cost."""
@@ -344,8 +367,8 @@ class GuidedRRL:
         return np.minimum(s.optimism * sd, s.largest_optimism)
 
     def _optimism_overloaded(self) -> float:
-        """κ where nothing seems stable: grows slowly, as most such loads are soon gone."""
-        pace = self.settings.overload_pace * (10 if self._explores() else 1)
+        """κ where nothing seems stable: grows slowly once much is known, as most such loads are soon gone."""
+        pace = self.settings.overload_pace if self._explores() else self.settings.overload_pace_later
         return min(1.0, pace * (self._overloaded - 1))
 
     def _safe(self, numbers: np.ndarray, sd: np.ndarray, rate_per_s: float) -> tuple[np.ndarray, np.ndarray]:
@@ -354,8 +377,9 @@ class GuidedRRL:
         pessimism = s.look_pessimism if self._looks_further() else s.pessimism
         bears_per_s = self.prior.capacity_per_s[numbers] * np.exp(-pessimism * sd) * s.stable_share
         safe = np.flatnonzero(bears_per_s > rate_per_s)
-        if len(safe) < s.least_safe:
-            safe = np.argsort(-bears_per_s, kind="stable")[: s.least_safe]
+        least = min(s.least_safe, math.ceil(s.least_safe_share * len(self.space)))
+        if len(safe) < least:
+            safe = np.argsort(-bears_per_s, kind="stable")[:least]
         return numbers[safe], sd[safe]
 
     def _largest_capacity(self, optimism: float) -> int:
@@ -364,13 +388,6 @@ class GuidedRRL:
         numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])
-
-
-def _mean_distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """(K,) of each point from all others."""
-    squares = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * points @ others.T
-    result: np.ndarray = np.sqrt(np.maximum(squares, 0.0)).mean(axis=1)
-    return result
 
 
 def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[ServiceTimes]:

@@ -7,7 +7,7 @@ with the kernels of `rrl.queueing.simulator`, all under the same arrivals (commo
 | symbol | here | meaning |
 |---|---|---|
 | λ | `rate_per_s` | arrival rate |
-| c, B, d | `instances`, `_max_batch_size`, `_delay_s` | of each configuration |
+| c, B, d | `instances`, `_max_batch_size`, `delay_s` | of each configuration |
 | S | `_times_s` | predicted service times, from `ServiceTimeModel` |
 | max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable |
 | | `scale` | (K,) what each configuration's service times are multiplied by, e.g. to be optimistic |
@@ -60,7 +60,7 @@ class LatencyPrior:
         inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
         self.instances = knob.get("instances", ones)
         self._max_batch_size = knob.get("max_batch_size", ones)
-        self._delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
+        self.delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
         self._service_times = service_times
         self._positions = (
             np.searchsorted(service_times.inter, inter),
@@ -84,7 +84,7 @@ class LatencyPrior:
         """(K,) the service time that matters most to each: with as many busy as the load needs."""
         alone_s = self._times_s[self._table[numbers], self.instances[numbers] - 1, 0]
         busy = np.clip(np.round(rate_per_s * alone_s), 1, self.instances[numbers]).astype(int)
-        wait_s = self._delay_s[numbers] + alone_s / self.instances[numbers]
+        wait_s = self.delay_s[numbers] + alone_s / self.instances[numbers]
         batch = np.clip(rate_per_s * wait_s, 1, self._max_batch_size[numbers])
         nearest = np.argmin(np.abs(np.log(batch[:, None] / self._service_times.batch)), axis=1)
         inter, intra, instances = (axis[numbers] for axis in self._positions)
@@ -120,7 +120,7 @@ class LatencyPrior:
             carries,
             self.instances[numbers],
             self._max_batch_size[numbers],
-            self._delay_s[numbers],
+            self.delay_s[numbers],
             self._table[numbers],
             scale,
             self._times_s,

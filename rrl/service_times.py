@@ -57,7 +57,7 @@ NEWS = 3.0  # standard deviations from which a mean starts anew
 
 CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
 UTILISATIONS = (0.6, 1.0)  # η
-TEMPER = 0.5  # of the likelihood: φ is only nearly right, so the data say less than they seem to
+TEMPER = 0.5  # of the posterior: φ is only nearly right, so the data say less than they seem to
 PLAUSIBLE = 3.0  # nats of the tempered likelihood
 MOST_PLAUSIBLE = 4
 ERRORS = 12  # that are remembered ...

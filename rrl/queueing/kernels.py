@@ -80,7 +80,7 @@ def run_fcfs(
     done: np.ndarray,  # (3, enough), filled
     batches: np.ndarray,  # (4, enough), filled
 ) -> Any:
-    """One run. Allocates nothing; changes nothing before it knows that the arrivals ascend."""
+    """One run. Allocates nothing; changes nothing that counts before it knows that the arrivals ascend."""
     arrival_s, size = waiting[ARRIVAL], waiting[SIZE]
     n = _queued(new_arrivals, new_sizes, waiting, n_waiting)
     if n == NOT_ASCENDING:
