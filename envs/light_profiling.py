@@ -15,12 +15,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -214,27 +215,47 @@ class ClosedLoop:
         self._rng = np.random.default_rng(options.seed)
 
     def drive(self, requests: int, outstanding: int) -> None:
-        try:
-            self._runner.run(self._drive(requests, outstanding))
-        except grpc.aio.AioRpcError as error:
-            raise TargetError(f"a request of the profile failed: {error.details()}") from None
+        """Keeps the target busy."""
+        self._run(self._always(requests, outstanding))
+
+    def drive_rounds(self, rounds: int, outstanding: int, pause_s: float) -> None:
+        """So many requests at once, and a pause after their answers, in turns: the target rests too."""
+        self._run(self._in_rounds(rounds, outstanding, pause_s))
 
     def close(self) -> None:
         self._runner.close()
 
-    async def _drive(self, requests: int, outstanding: int) -> None:
+    def _run(self, sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._runner.run(sending)
+        except grpc.aio.AioRpcError as error:
+            raise TargetError(f"a request of the profile failed: {error.details()}") from None
+
+    async def _always(self, requests: int, outstanding: int) -> None:
+        left = iter(range(requests))
+        async with self._sending() as send:
+
+            async def send_while_any_left() -> None:
+                for _ in left:
+                    await send()
+
+            await asyncio.gather(*(send_while_any_left() for _ in range(outstanding)))
+
+    async def _in_rounds(self, rounds: int, outstanding: int, pause_s: float) -> None:
+        async with self._sending() as send:
+            for _ in range(rounds):
+                await asyncio.gather(*(send() for _ in range(outstanding)))
+                await asyncio.sleep(pause_s)
+
+    @asynccontextmanager
+    async def _sending(self) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+        """What sends a request and waits for its answer."""
         (channel,) = open_channels(self._options.target, 1, self._options.tls_ca)
         async with channel:
             model = await wait_for_model(channel, self._options.target, self._model, REQUEST_TIMEOUT_S)
             payload = Payloads(model, self._rng).of_size(self._options.size)
             infer = channel.unary_unary(_INFER)
-            left = iter(range(requests))
-
-            async def send_while_any_left() -> None:
-                for _ in left:
-                    await infer(payload, timeout=REQUEST_TIMEOUT_S)
-
-            await asyncio.gather(*(send_while_any_left() for _ in range(outstanding)))
+            yield lambda: infer(payload, timeout=REQUEST_TIMEOUT_S)
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:

@@ -75,6 +75,11 @@ class Compared:
             raise ValueError(f"{folder} holds no run of {DEFAULT_AGENT!r}; name it among --agents")
         return cls(Path(workload).name, truth, decisions)
 
+    @property
+    def load(self) -> str:
+        """The workload, and for how long."""
+        return f"{self.workload}, {int(self.decisions['decision'].max()) + 1} decisions"
+
     def by_machine(self, figure: str, agent: str = DEFAULT_AGENT) -> np.ndarray:
         """(machines,) a figure of `rrl-compare`, or `LAST_OUTSIDE`, each the mean over its seeds."""
         named = figures(slowdown=SLOWDOWN_AT) | {LAST_OUTSIDE: Figure("decisions", _until_last_outside)}
@@ -113,7 +118,7 @@ def _soon(c: Compared) -> Row:
     needed = int(np.ceil(SOON_SHARE * len(until)))
     strict = c.by_machine(LAST_OUTSIDE)
     return Row(
-        f"decisions until within 10 % of the oracle, and staying (running median of 5): {c.workload}",
+        f"decisions until within 10 % of the oracle, and staying (running median of 5): {c.load}",
         f"at most {SOON} on {needed} of {len(until)} machines, none stuck",
         f"at most {SOON} on {soon}; median {_middle(until)}, worst {np.max(until):.0f}, {stuck} stuck. "
         f"Until the last single decision outside: at most {SOON} on {int((strict <= SOON).sum())}, "
@@ -123,17 +128,17 @@ def _soon(c: Compared) -> Row:
 
 
 def _near(c: Compared) -> Row:
-    what = f"expected latency by the oracle's, after decision 30: {c.workload}"
+    what = f"expected latency by the oracle's, after decision 30: {c.load}"
     return _ratio(what, c.by_machine("ratio_after_30"), NEAR, np.median)
 
 
 def _near_where_not_model(c: Compared) -> Row:
-    what = f"the same where the truth is not the model: {c.truth}, {c.workload}"
+    what = f"the same where the truth is not the model: {c.truth}, {c.load}"
     return _ratio(what, c.by_machine("ratio_after_30"), NEAR_WHERE_NOT_MODEL, np.max)
 
 
 def _after_slowdown(c: Compared) -> Row:
-    what = f"60 decisions after the machine slowed down, by the new oracle's: {c.workload}"
+    what = f"60 decisions after the machine slowed down, by the new oracle's: {c.load}"
     return _ratio(what, c.by_machine("ratio_60_after_slowdown"), NEAR_AFTER_SLOWDOWN, np.median)
 
 
@@ -148,7 +153,7 @@ def _excess(c: Compared) -> list[Row]:
     shares = {m.other: m for m in excess_multiples(c.decisions) if m.agent == DEFAULT_AGENT}
     return [
         Row(
-            f"excess latency over the whole run, by that of {other}: {c.workload}",
+            f"excess latency over the whole run, by that of {other}: {c.load}",
             f"the median at most 1/{1 / limit:.0f}",
             f"median {_share(shares[other].median)}, worst {_share(shares[other].worst)}",
             bool(shares[other].median <= limit),
@@ -166,7 +171,7 @@ def _share(share: float) -> str:
 def _far(c: Compared) -> Row:
     ours, oracles = (c.by_machine("share_p95_over_twice_best", agent) for agent in (DEFAULT_AGENT, "oracle"))
     return Row(
-        f"intervals with p95 over twice the best p95: {c.workload}",
+        f"intervals with p95 over twice the best p95: {c.load}",
         "at most twice the oracle's share",
         f"{100 * ours.mean():.2f} % against {100 * oracles.mean():.2f} %",
         bool(ours.mean() <= 2 * oracles.mean()),
