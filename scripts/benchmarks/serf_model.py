@@ -1,14 +1,15 @@
 """`serf-model`: SERF's queueing model against the real server.
 
 `rrl-serve` with MiniLM, 32 tokens a request and no batching. For each parallelism tuple (n instances,
-intra-op threads) n requests are sent at once, with a pause after their answers, and their mean service time
-is read, just before the configurations of those threads are measured. The pause is there because a request
-that finds its instance resting takes longer here than one of many in a row, by a quarter with two threads.
-From it the M/D_interf/c model predicts the mean latency of each configuration at four shares of its
-capacity; each is measured under Poisson load, for longer the higher the share, as a busier queue forgets
-more slowly. The prediction is for the rate that the load really had. The latency is the server's own, from
-a request's arrival to its answer, without the client's part. Runs as short as these miss the mean by 2 %
-through the chance of the arrivals alone (by simulation of such a server).
+intra-op threads) n requests are kept in service and their mean service time is read, just before the
+configurations of those threads are measured. Where n requests need more cores than there are, they follow one another;
+where they do not, there is a pause after each, as a request that finds its instance resting takes longer
+than one of many in a row (by a quarter with two threads). From it the M/D_interf/c model predicts the mean
+latency of each configuration at four shares of its capacity; each is measured under Poisson load, for
+longer the higher the share, as a busier queue forgets more slowly. The prediction is for the rate that the
+load really had. The latency is the server's own, from a request's arrival to its answer, without the
+client's part. Runs as short as these miss the mean by 2 % through the chance of the arrivals alone (by
+simulation of such a server).
 
 The peer is the paper's own error on its testbed: 2-4 % on average, 90th percentile under 10 % (SERF, SC 2016,
 section V-B).
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envs.light_profiling import ClosedLoop, ProfileOptions
+from envs.live import cores_of
 from envs.profiler import measure
 from rrl.queueing.interference import Queue, capacity_per_s, predict
 from scripts.benchmarks.minilm_requests import TOKENS
@@ -36,7 +38,7 @@ from serving_adapter.target import Target
 SECONDS_AT = {0.15: 0.6, 0.3: 0.85, 0.45: 1.1, 0.6: 1.45}  # share of the capacity -> multiple of `seconds`
 INTRA_OP_THREADS = (1, 2)
 WARM_UP_ROUNDS, PROFILE_ROUNDS = 10, 60  # requests one after another in each instance
-PAUSE_S = 0.02  # between rounds: about what an instance rests at these loads
+PAUSE_S = 0.02  # about what an instance rests at these loads
 REACH_PERCENT, REACH_P90_PERCENT = 4.0, 10.0
 
 
@@ -120,13 +122,16 @@ def run() -> dict[str, Any]:
 def _profiled(target: Target, address: str, threads: int, most_instances: int) -> np.ndarray:
     """(most_instances,) mean service time in s with 1, 2 ... requests in service all the time."""
     load = ClosedLoop(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
-    times_s = []
+    cores, times_s = cores_of(target, target.configuration()), []
     try:
         for n in range(1, most_instances + 1):
             target.apply({"instances": n, "intra_op_threads": threads, "max_batch_size": 1})
             load.drive(WARM_UP_ROUNDS * n, n)
             before = target.read()
-            load.drive_rounds(PROFILE_ROUNDS, n, PAUSE_S)
+            if n * threads <= cores:
+                load.drive_rounds(PROFILE_ROUNDS, n, PAUSE_S)
+            else:
+                load.drive(PROFILE_ROUNDS * n, n)
             times_s.append(1e-3 * measure(before, target.read()).service.mean_ms)
     finally:
         load.close()
