@@ -293,16 +293,16 @@ class GuidedRRL:
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        rate_per_s = self.forecast.rate_per_s
         stable = self._stable(self.settings.stable_share)
         if len(stable) == 0:
             stable = self._stable(1.0)
-        self._overloaded = 0 if len(stable) else self._overloaded + 1
         if len(stable) == 0:
+            self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
+        self._overloaded = 0
         most = self.settings.screened if self._explores() else self.settings.screened_later
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
-        numbers, sd = self._safe(numbers, self._standard_deviations(numbers), rate_per_s)
+        numbers, sd = self._safe(numbers, self._standard_deviations(numbers), self.forecast.rate_per_s)
         if self._looks_further() or self._explores():
             return self._lowest(numbers, np.exp(-self._optimism(sd)))
         return self._lowest_in_the_mean(numbers, sd)

@@ -122,7 +122,8 @@ def run() -> dict[str, Any]:
 def _profiled(target: Target, address: str, threads: int, most_instances: int) -> np.ndarray:
     """(most_instances,) mean service time in s with 1, 2 ... requests in service all the time."""
     load = ClosedLoop(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
-    cores, times_s = cores_of(target, target.configuration()), []
+    cores = cores_of(target, target.configuration())
+    times_s = []
     try:
         for n in range(1, most_instances + 1):
             target.apply({"instances": n, "intra_op_threads": threads, "max_batch_size": 1})
