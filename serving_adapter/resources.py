@@ -18,9 +18,11 @@ class CpuTimes(NamedTuple):
 
 def cpu_times() -> CpuTimes:
     times = psutil.cpu_times()._asdict()
-    # Linux counts guest time in user and nice already.
-    total_s = sum(seconds for name, seconds in times.items() if name not in ("guest", "guest_nice"))
-    return CpuTimes(total_s - times["idle"] - times.get("iowait", 0.0), total_s)
+    idle_s = times.pop("idle") + times.pop("iowait", 0.0)
+    # Linux counts guest time in user and nice already. Summed, not taken from the total: a sum of
+    # counters that only grow never falls, a difference does in its last digit.
+    busy_s = sum(seconds for name, seconds in times.items() if name not in ("guest", "guest_nice"))
+    return CpuTimes(busy_s, busy_s + idle_s)
 
 
 class Gpus:

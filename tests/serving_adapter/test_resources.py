@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from serving_adapter.resources import Gpus, cpu_times
@@ -38,6 +39,13 @@ def test_cpu_times_grow_and_busy_is_part_of_them():
     assert 0 < first.busy_s <= second.busy_s
     assert first.available_s <= second.available_s
     assert second.busy_s < second.available_s
+
+
+def test_busy_time_does_not_fall_by_rounding_while_the_machine_idles(monkeypatch):
+    now = psutil.cpu_times()
+    readings = [now._replace(idle=now.idle + hundredths / 100) for hundredths in range(500)]
+    monkeypatch.setattr(psutil, "cpu_times", iter(readings).__next__)
+    assert len({cpu_times().busy_s for _ in readings}) == 1
 
 
 def test_the_mean_over_all_gpus():
