@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 from running_server import RunningServer, start
 
+from serving_adapter.model_store import Client, StoreUnavailable
+from serving_adapter.model_store.protocol import model_store_pb2 as pb
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A store of the tests' own, which the first that opens a model starts.
+STORE_FOLDER = tempfile.mkdtemp(prefix="rrl-store-")
+os.environ["RRL_STORE"] = STORE_FOLDER
+os.environ.pop("RRL_STORE_TOKEN", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_store() -> Iterator[None]:
+    yield
+    with contextlib.suppress(StoreUnavailable), Client(starts_store=False) as client:
+        os.kill(client.call("Stats", pb.Empty()).pid, signal.SIGTERM)
+    shutil.rmtree(STORE_FOLDER)
 
 
 @pytest.fixture

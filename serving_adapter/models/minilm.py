@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from serving_adapter.model_store import load_file
 from serving_adapter.models.model import Model, ModelError
 from serving_adapter.models.packed_linear import ROWS, PackedLinear
 from serving_adapter.models.weights import package_folder
@@ -48,7 +48,7 @@ def minilm() -> Model:
         raise ModelError(f"the package {PACKAGE} lacks {path}; install it again with: {INSTALL}")
     with torch.device("meta"):
         module = MiniLM()
-    module.load_state_dict(_renamed(load_file(path)), assign=True)  # maps the file, copies little
+    module.load_state_dict(_renamed(load_file(path)), assign=True)
     for part in module.modules():
         if isinstance(part, PackedLinear):
             part.pack()

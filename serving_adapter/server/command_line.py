@@ -16,6 +16,7 @@ from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_
 from tyro.conf import UseAppendAction
 
 from serving_adapter import model_configuration
+from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, parse
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
@@ -40,6 +41,8 @@ class ServeOptions:
     """HTTP port of /metrics; 0 takes any free one."""
     device: str = "cpu"
     """Where models run: cpu, cuda or cuda:N."""
+    private_weights: bool = False
+    """Keeps the weights in the server's own processes, not in the model store (docs/model-store.md)."""
     instances: int = 1
     """Batches that may run at once, each in a worker process of its own."""
     intra_op_threads: int = 0
@@ -84,6 +87,8 @@ class ServeOptions:
 
 async def serve(options: ServeOptions) -> None:
     """Runs the server until SIGTERM or SIGINT, then drains it."""
+    if options.private_weights:
+        os.environ[FOLDER_VARIABLE] = OFF
     models = _models(options)
     service_limits = [
         # The handler refuses what is over the limit with a full sentence; grpc's own is the backstop.

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving_adapter.model_store.client import Client
+from serving_adapter.model_store.endpoint import switched_off
+from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.statistics import BUCKET_BOUNDS_S, Histogram
 
 VERSION = "1"  # a model has one version here
 NS_PER_US = 1000
+STORE_TIMEOUT_S = 0.5
 
 
 class Counters(Collector):
@@ -75,6 +82,43 @@ class Distributions(Collector):
             yield family
         yield from _telemetry(self._models.values())
 
+
+class Store(Collector):
+    """The model store's tiers; nothing where it is switched off or does not answer."""
+
+    def __init__(self) -> None:
+        self._client = None if switched_off() else Client(starts_store=False)
+        self._read_s, self._tiers = -math.inf, list[Any]()
+
+    def describe(self) -> Iterator[Metric]:
+        for name, text, _ in _STORE_SERIES:
+            yield Metric(name, text, "unknown")
+
+    def collect(self) -> Iterator[Metric]:
+        tiers = self._latest()
+        for metric, (name, _, field) in zip(self.describe(), _STORE_SERIES, strict=True):
+            for tier in tiers:
+                metric.add_sample(name, {"tier": tier.tier}, getattr(tier, field))
+            yield metric
+
+    def _latest(self) -> list[Any]:
+        """Read at most once a second: pages may be asked for often."""
+        if self._client is not None and time.monotonic() - self._read_s > 1.0:
+            try:
+                self._tiers = list(self._client.call("Stats", pb.Empty(), STORE_TIMEOUT_S).tiers)
+            except StoreError:
+                self._tiers = []
+            self._read_s = time.monotonic()
+        return self._tiers
+
+
+_STORE_SERIES = (
+    ("rrl_store_hits", "Models found in the tier", "hits"),
+    ("rrl_store_misses", "Models not found in the tier", "misses"),
+    ("rrl_store_evictions", "Models evicted to make room", "evictions"),
+    ("rrl_store_used_bytes", "Bytes of the tier in use", "used_bytes"),
+    ("rrl_store_capacity_bytes", "Bytes of the tier", "capacity_bytes"),
+)
 
 _MODEL_SERIES = (
     ("nv_inference_request_success", "Requests answered", lambda m: m.statistics.success.count),
@@ -155,7 +199,7 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
 def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> int:
     """Serves the page in a thread of its own; returns the port, chosen by the system when `port` is 0."""
     registry = CollectorRegistry()
-    for collector in (Counters(models), Resources(models), Distributions(models)):
+    for collector in (Counters(models), Resources(models), Distributions(models), Store()):
         registry.register(collector)
     server, _ = start_http_server(port, addr=host, registry=registry)
     return int(server.server_port)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from serving_adapter import messages
 from serving_adapter.models.model import Model
-from serving_adapter.server import messages
 from serving_adapter.server.arena import Arena, Placed, place
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
 

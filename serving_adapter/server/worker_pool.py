@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from serving_adapter.server import messages
+from serving_adapter import messages
 from serving_adapter.server.arena import Arena
 
 log = logging.getLogger(__name__)

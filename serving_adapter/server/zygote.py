@@ -1,7 +1,8 @@
 """The zygote: a process that has torch imported and one model built, and forks workers from itself.
 
-A forked worker shares the zygote's pages, so it costs neither torch's import, nor the building of the
-module (seconds for a scripted Inception), nor a copy of the weights. This is safe because the zygote
+A forked worker costs neither torch's import, nor the building of the module (seconds for a scripted
+Inception), nor a copy of the weights: they lie in the model store, where the workers of other servers find
+them too, and what else the module holds is in pages that fork shares. Forking is safe because the zygote
 never starts a thread: it builds with one intra-op thread and never runs the model; a forked probe does
 that to learn the outputs. `inter_op_threads` can be set in each new worker for the same reason.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import signal
 import socket
@@ -22,7 +24,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from serving_adapter.server import messages
+from serving_adapter import messages
+
+log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 PROBE_SIZES = (3, 5)  # two lengths for variable dimensions, to see which output dimensions follow them
@@ -88,12 +92,19 @@ class Zygote:
     def _build(self, message: dict[str, Any]) -> Any:
         import torch
 
+        from serving_adapter import model_store
         from serving_adapter.models.loading import load_model
 
         torch.set_num_threads(1)
         self.device = message["device"]
         _check_device(self.device)
-        return load_model(message["reference"], message["options"])
+        model_store.stay_free_of_threads()
+        model = load_model(message["reference"], message["options"])
+        try:
+            model_store.share(model.module, message["reference"])
+        except model_store.StoreError as error:
+            log.warning("the weights of %s stay in this process: %s", message["reference"], error)
+        return model
 
     def _probe(self) -> dict[str, Any]:
         """Runs the model on two examples in a forked child and describes its inputs and outputs."""

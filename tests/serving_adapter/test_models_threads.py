@@ -6,6 +6,7 @@ import threading
 
 import torch
 
+from serving_adapter import model_store
 from serving_adapter.models import CATALOGUE, branches
 from serving_adapter.models.loading import load_model
 
@@ -23,11 +24,13 @@ def test_building_starts_no_thread_and_forked_processes_run_the_model(apart):
 
 
 def build_and_fork() -> dict[str, object]:
-    """Builds every model in one process; two children run each, with 1 and 2 inter-op threads."""
+    """Builds every model as a zygote does; two children run each, with 1 and 2 inter-op threads."""
     torch.set_num_threads(1)
+    model_store.stay_free_of_threads()
     found: dict[str, object] = {}
     for name in CATALOGUE:
         model = load_model(name, QUICK.get(name, {}))
+        model_store.share(model.module, name)
         threads = len(os.listdir("/proc/self/task"))
         found[name] = {"threads": threads, "forked": [n for n in (1, 2) if runs_in_a_fork(model, n)]}
     return found

@@ -1,4 +1,4 @@
-"""Messages between front, zygote and workers: one JSON object a packet over a Unix socket pair.
+"""Messages between processes of one machine: one JSON object a packet over a Unix socket.
 
 The sockets are `SOCK_SEQPACKET`: a packet arrives whole or not at all, and an empty one means that the
 other side is gone. Tensors do not travel here but through arenas; file descriptors ride along.
@@ -7,6 +7,7 @@ other side is gone. Tensors do not travel here but through arenas; file descript
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any
 
@@ -35,9 +36,19 @@ def receive(sock: socket.socket) -> dict[str, Any] | None:
     return json.loads(data) if data else None
 
 
-def receive_with_descriptors(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+def receive_with_descriptors(
+    sock: socket.socket, max_descriptors: int = MAX_DESCRIPTORS
+) -> tuple[dict[str, Any] | None, list[int]]:
+    """As `receive`, with what came beside it; ValueError for what is no message, its descriptors closed."""
     try:
-        data, descriptors, _, _ = socket.recv_fds(sock, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(
+            sock, MAX_MESSAGE_BYTES, max_descriptors, socket.MSG_CMSG_CLOEXEC
+        )
     except ConnectionResetError:
         return None, []
-    return (json.loads(data) if data else None), list(descriptors)
+    try:
+        return (json.loads(data) if data else None), list(descriptors)
+    except (ValueError, RecursionError) as error:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ValueError("this is no message") from error

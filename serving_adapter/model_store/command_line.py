@@ -1,0 +1,291 @@
+"""`rrl-store`: the model store's daemon, and what an operator asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from rich.console import Console
+from rich.table import Column, Table
+from tyro.conf import Positional, UseAppendAction
+
+from serving_adapter.model_store.client import OPEN_TIMEOUT_S, Client
+from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, default_endpoint
+from serving_adapter.model_store.errors import StoreError, StoreUnavailable
+from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from serving_adapter.options import fail, parse
+
+FAILED = 1
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Runs the model store: one copy of the weights for every process of this machine."""
+
+    remote: UseAppendAction[tuple[str, ...]] = ()
+    """URL of a model repository (file://, s3://, https://, memory://), below which models are
+    NAME/VERSION/model.safetensors; again for more, asked in turn."""
+    host_bytes: str = "50%"
+    """Host memory for weights: bytes, with K, M, G or T, or a share of the memory like 50%."""
+    disk_bytes: str = "50G"
+    """Disk for the cache of remote models."""
+    gpu_bytes: str = "0"
+    """GPU memory for weights (needs CUDA); 0 is no GPU tier."""
+    cache: Path = Path("~/.cache/rrl-store")
+    """Folder of the disk tier."""
+    policy: Literal["reload-cost", "lru", "lcu"] = "reload-cost"
+    """Whom to evict from a full tier: what is cheapest to load again for its bytes, the least recently used,
+    or the least commonly used."""
+    granularity: Literal["auto", "tensor", "model"] = "auto"
+    """What is shared: each tensor for itself, whole models only, or each tensor for which it pays."""
+    eager_reclaim: bool = False
+    """Evicts a model as soon as nobody refers to it."""
+    client_quota: str = "80%"
+    """Host memory that one process may refer to, in bytes or as a share of --host-bytes."""
+    max_clients: int = 4096
+    """Connections at most."""
+    token_file: Path | None = None
+    """File with a token that clients then need (or set RRL_STORE_TOKEN)."""
+    group_access: bool = False
+    """Lets the folder's group connect; the default is this user only."""
+    folder: Path | None = None
+    """Where the sockets are (default: $RRL_STORE, or a folder of this user)."""
+    idle_exit_s: float | None = None
+    """Ends when nobody has been connected for that long; the default is to stay."""
+    detach: bool = False
+    """Returns once the store listens, and leaves it running."""
+
+    def __post_init__(self) -> None:
+        for flag in ("host_bytes", "disk_bytes", "gpu_bytes", "client_quota"):
+            parse_size(getattr(self, flag), whole=100, flag=f"--{flag.replace('_', '-')}")
+        if not 1 <= self.max_clients <= 100_000:
+            raise ValueError(f"--max-clients must be from 1 to 100,000, got {self.max_clients:,}")
+        if self.idle_exit_s is not None and not self.idle_exit_s > 0:
+            raise ValueError(f"--idle-exit-s must be more than 0, got {self.idle_exit_s:g}")
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """Lists the models that are resident, and in which tiers."""
+
+    folder: Path | None = None
+    """Where the store's sockets are."""
+
+
+@dataclass(frozen=True)
+class PinOptions:
+    """Loads a model and keeps it in host memory, whoever refers to it."""
+
+    name: Positional[str]
+    """The model, as `rrl-store ls` shows it."""
+    version: str = ""
+    """Its version; the default is the newest."""
+    release: bool = False
+    """Lets it be evicted again."""
+    folder: Path | None = None
+    """Where the store's sockets are."""
+
+
+@dataclass(frozen=True)
+class EvictOptions:
+    """Evicts a model that is not in use."""
+
+    name: Positional[str]
+    """The model, as `rrl-store ls` shows it."""
+    version: str = ""
+    """Its version; the default is every one."""
+    tier: Literal["", "gpu", "host", "disk"] = ""
+    """The tier; the default is all."""
+    folder: Path | None = None
+    """Where the store's sockets are."""
+
+
+@dataclass(frozen=True)
+class StatsOptions:
+    """Shows hits, misses, evictions and bytes of every tier."""
+
+    folder: Path | None = None
+    """Where the store's sockets are."""
+
+
+def parse_size(text: str, whole: int, flag: str) -> int:
+    """Bytes of "500M", "2.5GiB" or "50%" (of `whole`); ValueError with one sentence for anything else."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{flag} must be a size like 500M, 8G or 50%, got {text!r}")
+    number, unit, share = match.groups()
+    return int(float(share) / 100 * whole) if share else int(float(number) * UNITS[unit.upper()])
+
+
+# --- serve -----------------------------------------------------------------------------------------
+
+
+def serve(options: ServeOptions) -> None:
+    if options.detach:
+        _detach(lambda on_ready: _serve(options, on_ready))
+    else:
+        _serve(options, lambda: print(f"model store on {_endpoint(options.folder).folder}", flush=True))
+
+
+def _serve(options: ServeOptions, on_ready: Callable[[], None]) -> None:
+    from serving_adapter.model_store import daemon
+
+    host_bytes = parse_size(options.host_bytes, psutil.virtual_memory().total, "--host-bytes")
+    cache = options.cache.expanduser()
+    settings = daemon.StoreSettings(
+        host_bytes=host_bytes,
+        disk_bytes=parse_size(options.disk_bytes, psutil.disk_usage("/").total, "--disk-bytes"),
+        gpu_bytes=parse_size(options.gpu_bytes, 0, "--gpu-bytes"),
+        cache=cache,
+        remotes=options.remote,
+        policy=options.policy,
+        granularity=options.granularity,
+        eager_reclaim=options.eager_reclaim,
+        client_quota_bytes=parse_size(options.client_quota, host_bytes, "--client-quota"),
+        max_clients=options.max_clients,
+        token=_token(options.token_file),
+        socket_mode=0o660 if options.group_access else 0o600,
+        idle_exit_s=options.idle_exit_s,
+    )
+    asyncio.run(daemon.run(_endpoint(options.folder), settings, on_ready))
+
+
+def _detach(run: Callable[[Callable[[], None]], None]) -> None:
+    """Runs in a process of its own session; returns when it is ready, with its error if it is not."""
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            answer = pipe.read()
+        if answer != "ready":
+            fail(answer or "the model store ended while it started")
+        return
+    os.setsid()
+    os.close(reading)
+    with open(os.devnull, "r+b") as nothing:
+        for stream in (0, 1, 2):
+            os.dup2(nothing.fileno(), stream)
+
+    def say(text: str) -> None:
+        os.write(writing, text.encode())
+        os.close(writing)
+
+    try:
+        run(lambda: say("ready"))
+    except (StoreError, OSError) as error:
+        say(str(error))
+        os._exit(FAILED)
+    os._exit(0)
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read --token-file {path}: {error}")
+    if not token:
+        fail(f"--token-file {path} is empty, which would lock nothing")
+    return token
+
+
+# --- what an operator asks -------------------------------------------------------------------------
+
+
+def list_models(options: ListOptions) -> None:
+    reply = _client(options.folder).call("List", pb.Empty())
+    table = Table(
+        Column("model", overflow="fold"), "version", "bytes", "tiers", "references", "opens", "pinned"
+    )
+    for model in reply.models:
+        version = model.address.version if len(model.address.version) < 24 else "as it is"
+        table.add_row(
+            model.address.name,
+            version,
+            f"{model.size_bytes:,}",
+            " ".join(model.tiers),
+            str(model.references),
+            str(model.opens),
+            "yes" if model.pinned else "",
+        )
+    Console().print(table)
+
+
+def pin(options: PinOptions) -> None:
+    address = pb.Address(namespace="safetensors", name=options.name, version=options.version)
+    request = pb.PinRequest(address=address, pinned=not options.release)
+    _client(options.folder).call("Pin", request, OPEN_TIMEOUT_S)
+
+
+def evict(options: EvictOptions) -> None:
+    address = pb.Address(namespace="safetensors", name=options.name, version=options.version)
+    _client(options.folder).call("Evict", pb.EvictRequest(address=address, tier=options.tier))
+
+
+def stats(options: StatsOptions) -> None:
+    reply = _client(options.folder).call("Stats", pb.Empty())
+    table = Table("tier", "used", "capacity", "hits", "misses", "evictions")
+    for tier in reply.tiers:
+        capacity = f"{tier.capacity_bytes:,}" if tier.capacity_bytes else ""
+        used = f"{tier.used_bytes:,}" if tier.capacity_bytes else ""
+        table.add_row(tier.tier, used, capacity, str(tier.hits), str(tier.misses), str(tier.evictions))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{reply.models} models, {reply.references} references of {reply.clients} connections; content "
+        f"addressing saves {reply.deduplicated_bytes:,} bytes; handing over an object takes "
+        f"{1e6 * reply.sharing_overhead_s:.0f} µs, the disk gives {reply.disk_bytes_per_s / 1e6:,.0f} MB/s"
+    )
+
+
+def _client(folder: Path | None) -> Client:
+    return Client(_endpoint(folder), starts_store=False)
+
+
+def _endpoint(folder: Path | None) -> Endpoint:
+    return default_endpoint() if folder is None else Endpoint(folder.absolute())
+
+
+COMMANDS: dict[str, tuple[type, Callable[..., None], str]] = {
+    "serve": (ServeOptions, serve, "run the store"),
+    "ls": (ListOptions, list_models, "list the resident models"),
+    "pin": (PinOptions, pin, "load a model and keep it"),
+    "evict": (EvictOptions, evict, "evict a model"),
+    "stats": (StatsOptions, stats, "hits, misses, evictions and bytes"),
+}
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("usage: rrl-store COMMAND [--help]\n")
+        for name, (_, _, text) in COMMANDS.items():
+            print(f"  {name:6} {text}")
+        return
+    if not arguments or arguments[0] not in COMMANDS:
+        fail(f"usage: rrl-store COMMAND, with COMMAND one of {', '.join(COMMANDS)}")
+    options_class, run, _ = COMMANDS[arguments[0]]
+    options: object = parse(options_class, arguments[1:])
+    try:
+        run(options)
+    except StoreUnavailable as error:
+        fail(str(error))
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(FAILED) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The local disk tier: a cache folder of plain weight files, addressed by content and checksummed.
+
+    blobs/<hash>                             a weight file, as it came; the hash is that of its manifest
+    models/<namespace>/<name>@<version>.json its manifest: the file's hash, and the hash of every tensor
+
+Files appear whole or not at all (written beside, then renamed), so a store that is killed leaves nothing
+half-written behind. Every tensor is hashed whenever it is read, and a file that does not match its manifest
+is thrown away and fetched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, unquote
+
+from blake3 import blake3
+
+from serving_adapter.model_store.eviction import EvictionPolicy
+from serving_adapter.model_store.host_memory import Digest, Weights, tensor_bytes
+from serving_adapter.model_store.tier import Address, Entry, Tier
+
+log = logging.getLogger(__name__)
+
+TEMPORARY = ".part"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the cache knows of a model; `digests` are the BLAKE3 hashes of its tensors' bytes."""
+
+    blob: str
+    size_bytes: int
+    digests: dict[str, Digest]
+
+
+class Disk(Tier[Manifest]):
+    """Finds at its start what an earlier store left in `folder`."""
+
+    name = "disk"
+
+    def __init__(self, folder: Path, capacity_bytes: int, policy: EvictionPolicy) -> None:
+        super().__init__(capacity_bytes, policy)
+        self.folder = folder
+        self._blobs, self._models = folder / "blobs", folder / "models"
+        for part in (self._blobs, self._models):
+            part.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._find_what_is_there()
+
+    def held_bytes(self) -> int:
+        return sum({e.content.blob: e.usage.size_bytes for e in self.entries.values()}.values())
+
+    def open(self, entry: Entry[Manifest]) -> BinaryIO:
+        """The model's file; OSError if somebody removed it."""
+        return (self._blobs / entry.content.blob).open("rb", buffering=1 << 20)
+
+    def write(self, address: Address, weights: Weights) -> Manifest:
+        """Writes the model's file and manifest (blocking); `admit` then makes it part of the tier."""
+        digests = {p.tensor.name: d for p, d in zip(weights.placements, weights.digests, strict=True)}
+        blob = _content_hash(weights)
+        path = self._blobs / blob
+        if not path.exists():
+            with _written_whole(path) as file:
+                file.write(weights.header.raw)
+                for _, data in tensor_bytes(weights):
+                    file.write(data)
+        manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes, digests)
+        with _written_whole(self._manifest_path(address)) as file:
+            file.write(json.dumps(_as_json(manifest)).encode())
+        return manifest
+
+    def admit(self, address: Address, manifest: Manifest, reload_s: float) -> Entry[Manifest]:
+        return self.add(address, manifest.size_bytes, reload_s, manifest)
+
+    def discard(self, entry: Entry[Manifest]) -> None:
+        """Removes a model whose file turned out to be damaged or gone."""
+        log.warning("the cached file of %s was damaged; it will be fetched again", entry.usage.key)
+        damaged = entry.content.blob
+        for other in [e for e in self.entries.values() if e.content.blob == damaged]:
+            other.pinned, other.references = False, 0
+            self.evict(other)
+
+    def _free(self, entry: Entry[Manifest]) -> None:
+        assert isinstance(entry.usage.key, Address)
+        self._manifest_path(entry.usage.key).unlink(missing_ok=True)
+        if not any(other.content.blob == entry.content.blob for other in self.entries.values()):
+            (self._blobs / entry.content.blob).unlink(missing_ok=True)
+
+    def _manifest_path(self, address: Address) -> Path:
+        name = f"{quote(address.name, safe='')}@{quote(address.version, safe='')}.json"
+        return self._models / quote(address.namespace, safe="") / name
+
+    def _find_what_is_there(self) -> None:
+        for leftover in self.folder.rglob(f"*{TEMPORARY}"):
+            leftover.unlink()
+        for path in sorted(self._models.glob("*/*@*.json"), key=lambda p: p.stat().st_mtime_ns):
+            manifest = _read_manifest(path)
+            blob = self._blobs / manifest.blob if manifest else None
+            if (
+                manifest is None
+                or blob is None
+                or not blob.is_file()
+                or blob.stat().st_size != manifest.size_bytes
+            ):
+                path.unlink()
+                continue
+            name, _, version = path.stem.rpartition("@")
+            address = Address(unquote(path.parent.name), unquote(name), unquote(version))
+            self.admit(address, manifest, reload_s=0.0)
+        known = {entry.content.blob for entry in self.entries.values()}
+        for path in self._blobs.iterdir():
+            if path.name not in known:
+                path.unlink()
+
+
+def _content_hash(weights: Weights) -> str:
+    hasher = blake3(weights.header.raw)
+    for digest in weights.digests:
+        hasher.update(digest)
+    return hasher.hexdigest()
+
+
+def _as_json(manifest: Manifest) -> dict[str, Any]:
+    digests = {name: digest.hex() for name, digest in manifest.digests.items()}
+    return {"blob": manifest.blob, "size_bytes": manifest.size_bytes, "blake3": digests}
+
+
+def _read_manifest(path: Path) -> Manifest | None:
+    try:
+        content = json.loads(path.read_bytes())
+        digests = {str(name): bytes.fromhex(digest) for name, digest in content["blake3"].items()}
+        blob, size_bytes = str(content["blob"]), int(content["size_bytes"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return Manifest(blob, size_bytes, digests) if blob.isalnum() else None
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes
+
+
+@contextlib.contextmanager
+def _written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there under its name only once it is complete and on the disk."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

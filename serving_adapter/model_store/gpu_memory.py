@@ -1,0 +1,62 @@
+"""The GPU memory tier: a model as one allocation that other processes open through CUDA IPC.
+
+One allocation a model, whatever the granularity in host memory: each costs its opener a driver call, which
+the paper (section 5.2) found to become the bottleneck when layers are shared one by one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from serving_adapter.model_store.cuda import Device
+from serving_adapter.model_store.eviction import EvictionPolicy
+from serving_adapter.model_store.host_memory import ALIGNMENT_BYTES, Placement, Weights, tensor_bytes
+from serving_adapter.model_store.tier import Address, Entry, Tier
+
+
+class OnDevice(NamedTuple):
+    """A model in GPU memory; all placements are in segment 0."""
+
+    placements: tuple[Placement, ...]
+    pointer: int
+    handle: bytes
+    size_bytes: int
+
+
+class GpuMemory(Tier[OnDevice]):
+    name = "gpu"
+
+    def __init__(self, device: Device, capacity_bytes: int, policy: EvictionPolicy) -> None:
+        super().__init__(capacity_bytes, policy)
+        self._device = device
+
+    def copy(self, weights: Weights) -> OnDevice:
+        """Copies a model of host memory to the device (blocking); the room must be reserved."""
+        placements, end = _one_after_the_other(weights)
+        pointer = self._device.allocate(max(1, end))
+        try:
+            for (_, data), placed in zip(tensor_bytes(weights), placements, strict=True):
+                if len(data):
+                    self._device.copy_in(pointer + placed.offset_bytes, data)
+            return OnDevice(placements, pointer, self._device.handle(pointer), end)
+        except BaseException:
+            self._device.free(pointer)
+            raise
+
+    def admit(self, address: Address, model: OnDevice, reload_s: float) -> Entry[OnDevice]:
+        return self.add(address, model.size_bytes, reload_s, model)
+
+    def _free(self, entry: Entry[OnDevice]) -> None:
+        self._device.free(entry.content.pointer)
+
+
+def needed_bytes(weights: Weights) -> int:
+    return _one_after_the_other(weights)[1]
+
+
+def _one_after_the_other(weights: Weights) -> tuple[tuple[Placement, ...], int]:
+    placements, end = [], 0
+    for tensor, _, _ in weights.placements:
+        placements.append(Placement(tensor, 0, end))
+        end += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return tuple(placements), end

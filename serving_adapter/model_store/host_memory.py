@@ -1,0 +1,258 @@
+"""The host memory tier: tensors in sealed memory files, each content once, whoever's model it is in.
+
+A segment is an anonymous memory file (`memfd`) that is sealed against writing, growing and shrinking once it
+is full. Its descriptor is handed to clients, who can map it read-only and can neither change it nor free
+what others use: the kernel keeps the pages until the store and the last client have let go.
+
+Which tensors share a segment is the sharing granularity: all of a model ("model"), or each tensor that is
+large enough in its own and the rest of the model together ("tensor"). Segments are addressed by the BLAKE3
+hash of their content, so models that were fine-tuned from one share what stayed frozen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from blake3 import blake3
+
+from serving_adapter.model_store.eviction import EvictionPolicy
+from serving_adapter.model_store.tier import Address, Entry, Tier
+from serving_adapter.model_store.weights_file import Header, StoredTensor
+
+ALIGNMENT_BYTES = 64
+CHUNK_BYTES = 1 << 20  # stays in the processor's cache between reading, hashing and writing
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+Digest = bytes
+
+
+class ReadableInto(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+
+
+class Placement(NamedTuple):
+    """Where a tensor lies: in which of its model's segments, and how far into it."""
+
+    tensor: StoredTensor
+    segment: int
+    offset_bytes: int
+
+
+@dataclass
+class Segment:
+    """A sealed memory file; `users` counts the resident models that lie in it."""
+
+    digest: Digest
+    fd: int
+    size_bytes: int
+    users: int = 0
+    locked: mmap.mmap | None = None
+
+    def map(self) -> mmap.mmap:
+        return mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class PageLocking(Protocol):
+    """What CUDA does for copies from host memory at full speed."""
+
+    def lock_pages(self, data: memoryview, /) -> None: ...
+
+    def unlock_pages(self, data: memoryview, /) -> None: ...
+
+
+class Weights(NamedTuple):
+    """A model in host memory: its tensors, the segments they lie in, and the hash of each tensor's bytes.
+
+    `label` is what the client calls a file that it opened itself.
+    """
+
+    header: Header
+    placements: tuple[Placement, ...]
+    segments: tuple[Segment, ...]
+    digests: tuple[Digest, ...]
+    label: str = ""
+    transient: bool = False  # cannot be asked for again, so not worth keeping without a reference
+
+    def matches(self, digests: Mapping[str, Digest]) -> bool:
+        """Whether every tensor's bytes are those that the hashes were taken of."""
+        names = (placement.tensor.name for placement in self.placements)
+        return dict(zip(names, self.digests, strict=True)) == digests
+
+    def close(self) -> None:
+        """Frees segments that no tier has admitted."""
+        for segment in self.segments:
+            segment.close()
+
+
+def place(tensors: Sequence[StoredTensor], smallest_object_bytes: int | None) -> tuple[Placement, ...]:
+    """Gives every tensor of at least that size a segment of its own; None: one segment for all."""
+    placements, own, rest, rest_bytes = [], 0, [], 0
+    for tensor in tensors:
+        if smallest_object_bytes is not None and tensor.size_bytes >= max(1, smallest_object_bytes):
+            placements.append(Placement(tensor, own, 0))
+            own += 1
+        else:
+            rest.append(len(placements))
+            placements.append(Placement(tensor, -1, rest_bytes))
+            rest_bytes += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for i in rest:
+        placements[i] = placements[i]._replace(segment=own)
+    return tuple(placements)
+
+
+def segment_sizes(placements: Iterable[Placement]) -> list[int]:
+    """Bytes of each segment; segments are counted from 0 without gaps."""
+    sizes: dict[int, int] = {}
+    for tensor, segment, offset_bytes in placements:
+        sizes[segment] = max(sizes.get(segment, 0), offset_bytes + tensor.size_bytes)
+    return [sizes[segment] for segment in range(len(sizes))]
+
+
+def resident_bytes(placements: Iterable[Placement]) -> int:
+    """Memory that the segments take: whole pages."""
+    return sum(in_pages(size) for size in segment_sizes(placements))
+
+
+def in_pages(size_bytes: int) -> int:
+    return max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]) -> Weights:
+    """Reads all tensors into new sealed segments and hashes them on the way; takes as long as the reading.
+
+    ValueError if the stream ends early. Nothing is left behind if it fails.
+    """
+    sizes = segment_sizes(placements)
+    descriptors = [os.memfd_create("rrl-weights", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC) for _ in sizes]
+    try:
+        for fd, size_bytes in zip(descriptors, sizes, strict=True):
+            os.ftruncate(fd, size_bytes)
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        digests = tuple(_copy(stream, descriptors[p.segment], p, buffer) for p in placements)
+        for fd in descriptors:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        for fd in descriptors:
+            os.close(fd)
+        raise
+    contents = _segment_digests(placements, digests, len(sizes))
+    segments = tuple(map(Segment, contents, descriptors, sizes))
+    return Weights(header, placements, segments, digests)
+
+
+def _copy(stream: ReadableInto, fd: int, placement: Placement, buffer: memoryview) -> Digest:
+    tensor, _, position = placement
+    hasher, left = blake3(), tensor.size_bytes
+    while left:
+        count = stream.readinto(buffer[: min(left, len(buffer))])
+        if not count:
+            raise ValueError(f"the file ends within tensor {tensor.name!r}")
+        chunk = buffer[:count]
+        hasher.update(chunk)
+        _write_all(fd, chunk, position)
+        position += count
+        left -= count
+    return hasher.digest()
+
+
+def _write_all(fd: int, data: memoryview, position: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, position)
+        data, position = data[written:], position + written
+
+
+def _segment_digests(placements: Iterable[Placement], digests: Iterable[Digest], count: int) -> list[Digest]:
+    """A segment's address: the hash of what lies where in it."""
+    hashers = [blake3() for _ in range(count)]
+    for placement, digest in zip(placements, digests, strict=True):
+        size_bytes = placement.tensor.size_bytes
+        hashers[placement.segment].update(
+            digest + size_bytes.to_bytes(8, "little") + placement.offset_bytes.to_bytes(8, "little")
+        )
+    return [hasher.digest() for hasher in hashers]
+
+
+class HostMemory(Tier[Weights]):
+    """Models whose segments are in memory, each distinct segment once."""
+
+    name = "host"
+
+    def __init__(
+        self, capacity_bytes: int, policy: EvictionPolicy, page_locking: PageLocking | None = None
+    ) -> None:
+        super().__init__(capacity_bytes, policy)
+        self.segments: dict[Digest, Segment] = {}
+        self._page_locking = page_locking
+
+    def held_bytes(self) -> int:
+        return sum(in_pages(segment.size_bytes) for segment in self.segments.values())
+
+    def deduplicated_bytes(self) -> int:
+        """Memory that the resident models would take more if each had segments of its own."""
+        return sum(in_pages(s.size_bytes) * (s.users - 1) for s in self.segments.values())
+
+    def admit(self, address: Address, weights: Weights, reload_s: float) -> Entry[Weights]:
+        """Adds a model; segments whose content is here already are closed and the present ones used."""
+        shared = tuple(self._shared(segment) for segment in weights.segments)
+        for segment in set_of(shared):
+            segment.users += 1
+        size_bytes = sum(in_pages(segment.size_bytes) for segment in set_of(shared))
+        return self.add(address, size_bytes, reload_s, weights._replace(segments=shared))
+
+    def _shared(self, segment: Segment) -> Segment:
+        present = self.segments.setdefault(segment.digest, segment)
+        if present is not segment:
+            segment.close()
+        elif self._page_locking is not None and segment.size_bytes:
+            segment.locked = segment.map()
+            self._page_locking.lock_pages(memoryview(segment.locked))
+        return present
+
+    def _free(self, entry: Entry[Weights]) -> None:
+        for segment in set_of(entry.content.segments):
+            segment.users -= 1
+            if segment.users == 0:
+                del self.segments[segment.digest]
+                self._close(segment)
+
+    def _close(self, segment: Segment) -> None:
+        if segment.locked is not None and self._page_locking is not None:
+            self._page_locking.unlock_pages(memoryview(segment.locked))
+            segment.locked = None
+        segment.close()
+
+    def close(self) -> None:
+        for segment in self.segments.values():
+            self._close(segment)
+        self.segments.clear()
+        self.entries.clear()
+
+
+def set_of(segments: Iterable[Segment]) -> list[Segment]:
+    """Each segment once: a model may hold the same content several times."""
+    return list({id(segment): segment for segment in segments}.values())
+
+
+def tensor_bytes(weights: Weights) -> Iterator[tuple[Placement, memoryview]]:
+    """The tensors' bytes in the order of their file, mapped read-only one segment at a time."""
+    maps: dict[int, mmap.mmap] = {}
+    try:
+        for placement in weights.placements:
+            size_bytes = placement.tensor.size_bytes
+            if not size_bytes:
+                yield placement, memoryview(b"")
+                continue
+            if placement.segment not in maps:
+                maps[placement.segment] = weights.segments[placement.segment].map()
+            with memoryview(maps[placement.segment]) as whole:
+                yield placement, whole[placement.offset_bytes : placement.offset_bytes + size_bytes]
+    finally:
+        maps.clear()

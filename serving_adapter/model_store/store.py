@@ -1,0 +1,469 @@
+"""The model resource manager (TrIMS, section 4.1): opens models through the tiers and counts references.
+
+A request finds the model in the highest tier that has it; a miss fills every tier on its way up (the state
+diagram of section 4.1.1):
+
+    in GPU memory ............................................... refer to it
+    in host memory ........ copy it to the GPU, if asked for .... refer to it
+    on the local disk ..... read into host memory, and on as above
+    in a remote repository  read into host memory and on as above; written to the disk meanwhile
+
+All state belongs to one event loop. Reading, hashing and copying run in threads and touch none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+from serving_adapter.model_store import gpu_memory, remote
+from serving_adapter.model_store.disk import Disk
+from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
+from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
+from serving_adapter.model_store.host_memory import (
+    CHUNK_BYTES,
+    HostMemory,
+    Weights,
+    fill,
+    place,
+    resident_bytes,
+)
+from serving_adapter.model_store.remote import Remote
+from serving_adapter.model_store.sharing_rule import SharingCosts
+from serving_adapter.model_store.tier import Address, Entry, Tier
+from serving_adapter.model_store.weights_file import FORMATS, header_reader
+
+log = logging.getLogger(__name__)
+
+NEWEST_VERSION_KEPT_S = 30.0
+THREADS = 8
+FILE_NAME = "file"  # of models that were opened by a descriptor; their version says which file
+GRANULARITIES = ("auto", "tensor", "model")
+SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # of granularity "tensor", which does not ask what pays
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Account:
+    """What one client refers to, and how much it may; a client is a process, however often it connects."""
+
+    quota_bytes: int
+    max_leases: int = 10_000
+    max_fills: int = 4
+    leases: int = 0
+    fills: int = 0
+    _held: dict[Address, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(size_bytes for _, size_bytes in self._held.values())
+
+    def charge(self, address: Address, size_bytes: int) -> None:
+        """NoRoom if that would be more than the client may hold."""
+        references, _ = self._held.get(address, (0, 0))
+        if self.leases >= self.max_leases:
+            raise NoRoom(f"this client has {self.leases:,} models open, the most it may; it must close some")
+        if not references and self.held_bytes + size_bytes > self.quota_bytes:
+            raise NoRoom(
+                f"this client refers to {self.held_bytes:,} bytes and may refer to {self.quota_bytes:,}; "
+                f"the model has {size_bytes:,}: close others, or start the store with a larger --client-quota"
+            )
+        self.leases += 1
+        self._held[address] = (references + 1, size_bytes)
+
+    def release(self, address: Address) -> None:
+        references, size_bytes = self._held.pop(address)
+        self.leases -= 1
+        if references > 1:
+            self._held[address] = (references - 1, size_bytes)
+
+
+class Lease(NamedTuple):
+    """A reference that a client holds."""
+
+    account: Account
+    address: Address
+    tier: Tier[Any]
+    entry: Entry[Any]
+
+
+class Opened(NamedTuple):
+    """What `open` gives: the lease's name, the model, and the tier that had it."""
+
+    lease: str
+    model: Weights | OnDevice
+    version: str
+    found_in: str
+
+
+class ModelStore:
+    """`tiers` are given from the top; `gpu` is None where there is no CUDA."""
+
+    def __init__(
+        self,
+        host: HostMemory,
+        disk: Disk,
+        remotes: Sequence[Remote],
+        costs: SharingCosts,
+        *,
+        gpu: GpuMemory | None = None,
+        granularity: str = "auto",
+        eager_reclaim: bool = False,
+    ) -> None:
+        self.host, self.disk, self.gpu, self.remotes = host, disk, gpu, list(remotes)
+        self.costs = costs
+        self._granularity, self._eager_reclaim = granularity, eager_reclaim
+        self.remote_hits = self.remote_misses = 0
+        self._leases: dict[str, Lease] = {}
+        self._fills: dict[tuple[str, Address], asyncio.Task[str]] = {}
+        self._writes: set[asyncio.Task[None]] = set()
+        self._newest: dict[tuple[str, str], tuple[float, str]] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rrl-store")
+
+    @property
+    def tiers(self) -> list[Tier[Any]]:
+        return [tier for tier in (self.gpu, self.host, self.disk) if tier is not None]
+
+    @property
+    def references(self) -> int:
+        return len(self._leases)
+
+    # --- open and close ----------------------------------------------------------------------------
+
+    async def open(self, account: Account, address: Address, device: str = "cpu") -> Opened:
+        """Opens a model of the repositories; an empty version is the newest.
+
+        UnknownModel if nobody has it, NoRoom if a tier or the client's quota is too small.
+        """
+        remote.check_name(address)
+        if address.namespace not in FORMATS:
+            raise UnknownModel(f"unknown namespace {address.namespace!r}; known are {', '.join(FORMATS)}")
+        if not address.version:
+            address = address._replace(version=await self._newest_version(address))
+        return await self._open(account, address, device, None)
+
+    async def open_file(
+        self, account: Account, namespace: str, label: str, file: BinaryIO, device: str = "cpu"
+    ) -> Opened:
+        """Opens the weights in a file that the client has opened itself, so it reads nothing that it may not.
+
+        The file is known by what `fstat` says of it. One that has no name cannot be asked for again, so its
+        model goes with its last reference.
+        """
+        header_reader(namespace)
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreError("the weights must be in a regular file")
+        version = ".".join(str(part) for part in _identity(status))
+        address = Address(namespace, FILE_NAME, version)
+        return await self._open(account, address, device, _File(file, label, status))
+
+    async def _open(self, account: Account, address: Address, device: str, file: _File | None) -> Opened:
+        tier, found_in = self._tier_of(device), ""
+        entry = tier.look_up(address)
+        if entry is not None:
+            found_in = tier.name
+        while entry is None:  # again only if it was evicted before this task was resumed
+            found_in = await self._filled(account, tier, address, file)
+            entry = tier.entries.get(address)
+        account.charge(address, entry.usage.size_bytes)
+        entry.references += 1
+        lease = secrets.token_hex(8)
+        self._leases[lease] = Lease(account, address, tier, entry)
+        return Opened(lease, entry.content, address.version, found_in)
+
+    def close(self, account: Account, lease: str) -> None:
+        """Gives a reference back; StoreError if it is not the client's."""
+        held = self._leases.get(lease)
+        if held is None or held.account is not account:
+            raise StoreError(f"there is no lease {lease[:40]!r} of this client")
+        self._release(lease)
+
+    def forget(self, leases: Sequence[str]) -> None:
+        """Gives back what a client that is gone still held."""
+        for lease in leases:
+            if lease in self._leases:
+                self._release(lease)
+
+    def _release(self, lease: str) -> None:
+        account, address, tier, entry = self._leases.pop(lease)
+        account.release(address)
+        entry.references -= 1
+        if self._is_reclaimed_now(entry):
+            tier.evict(entry)
+
+    def _is_reclaimed_now(self, entry: Entry[Any]) -> bool:
+        cannot_return = isinstance(entry.content, Weights) and entry.content.transient
+        return not entry.in_use and (self._eager_reclaim or cannot_return)
+
+    def _tier_of(self, device: str) -> Tier[Any]:
+        if device == "cpu":
+            return self.host
+        if self.gpu is None:
+            raise StoreError(
+                f"the store has no GPU tier, so it cannot open models on {device[:20]!r}; use device='cpu'"
+            )
+        return self.gpu
+
+    # --- misses ------------------------------------------------------------------------------------
+
+    async def _filled(self, account: Account, tier: Tier[Any], address: Address, file: _File | None) -> str:
+        """Brings the model into the tier; several who ask at once wait for one filling. Says who had it."""
+        task = self._fills.get((tier.name, address))
+        if task is None:
+            if account.fills >= account.max_fills:
+                raise NoRoom(f"this client has {account.fills} models loading, the most it may; wait for one")
+            account.fills += 1
+            fill = (
+                self._fill_gpu(account, address, file) if tier is self.gpu else self._fill_host(address, file)
+            )
+            task = asyncio.get_running_loop().create_task(fill)
+            self._fills[tier.name, address] = task
+            task.add_done_callback(lambda task: self._filling_ended(account, tier.name, address, task))
+        return await asyncio.shield(task)
+
+    def _filling_ended(self, account: Account, tier: str, address: Address, task: asyncio.Task[str]) -> None:
+        account.fills -= 1
+        del self._fills[tier, address]
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; a client that is gone is not missed
+
+    async def _fill_gpu(self, account: Account, address: Address, file: _File | None) -> str:
+        assert self.gpu is not None
+        entry, found_in = self.host.look_up(address), self.host.name
+        while entry is None:
+            found_in = await self._filled(account, self.host, address, file)
+            entry = self.host.entries.get(address)
+        entry.references += 1
+        needed = gpu_memory.needed_bytes(entry.content)
+        start_s = time.monotonic()
+        try:
+            self.gpu.reserve(needed)
+            try:
+                model = await self._in_thread(self.gpu.copy, entry.content)
+            finally:
+                self.gpu.unreserve(needed)
+            self.gpu.admit(address, model, time.monotonic() - start_s)
+        finally:
+            entry.references -= 1
+            if self._is_reclaimed_now(entry):
+                self.host.evict(entry)
+        return found_in
+
+    async def _fill_host(self, address: Address, file: _File | None) -> str:
+        if file is not None:
+            weights, seconds = await self._read(
+                address, io.BufferedReader(_FromStart(file.file), CHUNK_BYTES)
+            )
+            if file.has_changed():
+                weights.close()
+                raise StoreError("the file changed while it was read; open it again once it is written")
+            weights = weights._replace(label=file.label, transient=file.status.st_nlink == 0)
+            self.host.admit(address, weights, seconds)
+            return self.disk.name
+        cached = self.disk.look_up(address)
+        if cached is not None and await self._fill_from_disk(address, cached):
+            return self.disk.name
+        await self._fill_from_remote(address)
+        return "remote"
+
+    async def _fill_from_disk(self, address: Address, cached: Entry[Any]) -> bool:
+        """False if the cached file is not what it was."""
+        try:
+            with self.disk.open(cached) as stream:
+                weights, seconds = await self._read(address, stream)
+        except (OSError, ValueError):
+            self.disk.discard(cached)
+            return False
+        if not weights.matches(cached.content.digests):
+            weights.close()
+            self.disk.discard(cached)
+            return False
+        self.host.admit(address, weights, seconds)
+        return True
+
+    async def _fill_from_remote(self, address: Address) -> None:
+        for repository in self.remotes:
+            try:
+                stream = await self._in_thread(repository.open, address)
+                if stream is None:
+                    continue
+                with stream:
+                    weights, seconds = await self._read(address, stream)
+            except (OSError, ValueError) as error:
+                raise StoreError(f"{address} cannot be read from {repository.url}: {error}") from None
+            self.remote_hits += 1
+            entry = self.host.admit(address, weights, seconds)
+            self._keep(self._write_to_disk(address, entry))
+            return
+        self.remote_misses += 1
+        where = ", ".join(repository.url for repository in self.remotes) or "there is no --remote"
+        raise UnknownModel(f"no tier has the model {address} (remote repositories: {where})")
+
+    async def _read(self, address: Address, stream: Any) -> tuple[Weights, float]:
+        """Reads a model into host memory, of which room is made first; returns the seconds it took too."""
+        start_s = time.monotonic()
+        header = await self._in_thread(header_reader(address.namespace), stream)
+        placements = place(header.tensors, self._smallest_object_bytes())
+        needed = resident_bytes(placements)
+        self.host.reserve(needed)
+        try:
+            weights = await self._in_thread(fill, stream, header, placements)
+        finally:
+            self.host.unreserve(needed)
+        return weights, time.monotonic() - start_s
+
+    def _smallest_object_bytes(self) -> int | None:
+        if self._granularity == "auto":
+            return self.costs.smallest_object_bytes()
+        return None if self._granularity == "model" else SMALLEST_OWN_TENSOR_BYTES
+
+    async def _write_to_disk(self, address: Address, entry: Entry[Weights]) -> None:
+        """Fills the disk tier after the client has its answer; the model cannot be evicted meanwhile."""
+        weights = entry.content
+        size_bytes = len(weights.header.raw) + weights.header.data_bytes
+        from_remote_s = entry.usage.reload_s
+        entry.references += 1
+        try:
+            self.disk.reserve(size_bytes)
+            try:
+                manifest = await self._in_thread(self.disk.write, address, weights)
+            finally:
+                self.disk.unreserve(size_bytes)
+            self.disk.admit(address, manifest, from_remote_s)
+            entry.usage.reload_s = size_bytes / self.costs.disk_bytes_per_s
+        except (NoRoom, OSError) as error:
+            log.warning("%s is not kept on disk: %s", address, error)
+        finally:
+            entry.references -= 1
+            if self._is_reclaimed_now(entry):
+                self.host.evict(entry)
+
+    async def _newest_version(self, address: Address) -> str:
+        key = (address.namespace, address.name)
+        found_s, version = self._newest.get(key, (-NEWEST_VERSION_KEPT_S, ""))
+        if time.monotonic() - found_s < NEWEST_VERSION_KEPT_S:
+            return version
+        for repository in self.remotes:
+            try:
+                newest = await self._in_thread(repository.newest_version, *key)
+            except OSError:
+                continue
+            if newest is not None:
+                self._newest[key] = (time.monotonic(), newest)
+                return newest
+        local = [
+            a.version for tier in self.tiers for a in tier.entries if a[:2] == key and a.version.isdecimal()
+        ]
+        if not local:
+            raise UnknownModel(f"no repository lists a version of {address.name!r}; name the version")
+        return max(local, key=int)
+
+    # --- what an operator does ---------------------------------------------------------------------
+
+    async def pin(self, account: Account, address: Address, pinned: bool) -> None:
+        """Loads a model and keeps it in host memory until it is unpinned."""
+        if not pinned:
+            for found in self._matching(address):
+                for tier in self.tiers:
+                    if found in tier.entries:
+                        tier.entries[found].pinned = False
+            return
+        opened = await self.open(account, address)
+        self._leases[opened.lease].entry.pinned = True
+        self._release(opened.lease)
+
+    def evict(self, address: Address, tier_name: str = "") -> None:
+        """Evicts a model from a tier or all; NoRoom if it is in use, UnknownModel if it is not there."""
+        tiers = [tier for tier in self.tiers if tier_name in ("", tier.name)]
+        if not tiers:
+            raise StoreError(
+                f"there is no tier {tier_name[:40]!r}; there are {', '.join(t.name for t in self.tiers)}"
+            )
+        entries = [(t, t.entries[a]) for t in tiers for a in self._matching(address) if a in t.entries]
+        if not entries:
+            raise UnknownModel(f"no such model is resident: {address.name[:200]!r}")
+        busy = [entry for _, entry in entries if entry.in_use]
+        if busy:
+            raise NoRoom(f"{busy[0].usage.key} is in use or pinned, so it is not evicted")
+        for tier, entry in entries:
+            tier.evict(entry)
+
+    def _matching(self, address: Address) -> list[Address]:
+        """The resident models that an address may mean: a file by its label; any version if it has none."""
+        known = {a for tier in self.tiers for a in tier.entries}
+        return [
+            a
+            for a in known
+            if a.namespace == address.namespace
+            and address.name in (a.name, self.label(a))
+            and address.version in ("", a.version)
+        ]
+
+    def label(self, address: Address) -> str:
+        """What to call a model: its name, or for a file what its client called it."""
+        entry = self.host.entries.get(address)
+        return entry.content.label if entry is not None and entry.content.label else address.name
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def _keep(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def settled(self) -> None:
+        """Waits until nothing is being written to disk."""
+        while self._writes:
+            await asyncio.gather(*self._writes)
+
+    async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    async def close_all(self) -> None:
+        await self.settled()
+        for task in self._fills.values():
+            task.cancel()
+        self._threads.shutdown(wait=True)
+        self.host.close()
+
+
+class _File(NamedTuple):
+    """A file that a client handed over."""
+
+    file: BinaryIO
+    label: str
+    status: os.stat_result
+
+    def has_changed(self) -> bool:
+        return _identity(os.fstat(self.file.fileno())) != _identity(self.status)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """Which file it is, in which state; an owner can set a file's mtime but not its ctime."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+class _FromStart(io.RawIOBase):
+    """Reads a file from its start at positions of its own: the client could move the descriptor's."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._fd, self._position = file.fileno(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.preadv(self._fd, [buffer], self._position)
+        self._position += count
+        return count

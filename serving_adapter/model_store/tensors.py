@@ -1,0 +1,230 @@
+"""Tensors over the store's memory: torch's side of the client.
+
+They are views of read-only maps. Reading them costs nothing; writing to them ends the process, as writing
+to any read-only memory does. `torch.nn.Module.load_state_dict(..., assign=True)` takes them as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors.torch import load_file as load_privately
+from torch import Tensor, nn
+
+from serving_adapter.model_store.client import Client, OpenedModel
+from serving_adapter.model_store.cuda import Cuda
+from serving_adapter.model_store.endpoint import default_endpoint, switched_off
+from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.sharing_rule import SharingCosts
+
+log = logging.getLogger(__name__)
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+_shared_addresses: set[int] = set()
+"""Where segments have been mapped. Memory that takes the place of an unmapped one is then just not shared."""
+_warning_filters = threading.Lock()  # catching warnings changes what all threads see
+
+
+def open(
+    name: str, version: str = "", *, namespace: str = "safetensors", device: str = "cpu"
+) -> dict[str, Tensor]:
+    """The weights of a model of the store's repositories, as a state dict of zero-copy tensors.
+
+    An empty version is the newest. The store keeps the model while a tensor of it is around. UnknownModel,
+    NoRoom, StoreUnavailable or another StoreError where it cannot be had.
+    """
+    return state_dict(default_client().open(name, version, namespace, device))
+
+
+def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, Tensor]:
+    """As `safetensors.torch.load_file`, but shared: processes that load the same file have one copy of it.
+
+    Loads privately where sharing does not pay (section 5.2 of the paper), where the store is switched off
+    (RRL_STORE=off) or cannot be used (which is logged), and on devices other than the CPU.
+    """
+    path = Path(filename)
+    if device == "cpu" and not switched_off() and _pays(path.stat().st_size):
+        try:
+            with path.open("rb") as file:
+                return state_dict(default_client().open_file(file, str(path.absolute())))
+        except StoreError as error:
+            log.warning("%s is loaded privately: %s", path, error)
+    return load_privately(path, device)
+
+
+def share(module: nn.Module, label: str) -> int:
+    """Moves a module's parameters into the store, so that processes with the same ones have one copy.
+
+    For modules whose weights were not loaded through the store: made by code, fused, or from another
+    format. Buffers stay, for a module may write to them. Returns the bytes that are shared now.
+    """
+    parameters = [p for p in module.parameters() if _is_dense(p) and not _is_shared(p)]
+    size_bytes = sum(p.numel() * p.element_size() for p in parameters)
+    if not size_bytes or switched_off():
+        return 0
+    with _as_weight_file(parameters) as file:
+        shared = state_dict(default_client().open_file(file, label))
+    for i, parameter in enumerate(parameters):
+        parameter.data = shared[str(i)].as_strided(parameter.shape, parameter.stride())
+    return size_bytes
+
+
+def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
+    """The tensors of an opened model; they keep its maps alive, and so the reference to it."""
+    if any(segment.cuda_handle for segment in opened.segments):
+        return _cuda_tensors(opened)
+    with _warning_filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")
+        whole: dict[tuple[int, str], Tensor] = {}
+        return {tensor.name: _view(tensor, opened, whole) for tensor in opened.tensors}
+
+
+def _view(tensor: Any, opened: OpenedModel, whole: dict[tuple[int, str], Tensor]) -> Tensor:
+    """A view of its segment, which is made a tensor of the right type once."""
+    map_, dtype, shape = opened.maps[tensor.segment], DTYPES[tensor.dtype], tuple(tensor.shape)
+    if map_ is None or 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    base = whole.get((tensor.segment, tensor.dtype))
+    if base is None:
+        base = torch.frombuffer(map_, dtype=dtype, count=len(map_) // dtype.itemsize)
+        _shared_addresses.add(base.data_ptr())
+        whole[tensor.segment, tensor.dtype] = base
+    return base.as_strided(shape, _strides(shape), tensor.offset_bytes // dtype.itemsize)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+class _CudaMemory:
+    """An opened CUDA IPC handle, as numba's `__cuda_array_interface__` describes memory."""
+
+    def __init__(self, cuda: Cuda, opened: OpenedModel) -> None:
+        self._cuda, self._lease = cuda, opened.lease
+        self._pointer = cuda.open_handle(opened.segments[0].cuda_handle)
+        size_bytes = opened.segments[0].size_bytes
+        self.__cuda_array_interface__ = {
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "data": (self._pointer, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._cuda.close_handle(self._pointer)
+        self._lease.close()
+
+
+def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
+    torch.cuda.init()
+    device = torch.cuda.current_device()
+    memory = torch.as_tensor(_CudaMemory(Cuda(device), opened), device=f"cuda:{device}")
+    tensors = {}
+    for tensor in opened.tensors:
+        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
+        size_bytes = math.prod(shape) * dtype.itemsize
+        part = memory[tensor.offset_bytes : tensor.offset_bytes + size_bytes]
+        tensors[tensor.name] = part.view(dtype).view(shape)
+    return tensors
+
+
+def _pays(size_bytes: int) -> bool:
+    """By the costs that the store has measured; before there is one, sharing is supposed to pay."""
+    costs = SharingCosts.read(default_endpoint().folder)
+    return costs is None or costs.gain_s(size_bytes) > 0
+
+
+# --- the process's client --------------------------------------------------------------------------
+
+_clients: dict[int, Client] = {}  # by process: a forked one makes its own
+_thread_free = False
+
+
+def default_client() -> Client:
+    """The client that this process opens everything with."""
+    pid = os.getpid()
+    if pid not in _clients:
+        _clients[pid] = Client(thread_free=_thread_free)
+    return _clients[pid]
+
+
+def stay_free_of_threads() -> None:
+    """For a process that is to fork: its client will start no thread. Call it before anything is opened."""
+    global _thread_free
+    _thread_free = True
+
+
+# --- modules whose weights come from elsewhere -----------------------------------------------------
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor is in host memory without gaps, in whatever order of its dimensions."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
+        return False
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return tensor.numel() > 0
+
+
+def _is_shared(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() in _shared_addresses
+
+
+def _as_weight_file(tensors: Iterable[Tensor]) -> BinaryIO:
+    """An unnamed safetensors file in memory with the tensors in the order of their bytes, named 0, 1, ..."""
+    flat = [_bytes_of(tensor) for tensor in tensors]
+    entries, end = {}, 0
+    for i, (tensor, data) in enumerate(zip(tensors, flat, strict=True)):
+        entries[str(i)] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": [tensor.numel()],
+            "data_offsets": [end, end + len(data)],
+        }
+        end += len(data)
+    header = json.dumps(entries).encode()
+    file = os.fdopen(os.memfd_create("rrl-share", os.MFD_CLOEXEC), "w+b")
+    file.write(len(header).to_bytes(8, "little") + header)
+    for data in flat:
+        file.write(data)
+    file.flush()
+    return file
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    in_memory_order = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return in_memory_order.view(torch.uint8).numpy().data

@@ -1,0 +1,130 @@
+"""A level of the memory hierarchy: which models it holds, how full it is, and what goes when it is full.
+
+Pure bookkeeping: a tier's subclass knows what an entry really is, and frees it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from serving_adapter.model_store.errors import NoRoom
+from serving_adapter.model_store.eviction import EvictionPolicy, Usage
+
+REMEMBERED_KEYS = 10_000  # evicted models whose uses are not forgotten
+
+
+class Address(NamedTuple):
+    """What a model is called: its format, its name, its version."""
+
+    namespace: str
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.version}"
+
+
+Content = TypeVar("Content")
+
+
+class Entry(Generic[Content]):
+    """A model in a tier. It stays while somebody refers to it, or it is pinned."""
+
+    def __init__(self, usage: Usage, content: Content) -> None:
+        self.usage, self.content = usage, content
+        self.references = 0
+        self.pinned = False
+
+    @property
+    def in_use(self) -> bool:
+        return self.references > 0 or self.pinned
+
+
+class Tier(Generic[Content]):
+    """`capacity_bytes` bounds `used_bytes`, in which what is being filled (`reserved_bytes`) counts."""
+
+    name: str
+
+    def __init__(self, capacity_bytes: int, policy: EvictionPolicy) -> None:
+        self.capacity_bytes, self.policy = capacity_bytes, policy
+        self.entries: dict[Address, Entry[Content]] = {}
+        self.reserved_bytes = 0
+        self.hits = self.misses = self.evictions = 0
+        self._uses = 0
+        self._evicted_uses: OrderedDict[Address, int] = OrderedDict()
+
+    def held_bytes(self) -> int:
+        """Bytes of all entries together; a tier whose entries share bytes counts them once."""
+        return sum(entry.usage.size_bytes for entry in self.entries.values())
+
+    def _free(self, entry: Entry[Content]) -> None:
+        """Gives the entry's bytes back."""
+        raise NotImplementedError
+
+    @property
+    def used_bytes(self) -> int:
+        return self.held_bytes() + self.reserved_bytes
+
+    def look_up(self, address: Address) -> Entry[Content] | None:
+        """The entry, counted as a hit and as used; None is counted as a miss."""
+        entry = self.entries.get(address)
+        if entry is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+            self._use(entry)
+        return entry
+
+    def add(self, address: Address, size_bytes: int, reload_s: float, content: Content) -> Entry[Content]:
+        uses = self._evicted_uses.pop(address, 0)
+        entry = Entry(Usage(address, size_bytes, reload_s, uses), content)
+        self.entries[address] = entry
+        self._use(entry)
+        return entry
+
+    def reserve(self, size_bytes: int) -> None:
+        """Makes room and keeps it until `unreserve`; NoRoom if what is in use does not leave enough."""
+        if size_bytes > self.capacity_bytes:
+            raise NoRoom(
+                f"the model has {size_bytes:,} bytes, the {self.name} tier holds "
+                f"{self.capacity_bytes:,} in all; start the store with more"
+            )
+        for victim in list(self._victims()):
+            if self.used_bytes + size_bytes <= self.capacity_bytes:
+                break
+            self.evict(victim)
+            self.evictions += 1
+            self.policy.evicted(victim.usage)
+        if self.used_bytes + size_bytes > self.capacity_bytes:
+            raise NoRoom(
+                f"the model has {size_bytes:,} bytes; of the {self.name} tier's {self.capacity_bytes:,} "
+                f"{self.used_bytes:,} are in use, and models in use are never evicted"
+            )
+        self.reserved_bytes += size_bytes
+
+    def unreserve(self, size_bytes: int) -> None:
+        self.reserved_bytes -= size_bytes
+
+    def evict(self, entry: Entry[Content]) -> None:
+        """Frees an entry that is not in use."""
+        if entry.in_use:
+            raise NoRoom(f"{entry.usage.key} is in use, so it is not evicted")
+        assert isinstance(entry.usage.key, Address)
+        del self.entries[entry.usage.key]
+        self._evicted_uses[entry.usage.key] = entry.usage.uses
+        if len(self._evicted_uses) > REMEMBERED_KEYS:
+            self._evicted_uses.popitem(last=False)
+        self._free(entry)
+
+    def _victims(self) -> Iterator[Entry[Content]]:
+        """In the order in which they would go."""
+        unused = [entry for entry in self.entries.values() if not entry.in_use]
+        return iter(sorted(unused, key=lambda entry: self.policy.rank(entry.usage)))
+
+    def _use(self, entry: Entry[Content]) -> None:
+        self._uses += 1
+        entry.usage.uses += 1
+        entry.usage.last_use = self._uses
+        self.policy.used(entry.usage)

@@ -1,0 +1,119 @@
+"""Plain weight files as the store reads them: which tensors there are and where, checked before use.
+
+The one format so far is safetensors: eight bytes with the header's length, a JSON header, then the tensors'
+bytes without gaps. A namespace names a format; another one is another function in `FORMATS`. Pickle is
+none, and never will be: unpickling runs the author's code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors library too
+
+ITEM_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
+}
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a weight file; `offset_bytes` counts from the first tensor's first byte."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset_bytes: int
+    size_bytes: int
+
+
+class Header(NamedTuple):
+    """What stands before the tensors: its bytes as they are, and the tensors in the order of theirs."""
+
+    raw: bytes
+    tensors: tuple[StoredTensor, ...]
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+
+class Stream(Protocol):
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+def read_safetensors_header(stream: Stream) -> Header:
+    """Reads up to the first tensor; ValueError with one sentence where the file is not what it should be."""
+    length = int.from_bytes(_exactly(stream, 8), "little")
+    if not 2 <= length <= MAX_HEADER_BYTES:
+        raise ValueError(f"it is no safetensors file: its header would have {length} bytes")
+    text = _exactly(stream, length)
+    try:
+        entries = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("it is no safetensors file: its header is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"it is no safetensors file: its header is no JSON ({error})") from None
+    if not isinstance(entries, dict):
+        raise ValueError("it is no safetensors file: its header is no JSON object")
+    entries.pop("__metadata__", None)
+    tensors = sorted(
+        (_tensor(name, entry) for name, entry in entries.items()),
+        key=lambda t: (t.offset_bytes, t.size_bytes),
+    )
+    end = 0
+    for tensor in tensors:
+        if tensor.offset_bytes != end:
+            raise ValueError(f"the bytes of tensor {tensor.name!r} overlap others or leave a gap")
+        end += tensor.size_bytes
+    return Header(length.to_bytes(8, "little") + text, tuple(tensors))
+
+
+FORMATS: dict[str, Callable[[Stream], Header]] = {"safetensors": read_safetensors_header}
+
+
+def header_reader(namespace: str) -> Callable[[Stream], Header]:
+    try:
+        return FORMATS[namespace]
+    except KeyError:
+        raise ValueError(f"unknown namespace {namespace!r}; known are {', '.join(FORMATS)}") from None
+
+
+def _exactly(stream: Stream, size: int) -> bytes:
+    data = stream.read(size) or b""
+    while len(data) < size:
+        more = stream.read(size - len(data))
+        if not more:
+            raise ValueError(f"the file ends after {len(data)} of {size} bytes of its header")
+        data += more
+    return bytes(data)
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in entries:
+            raise ValueError(f"{name!r} stands there twice")
+        entries[name] = value
+    return entries
+
+
+def _tensor(name: str, entry: Any) -> StoredTensor:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        whole = all(type(value) is int and value >= 0 for value in (*shape, begin, end))
+        size_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"the header's entry for tensor {name!r} cannot be read: {str(entry)[:200]}"
+        ) from None
+    if not whole or end - begin != size_bytes:
+        raise ValueError(
+            f"tensor {name!r} ({dtype}, shape {list(shape)}) does not fit its bytes {begin} to {end}"
+        )
+    return StoredTensor(name, dtype, shape, begin, size_bytes)
