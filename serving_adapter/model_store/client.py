@@ -69,19 +69,19 @@ class Lease:
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self.name, self._session = client, name, client.session
-        self._maps = 0
+        self._alive: list[None] = []
 
     def ends_with(self, maps: Sequence[object]) -> None:
         """Maps are kept alive by the tensors that lie in them."""
-        self._maps = len(maps)
+        self._alive = [None] * len(maps)
         for map_ in maps:
             weakref.finalize(map_, self._map_gone).atexit = False
         if not maps:
             self.close()
 
     def _map_gone(self) -> None:
-        self._maps -= 1
-        if not self._maps:
+        self._alive.pop()  # atomic: maps may end in several threads at once
+        if not self._alive:
             self.close()
 
     def close(self) -> None:

@@ -88,7 +88,6 @@ class Disk(Tier[Manifest]):
             self.evict(other)
 
     def _free(self, entry: Entry[Manifest]) -> None:
-        assert isinstance(entry.usage.key, Address)
         self._manifest_path(entry.usage.key).unlink(missing_ok=True)
         if not any(other.content.blob == entry.content.blob for other in self.entries.values()):
             (self._blobs / entry.content.blob).unlink(missing_ok=True)

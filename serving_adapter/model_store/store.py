@@ -45,7 +45,9 @@ from serving_adapter.model_store.weights_file import FORMATS, header_reader
 log = logging.getLogger(__name__)
 
 NEWEST_VERSION_KEPT_S = 30.0
-THREADS = 8
+THREADS = 32
+READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
+UNCLAIMED_S = 1.0  # until a model that cannot be asked for again is dropped, if its client went meanwhile
 FILE_NAME = "file"  # of models that were opened by a descriptor; their version says which file
 GRANULARITIES = ("auto", "tensor", "model")
 SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # of granularity "tensor", which does not ask what pays
@@ -59,9 +61,8 @@ class Account:
 
     quota_bytes: int
     max_leases: int = 10_000
-    max_fills: int = 4
     leases: int = 0
-    fills: int = 0
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READINGS_A_CLIENT))
     _held: dict[Address, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -166,7 +167,16 @@ class ModelStore:
             raise StoreError("the weights must be in a regular file")
         version = ".".join(str(part) for part in _identity(status))
         address = Address(namespace, FILE_NAME, version)
-        return await self._open(account, address, device, _File(file, label, status))
+        # A copy of the descriptor, to be read to the end even if this client goes meanwhile.
+        copy = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
+        try:
+            return await self._open(account, address, device, _File(copy, label, status))
+        finally:
+            filling = self._fills.get((self.host.name, address))
+            if filling is None:
+                copy.close()
+            else:
+                filling.add_done_callback(lambda _: copy.close())
 
     async def _open(self, account: Account, address: Address, device: str, file: _File | None) -> Opened:
         tier, found_in = self._tier_of(device), ""
@@ -176,7 +186,11 @@ class ModelStore:
         while entry is None:  # again only if it was evicted before this task was resumed
             found_in = await self._filled(account, tier, address, file)
             entry = tier.entries.get(address)
-        account.charge(address, entry.usage.size_bytes)
+        try:
+            account.charge(address, entry.usage.size_bytes)
+        except NoRoom:
+            self._reclaim_if_done(tier, entry)
+            raise
         entry.references += 1
         lease = secrets.token_hex(8)
         self._leases[lease] = Lease(account, address, tier, entry)
@@ -199,12 +213,14 @@ class ModelStore:
         account, address, tier, entry = self._leases.pop(lease)
         account.release(address)
         entry.references -= 1
-        if self._is_reclaimed_now(entry):
-            tier.evict(entry)
+        self._reclaim_if_done(tier, entry)
 
-    def _is_reclaimed_now(self, entry: Entry[Any]) -> bool:
+    def _reclaim_if_done(self, tier: Tier[Any], entry: Entry[Any]) -> None:
+        """Evicts what nobody uses, if that is wanted at once or nobody could ask for it again."""
         cannot_return = isinstance(entry.content, Weights) and entry.content.transient
-        return not entry.in_use and (self._eager_reclaim or cannot_return)
+        is_here = tier.entries.get(entry.usage.key) is entry
+        if is_here and not entry.in_use and (self._eager_reclaim or cannot_return):
+            tier.evict(entry)
 
     def _tier_of(self, device: str) -> Tier[Any]:
         if device == "cpu":
@@ -219,22 +235,15 @@ class ModelStore:
 
     async def _filled(self, account: Account, tier: Tier[Any], address: Address, file: _File | None) -> str:
         """Brings the model into the tier; several who ask at once wait for one filling. Says who had it."""
-        task = self._fills.get((tier.name, address))
-        if task is None:
-            if account.fills >= account.max_fills:
-                raise NoRoom(f"this client has {account.fills} models loading, the most it may; wait for one")
-            account.fills += 1
-            fill = (
-                self._fill_gpu(account, address, file) if tier is self.gpu else self._fill_host(address, file)
-            )
-            task = asyncio.get_running_loop().create_task(fill)
-            self._fills[tier.name, address] = task
-            task.add_done_callback(lambda task: self._filling_ended(account, tier.name, address, task))
-        return await asyncio.shield(task)
+        key = tier.name, address
+        if key not in self._fills:
+            fill = self._fill_gpu if tier is self.gpu else self._fill_host
+            task = self._fills[key] = asyncio.get_running_loop().create_task(fill(account, address, file))
+            task.add_done_callback(lambda task: self._filling_ended(key, task))
+        return await asyncio.shield(self._fills[key])
 
-    def _filling_ended(self, account: Account, tier: str, address: Address, task: asyncio.Task[str]) -> None:
-        account.fills -= 1
-        del self._fills[tier, address]
+    def _filling_ended(self, key: tuple[str, Address], task: asyncio.Task[str]) -> None:
+        del self._fills[key]
         if not task.cancelled():
             task.exception()  # whoever waits is told; a client that is gone is not missed
 
@@ -256,26 +265,29 @@ class ModelStore:
             self.gpu.admit(address, model, time.monotonic() - start_s)
         finally:
             entry.references -= 1
-            if self._is_reclaimed_now(entry):
-                self.host.evict(entry)
+            self._reclaim_if_done(self.host, entry)
         return found_in
 
-    async def _fill_host(self, address: Address, file: _File | None) -> str:
-        if file is not None:
-            weights, seconds = await self._read(
-                address, io.BufferedReader(_FromStart(file.file), CHUNK_BYTES)
-            )
-            if file.has_changed():
-                weights.close()
-                raise StoreError("the file changed while it was read; open it again once it is written")
-            weights = weights._replace(label=file.label, transient=file.status.st_nlink == 0)
-            self.host.admit(address, weights, seconds)
-            return self.disk.name
-        cached = self.disk.look_up(address)
-        if cached is not None and await self._fill_from_disk(address, cached):
-            return self.disk.name
-        await self._fill_from_remote(address)
-        return "remote"
+    async def _fill_host(self, account: Account, address: Address, file: _File | None) -> str:
+        async with account.reading:
+            if file is not None:
+                await self._fill_from_file(address, file)
+                return self.disk.name
+            cached = self.disk.look_up(address)
+            if cached is not None and await self._fill_from_disk(address, cached):
+                return self.disk.name
+            await self._fill_from_remote(address)
+            return "remote"
+
+    async def _fill_from_file(self, address: Address, file: _File) -> None:
+        weights, seconds = await self._read(address, io.BufferedReader(_FromStart(file.file), CHUNK_BYTES))
+        if file.has_changed():
+            weights.close()
+            raise StoreError("the file changed while it was read; open it again once it is written")
+        weights = weights._replace(label=file.label, transient=file.status.st_nlink == 0)
+        entry = self.host.admit(address, weights, seconds)
+        if weights.transient:
+            asyncio.get_running_loop().call_later(UNCLAIMED_S, self._reclaim_if_done, self.host, entry)
 
     async def _fill_from_disk(self, address: Address, cached: Entry[Any]) -> bool:
         """False if the cached file is not what it was."""
@@ -346,8 +358,7 @@ class ModelStore:
             log.warning("%s is not kept on disk: %s", address, error)
         finally:
             entry.references -= 1
-            if self._is_reclaimed_now(entry):
-                self.host.evict(entry)
+            self._reclaim_if_done(self.host, entry)
 
     async def _newest_version(self, address: Address) -> str:
         key = (address.namespace, address.name)
@@ -372,15 +383,20 @@ class ModelStore:
     # --- what an operator does ---------------------------------------------------------------------
 
     async def pin(self, account: Account, address: Address, pinned: bool) -> None:
-        """Loads a model and keeps it in host memory until it is unpinned."""
+        """Loads a model and keeps it in host memory until it is unpinned; pins count against the account."""
         if not pinned:
             for found in self._matching(address):
-                for tier in self.tiers:
-                    if found in tier.entries:
-                        tier.entries[found].pinned = False
+                entry = self.host.entries.get(found)
+                if entry is not None and entry.pinned:
+                    entry.pinned = False
+                    account.release(found)
+                    self._reclaim_if_done(self.host, entry)
             return
         opened = await self.open(account, address)
-        self._leases[opened.lease].entry.pinned = True
+        lease = self._leases[opened.lease]
+        if not lease.entry.pinned:
+            account.charge(lease.address, lease.entry.usage.size_bytes)
+            lease.entry.pinned = True
         self._release(opened.lease)
 
     def evict(self, address: Address, tier_name: str = "") -> None:

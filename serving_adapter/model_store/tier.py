@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.eviction import EvictionPolicy, Usage
-
-REMEMBERED_KEYS = 10_000  # evicted models whose uses are not forgotten
+from serving_adapter.model_store.eviction import REMEMBERED_KEYS, EvictionPolicy, Usage
 
 
 class Address(NamedTuple):
@@ -96,7 +94,6 @@ class Tier(Generic[Content]):
                 break
             self.evict(victim)
             self.evictions += 1
-            self.policy.evicted(victim.usage)
         if self.used_bytes + size_bytes > self.capacity_bytes:
             raise NoRoom(
                 f"the model has {size_bytes:,} bytes; of the {self.name} tier's {self.capacity_bytes:,} "
@@ -111,7 +108,6 @@ class Tier(Generic[Content]):
         """Frees an entry that is not in use."""
         if entry.in_use:
             raise NoRoom(f"{entry.usage.key} is in use, so it is not evicted")
-        assert isinstance(entry.usage.key, Address)
         del self.entries[entry.usage.key]
         self._evicted_uses[entry.usage.key] = entry.usage.uses
         if len(self._evicted_uses) > REMEMBERED_KEYS:
