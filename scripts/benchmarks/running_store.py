@@ -28,32 +28,40 @@ class RunningStore:
     def client(self, thread_free: bool = False) -> Client:
         return Client(self.endpoint, starts_store=False, thread_free=thread_free)
 
-    def stats(self) -> Any:
-        """As `rrl-store stats`; starts no thread in this process, so that it may fork."""
-        with self.client(thread_free=True) as client:
-            return client.call("Stats", pb.Empty())
+    def stats(self, client: Client | None = None) -> Any:
+        """As `rrl-store stats`.
 
-    def tier(self, name: str) -> Any:
-        return next(tier for tier in self.stats().tiers if tier.tier == name)
+        Without a client it starts no thread in this process, so that it may fork; with one, no fork disturbs
+        the client's threads.
+        """
+        with self._asking(client) as asking:
+            return asking.call("Stats", pb.Empty())
 
-    def resident(self) -> list[Any]:
-        with self.client(thread_free=True) as client:
-            return list(client.call("List", pb.Empty()).models)
+    def tier(self, name: str, client: Client | None = None) -> Any:
+        return next(tier for tier in self.stats(client).tiers if tier.tier == name)
+
+    @contextlib.contextmanager
+    def _asking(self, client: Client | None) -> Iterator[Client]:
+        if client is not None:
+            yield client
+        else:
+            with self.client(thread_free=True) as own:
+                yield own
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def evict_all(self) -> None:
-        """Evicts every model from every tier, once nobody refers to it: a file may still be written to disk."""
-        with self.client(thread_free=True) as client:
+    def evict_all(self, client: Client | None = None) -> None:
+        """Evicts every model from every tier, once nobody (nor a write to disk) refers to it."""
+        with self._asking(client) as asking:
 
             def evicted() -> bool:
-                for model in client.call("List", pb.Empty()).models:
+                for model in asking.call("List", pb.Empty()).models:
                     try:
-                        client.call("Evict", pb.EvictRequest(address=model.address))
-                    except (NoRoom, UnknownModel):  # in use, or of a file that has gone with its last reference
+                        asking.call("Evict", pb.EvictRequest(address=model.address))
+                    except (NoRoom, UnknownModel):  # in use, or gone with its last reference
                         continue
-                return not client.call("List", pb.Empty()).models
+                return not asking.call("List", pb.Empty()).models
 
             wait_until(evicted, "every model is evicted")
 

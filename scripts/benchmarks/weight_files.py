@@ -115,12 +115,13 @@ def write_weights(path: Path, shapes: Shapes, seeds: int | Sequence[int] = 0) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for i, shape in enumerate(shapes.values()):
+        for i, (name, shape) in enumerate(shapes.items()):
+            middle = 0.5 if not name.endswith("running_var") else -1.0  # a variance is positive
             rng = np.random.default_rng([i, seeds if isinstance(seeds, int) else seeds[i]])
             left = math.prod(shape)
             while left:
                 part = rng.random(min(left, CHUNK_BYTES // 4), dtype=np.float32)
-                file.write(memoryview((part - 0.5) * (2 * LARGEST_WEIGHT)))
+                file.write(memoryview((part - middle) * (2 * LARGEST_WEIGHT)))
                 left -= len(part)
         file.flush()
         os.fsync(file.fileno())

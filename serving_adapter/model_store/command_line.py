@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -21,6 +22,7 @@ from serving_adapter.model_store.client import OPEN_TIMEOUT_S, Client
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, default_endpoint
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import fail, parse
 
 FAILED = 1
@@ -131,22 +133,26 @@ def parse_size(text: str, whole: int, flag: str) -> int:
 
 
 def serve(options: ServeOptions) -> None:
+    endpoint, settings = _endpoint(options.folder), _settings(options)
+
+    def run(on_ready: Callable[[], None]) -> None:
+        from serving_adapter.model_store import daemon  # here, since gRPC should not be there when we fork
+
+        asyncio.run(daemon.run(endpoint, settings, on_ready))
+
     if options.detach:
-        _detach(lambda on_ready: _serve(options, on_ready))
+        _detach(run)
     else:
-        _serve(options, lambda: print(f"model store on {_endpoint(options.folder).folder}", flush=True))
+        run(lambda: print(f"model store on {endpoint.folder}", flush=True))
 
 
-def _serve(options: ServeOptions, on_ready: Callable[[], None]) -> None:
-    from serving_adapter.model_store import daemon
-
+def _settings(options: ServeOptions) -> StoreSettings:
     host_bytes = parse_size(options.host_bytes, psutil.virtual_memory().total, "--host-bytes")
-    cache = options.cache.expanduser()
-    settings = daemon.StoreSettings(
+    return StoreSettings(
         host_bytes=host_bytes,
         disk_bytes=parse_size(options.disk_bytes, psutil.disk_usage("/").total, "--disk-bytes"),
         gpu_bytes=parse_size(options.gpu_bytes, 0, "--gpu-bytes"),
-        cache=cache,
+        cache=options.cache.expanduser(),
         remotes=options.remote,
         policy=options.policy,
         granularity=options.granularity,
@@ -157,7 +163,6 @@ def _serve(options: ServeOptions, on_ready: Callable[[], None]) -> None:
         socket_mode=0o660 if options.group_access else 0o600,
         idle_exit_s=options.idle_exit_s,
     )
-    asyncio.run(daemon.run(_endpoint(options.folder), settings, on_ready))
 
 
 def _detach(run: Callable[[Callable[[], None]], None]) -> None:
@@ -182,8 +187,9 @@ def _detach(run: Callable[[Callable[[], None]], None]) -> None:
 
     try:
         run(lambda: say("ready"))
-    except (StoreError, OSError) as error:
-        say(str(error))
+    except Exception as error:
+        with contextlib.suppress(OSError):  # it was ready already, and nobody reads any more
+            say(str(error) or type(error).__name__)
         os._exit(FAILED)
     os._exit(0)
 

@@ -13,10 +13,9 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import grpc
 
@@ -26,11 +25,12 @@ from serving_adapter.model_store.endpoint import Endpoint, bearer, make_folder
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.eviction import POLICIES
 from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
-from serving_adapter.model_store.host_memory import HostMemory
+from serving_adapter.model_store.host_memory import HostMemory, Weights
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.sessions import Session, Sessions
+from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
 from serving_adapter.model_store.store import Account, ModelStore, Opened
 from serving_adapter.model_store.tier import Address
@@ -43,26 +43,6 @@ HANDSHAKE_TIMEOUT_MS = 5_000
 MAX_LABEL_CHARACTERS = 512
 QUESTIONS = 9  # to measure what one takes
 DESCRIPTORS = 1 << 17  # wanted at most: a segment takes one, a client two
-
-
-@dataclass(frozen=True)
-class StoreSettings:
-    """How a store is set up. Sizes are in bytes; `client_quota_bytes` bounds what one process refers to."""
-
-    host_bytes: int
-    disk_bytes: int
-    cache: Path
-    gpu_bytes: int = 0
-    remotes: tuple[str, ...] = ()
-    policy: str = "reload-cost"
-    granularity: str = "auto"
-    eager_reclaim: bool = False
-    client_quota_bytes: int = 1 << 62
-    max_clients: int = 4096
-    max_connections_a_process: int = 16
-    token: str | None = None
-    socket_mode: int = 0o600
-    idle_exit_s: float | None = None
 
 
 class Service(model_store_pb2_grpc.ModelStoreServicer):
@@ -96,27 +76,15 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             )
 
     def _reply(self, session: Session, opened: Opened) -> pb.OpenReply:
-        model = opened.model
-        if isinstance(model, OnDevice):
-            segments = [pb.Segment(size_bytes=model.size_bytes, cuda_handle=model.handle)]
-        else:
-            segments = [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
+        if isinstance(opened.model, Weights):
             try:
-                session.send_descriptors(opened.lease, [segment.fd for segment in model.segments])
+                session.send_descriptors(opened.lease, [segment.fd for segment in opened.model.segments])
             except OSError as error:
                 self._sessions.end(session)
                 raise StoreError(f"the client does not take the descriptors ({error.strerror})") from None
-        tensors = [
-            pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
-            for t, segment, offset_bytes in model.placements
-        ]
-        return pb.OpenReply(
-            lease=opened.lease,
-            tensors=tensors,
-            segments=segments,
-            version=opened.version,
-            found_in=opened.found_in,
-        )
+        reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
+        reply.MergeFrom(_layout(opened.model))
+        return reply
 
     async def Close(self, request: pb.CloseRequest, context: grpc.aio.ServicerContext) -> pb.Empty:
         session = await self._session(request.session, context)
@@ -184,6 +152,24 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "there is no such session; connect again")
             raise AssertionError("abort raises")
         return session
+
+
+_layouts: WeakKeyDictionary[Weights | OnDevice, pb.OpenReply] = WeakKeyDictionary()
+
+
+def _layout(model: Weights | OnDevice) -> pb.OpenReply:
+    """Where a model's tensors lie; kept, because writing it out is most of the work of opening."""
+    if model not in _layouts:
+        if isinstance(model, Weights):
+            segments = [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
+        else:
+            segments = [pb.Segment(size_bytes=model.size_bytes, cuda_handle=model.handle)]
+        tensors = [
+            pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
+            for t, segment, offset_bytes in model.placements
+        ]
+        _layouts[model] = pb.OpenReply(tensors=tensors, segments=segments)
+    return _layouts[model]
 
 
 def _address(address: pb.Address) -> Address:

@@ -6,7 +6,7 @@ the paper (section 5.2) found to become the bottleneck when layers are shared on
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from serving_adapter.model_store.cuda import Device
 from serving_adapter.model_store.eviction import EvictionPolicy
@@ -14,7 +14,8 @@ from serving_adapter.model_store.host_memory import ALIGNMENT_BYTES, Placement, 
 from serving_adapter.model_store.tier import Address, Entry, Tier
 
 
-class OnDevice(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OnDevice:
     """A model in GPU memory; all placements are in segment 0."""
 
     placements: tuple[Placement, ...]

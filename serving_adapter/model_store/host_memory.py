@@ -15,7 +15,8 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
@@ -26,6 +27,7 @@ from serving_adapter.model_store.weights_file import Header, StoredTensor
 
 ALIGNMENT_BYTES = 64
 CHUNK_BYTES = 1 << 20  # stays in the processor's cache between reading, hashing and writing
+SMALL_CHUNK_BYTES = 1 << 16  # below, handing it to the other thread takes longer than writing it
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 Digest = bytes
@@ -68,7 +70,8 @@ class PageLocking(Protocol):
     def unlock_pages(self, data: memoryview, /) -> None: ...
 
 
-class Weights(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Weights:
     """A model in host memory: its tensors, the segments they lie in, and the hash of each tensor's bytes.
 
     `label` is what the client calls a file that it opened itself.
@@ -131,12 +134,13 @@ def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]
     ValueError if the stream ends early. Nothing is left behind if it fails.
     """
     sizes = segment_sizes(placements)
-    descriptors = [os.memfd_create("rrl-weights", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC) for _ in sizes]
+    descriptors: list[int] = []
     try:
-        for fd, size_bytes in zip(descriptors, sizes, strict=True):
-            os.ftruncate(fd, size_bytes)
-        buffer = memoryview(bytearray(CHUNK_BYTES))
-        digests = tuple(_copy(stream, descriptors[p.segment], p, buffer) for p in placements)
+        for size_bytes in sizes:
+            descriptors.append(os.memfd_create("rrl-weights", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC))
+            os.ftruncate(descriptors[-1], size_bytes)
+        with _Writing() as writing:
+            digests = tuple(_copy(stream, descriptors[p.segment], p, writing) for p in placements)
         for fd in descriptors:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except BaseException:
@@ -148,16 +152,51 @@ def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]
     return Weights(header, placements, segments, digests)
 
 
-def _copy(stream: ReadableInto, fd: int, placement: Placement, buffer: memoryview) -> Digest:
+class _Writing:
+    """Writes one chunk in a second thread while the next is read and hashed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(3)]
+        self._written: list[Future[None] | None] = [None] * len(self._buffers)
+        self._next = 0
+
+    def buffer(self) -> memoryview:
+        """One that is not being written; an error of its last writing is raised here."""
+        written = self._written[self._next]
+        if written is not None:
+            written.result()
+        return self._buffers[self._next]
+
+    def write(self, fd: int, chunk: memoryview, position: int) -> None:
+        """Writes the beginning of the buffer that `buffer` gave last."""
+        if len(chunk) < SMALL_CHUNK_BYTES:
+            _write_all(fd, chunk, position)
+            return
+        self._written[self._next] = self._thread.submit(_write_all, fd, chunk, position)
+        self._next = (self._next + 1) % len(self._buffers)
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        self._thread.shutdown(wait=True)
+        if failed is None:
+            for written in self._written:
+                if written is not None:
+                    written.result()
+
+
+def _copy(stream: ReadableInto, fd: int, placement: Placement, writing: _Writing) -> Digest:
     tensor, _, position = placement
     hasher, left = blake3(), tensor.size_bytes
     while left:
+        buffer = writing.buffer()
         count = stream.readinto(buffer[: min(left, len(buffer))])
         if not count:
             raise ValueError(f"the file ends within tensor {tensor.name!r}")
-        chunk = buffer[:count]
-        hasher.update(chunk)
-        _write_all(fd, chunk, position)
+        hasher.update(buffer[:count])
+        writing.write(fd, buffer[:count], position)
         position += count
         left -= count
     return hasher.digest()
@@ -205,7 +244,7 @@ class HostMemory(Tier[Weights]):
         for segment in set_of(shared):
             segment.users += 1
         size_bytes = sum(in_pages(segment.size_bytes) for segment in set_of(shared))
-        return self.add(address, size_bytes, reload_s, weights._replace(segments=shared))
+        return self.add(address, size_bytes, reload_s, replace(weights, segments=shared))
 
     def _shared(self, segment: Segment) -> Segment:
         present = self.segments.setdefault(segment.digest, segment)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 OBJECTS = 32
 SAMPLE_BYTES = 32 << 20
 ROUNDS = 5
+OVERHEAD_SHARE = 0.01
 FILE_NAME = "sharing_costs.json"
 
 
@@ -41,8 +42,11 @@ class SharingCosts(NamedTuple):
         return size_bytes / self.disk_bytes_per_s - objects * self.overhead_s - self.open_s
 
     def smallest_object_bytes(self) -> int:
-        """Tensors below this size share one object: alone, handing them over would cost more than loading."""
-        return int(self.overhead_s * self.disk_bytes_per_s)
+        """The size from which a tensor gains an object of its own: handing it over costs next to nothing.
+
+        That is when o + s is at most `OVERHEAD_SHARE` of b / B. Smaller tensors share one object.
+        """
+        return int(self.overhead_s * self.disk_bytes_per_s / OVERHEAD_SHARE)
 
     @classmethod
     def read(cls, folder: Path) -> SharingCosts | None:

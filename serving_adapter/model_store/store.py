@@ -22,7 +22,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from serving_adapter.model_store import gpu_memory, remote
@@ -49,7 +49,7 @@ THREADS = 32
 READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
 UNCLAIMED_S = 1.0  # until a model that cannot be asked for again is dropped, if its client went meanwhile
 FILE_NAME = "file"  # of models that were opened by a descriptor; their version says which file
-GRANULARITIES = ("auto", "tensor", "model")
+GPU_NAMES = ("cuda:0", "cuda")  # one GPU, the first
 SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # of granularity "tensor", which does not ask what pays
 
 Result = TypeVar("Result")
@@ -225,11 +225,10 @@ class ModelStore:
     def _tier_of(self, device: str) -> Tier[Any]:
         if device == "cpu":
             return self.host
-        if self.gpu is None:
-            raise StoreError(
-                f"the store has no GPU tier, so it cannot open models on {device[:20]!r}; use device='cpu'"
-            )
-        return self.gpu
+        if device in GPU_NAMES and self.gpu is not None:
+            return self.gpu
+        offered = "'cpu'" if self.gpu is None else f"'cpu' or {GPU_NAMES[0]!r}"
+        raise StoreError(f"the store cannot open models on {device[:20]!r}; it can on {offered}")
 
     # --- misses ------------------------------------------------------------------------------------
 
@@ -284,7 +283,7 @@ class ModelStore:
         if file.has_changed():
             weights.close()
             raise StoreError("the file changed while it was read; open it again once it is written")
-        weights = weights._replace(label=file.label, transient=file.status.st_nlink == 0)
+        weights = replace(weights, label=file.label, transient=file.status.st_nlink == 0)
         entry = self.host.admit(address, weights, seconds)
         if weights.transient:
             asyncio.get_running_loop().call_later(UNCLAIMED_S, self._reclaim_if_done, self.host, entry)

@@ -13,6 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,6 +121,7 @@ def _view(tensor: Any, opened: OpenedModel, whole: dict[tuple[int, str], Tensor]
     return base.as_strided(shape, _strides(shape), tensor.offset_bytes // dtype.itemsize)
 
 
+@lru_cache(maxsize=4096)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
@@ -149,8 +151,7 @@ class _CudaMemory:
 
 def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
     torch.cuda.init()
-    device = torch.cuda.current_device()
-    memory = torch.as_tensor(_CudaMemory(Cuda(device), opened), device=f"cuda:{device}")
+    memory = torch.as_tensor(_CudaMemory(Cuda(), opened), device="cuda:0")
     tensors = {}
     for tensor in opened.tensors:
         dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)

@@ -1,10 +1,7 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar
-
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -13,19 +10,17 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class Address(_message.Message):
-    __slots__ = ("name", "namespace", "version")
+    __slots__ = ("namespace", "name", "version")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     version: str
-    def __init__(
-        self, namespace: str | None = ..., name: str | None = ..., version: str | None = ...
-    ) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
-    __slots__ = ("address", "device", "session", "ticket")
+    __slots__ = ("session", "address", "device", "ticket")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -34,16 +29,10 @@ class OpenRequest(_message.Message):
     address: Address
     device: str
     ticket: str
-    def __init__(
-        self,
-        session: str | None = ...,
-        address: Address | _Mapping | None = ...,
-        device: str | None = ...,
-        ticket: str | None = ...,
-    ) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., device: _Optional[str] = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "name", "offset_bytes", "segment", "shape")
+    __slots__ = ("name", "dtype", "shape", "segment", "offset_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -54,25 +43,18 @@ class Tensor(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     segment: int
     offset_bytes: int
-    def __init__(
-        self,
-        name: str | None = ...,
-        dtype: str | None = ...,
-        shape: _Iterable[int] | None = ...,
-        segment: int | None = ...,
-        offset_bytes: int | None = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., segment: _Optional[int] = ..., offset_bytes: _Optional[int] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("cuda_handle", "size_bytes")
+    __slots__ = ("size_bytes", "cuda_handle")
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CUDA_HANDLE_FIELD_NUMBER: _ClassVar[int]
     size_bytes: int
     cuda_handle: bytes
-    def __init__(self, size_bytes: int | None = ..., cuda_handle: bytes | None = ...) -> None: ...
+    def __init__(self, size_bytes: _Optional[int] = ..., cuda_handle: _Optional[bytes] = ...) -> None: ...
 
 class OpenReply(_message.Message):
-    __slots__ = ("found_in", "lease", "segments", "tensors", "version")
+    __slots__ = ("lease", "tensors", "segments", "version", "found_in")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -83,22 +65,15 @@ class OpenReply(_message.Message):
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     version: str
     found_in: str
-    def __init__(
-        self,
-        lease: str | None = ...,
-        tensors: _Iterable[Tensor | _Mapping] | None = ...,
-        segments: _Iterable[Segment | _Mapping] | None = ...,
-        version: str | None = ...,
-        found_in: str | None = ...,
-    ) -> None: ...
+    def __init__(self, lease: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., version: _Optional[str] = ..., found_in: _Optional[str] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("lease", "session")
+    __slots__ = ("session", "lease")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     session: str
     lease: str
-    def __init__(self, session: str | None = ..., lease: str | None = ...) -> None: ...
+    def __init__(self, session: _Optional[str] = ..., lease: _Optional[str] = ...) -> None: ...
 
 class PinRequest(_message.Message):
     __slots__ = ("address", "pinned")
@@ -106,7 +81,7 @@ class PinRequest(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     address: Address
     pinned: bool
-    def __init__(self, address: Address | _Mapping | None = ..., pinned: bool = ...) -> None: ...
+    def __init__(self, address: _Optional[_Union[Address, _Mapping]] = ..., pinned: bool = ...) -> None: ...
 
 class EvictRequest(_message.Message):
     __slots__ = ("address", "tier")
@@ -114,10 +89,10 @@ class EvictRequest(_message.Message):
     TIER_FIELD_NUMBER: _ClassVar[int]
     address: Address
     tier: str
-    def __init__(self, address: Address | _Mapping | None = ..., tier: str | None = ...) -> None: ...
+    def __init__(self, address: _Optional[_Union[Address, _Mapping]] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("address", "opens", "pinned", "references", "size_bytes", "tiers")
+    __slots__ = ("address", "size_bytes", "tiers", "references", "pinned", "opens")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIERS_FIELD_NUMBER: _ClassVar[int]
@@ -130,24 +105,16 @@ class Model(_message.Message):
     references: int
     pinned: bool
     opens: int
-    def __init__(
-        self,
-        address: Address | _Mapping | None = ...,
-        size_bytes: int | None = ...,
-        tiers: _Iterable[str] | None = ...,
-        references: int | None = ...,
-        pinned: bool = ...,
-        opens: int | None = ...,
-    ) -> None: ...
+    def __init__(self, address: _Optional[_Union[Address, _Mapping]] = ..., size_bytes: _Optional[int] = ..., tiers: _Optional[_Iterable[str]] = ..., references: _Optional[int] = ..., pinned: bool = ..., opens: _Optional[int] = ...) -> None: ...
 
 class ListReply(_message.Message):
     __slots__ = ("models",)
     MODELS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[Model]
-    def __init__(self, models: _Iterable[Model | _Mapping] | None = ...) -> None: ...
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class TierStats(_message.Message):
-    __slots__ = ("capacity_bytes", "evictions", "hits", "misses", "tier", "used_bytes")
+    __slots__ = ("tier", "capacity_bytes", "used_bytes", "hits", "misses", "evictions")
     TIER_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -160,27 +127,10 @@ class TierStats(_message.Message):
     hits: int
     misses: int
     evictions: int
-    def __init__(
-        self,
-        tier: str | None = ...,
-        capacity_bytes: int | None = ...,
-        used_bytes: int | None = ...,
-        hits: int | None = ...,
-        misses: int | None = ...,
-        evictions: int | None = ...,
-    ) -> None: ...
+    def __init__(self, tier: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., evictions: _Optional[int] = ...) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = (
-        "clients",
-        "deduplicated_bytes",
-        "disk_bytes_per_s",
-        "models",
-        "pid",
-        "references",
-        "sharing_overhead_s",
-        "tiers",
-    )
+    __slots__ = ("tiers", "models", "references", "clients", "deduplicated_bytes", "sharing_overhead_s", "disk_bytes_per_s", "pid")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
@@ -197,14 +147,4 @@ class StatsReply(_message.Message):
     sharing_overhead_s: float
     disk_bytes_per_s: float
     pid: int
-    def __init__(
-        self,
-        tiers: _Iterable[TierStats | _Mapping] | None = ...,
-        models: int | None = ...,
-        references: int | None = ...,
-        clients: int | None = ...,
-        deduplicated_bytes: int | None = ...,
-        sharing_overhead_s: float | None = ...,
-        disk_bytes_per_s: float | None = ...,
-        pid: int | None = ...,
-    ) -> None: ...
+    def __init__(self, tiers: _Optional[_Iterable[_Union[TierStats, _Mapping]]] = ..., models: _Optional[int] = ..., references: _Optional[int] = ..., clients: _Optional[int] = ..., deduplicated_bytes: _Optional[int] = ..., sharing_overhead_s: _Optional[float] = ..., disk_bytes_per_s: _Optional[float] = ..., pid: _Optional[int] = ...) -> None: ...
