@@ -41,14 +41,16 @@ def receive_with_descriptors(
 ) -> tuple[dict[str, Any] | None, list[int]]:
     """As `receive`, with what came beside it; ValueError for what is no message, its descriptors closed."""
     try:
-        data, descriptors, _, _ = socket.recv_fds(
+        data, descriptors, flags, _ = socket.recv_fds(
             sock, MAX_MESSAGE_BYTES, max_descriptors, socket.MSG_CMSG_CLOEXEC
         )
     except ConnectionResetError:
         return None, []
     try:
+        if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            raise ValueError("a part of it was lost")
         return (json.loads(data) if data else None), list(descriptors)
     except (ValueError, RecursionError) as error:
         for descriptor in descriptors:
             os.close(descriptor)
-        raise ValueError("this is no message") from error
+        raise ValueError(f"this is no message: {error}") from error

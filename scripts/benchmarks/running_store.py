@@ -25,8 +25,8 @@ class RunningStore:
     endpoint: Endpoint
     pid: int
 
-    def client(self, thread_free: bool = False) -> Client:
-        return Client(self.endpoint, starts_store=False, thread_free=thread_free)
+    def client(self) -> Client:
+        return Client(self.endpoint, starts_store=False)
 
     def stats(self, client: Client | None = None) -> Any:
         """As `rrl-store stats`.
@@ -45,7 +45,7 @@ class RunningStore:
         if client is not None:
             yield client
         else:
-            with self.client(thread_free=True) as own:
+            with self.client() as own:
                 yield own
 
     def descriptors(self) -> int:

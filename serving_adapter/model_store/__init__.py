@@ -16,7 +16,7 @@ from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavaila
 
 if TYPE_CHECKING:
     from serving_adapter.model_store.client import Client
-    from serving_adapter.model_store.tensors import load_file, open, share, stay_free_of_threads
+    from serving_adapter.model_store.tensors import load_file, open, share
 
 __all__ = [
     "Client",
@@ -27,7 +27,6 @@ __all__ = [
     "load_file",
     "open",
     "share",
-    "stay_free_of_threads",
 ]
 
 

@@ -1,25 +1,24 @@
 """A client of the store: opens models, maps what it is handed, and gives it back when it is garbage.
 
-It starts a store where none runs, and a new one where the old one died. gRPC starts threads, which a
-process that is to fork must not have; a client made with `thread_free=True` has a forked child do its calls.
+It asks on the socket of its session, which takes a millisecond, needs no thread (so the process may fork
+afterwards) and not even gRPC; that is imported for an operator's questions only. It starts a store where
+none runs, and a new one where the old one died.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
-import mmap
 import os
-import queue
-import secrets
 import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from serving_adapter import messages
 from serving_adapter.model_store.endpoint import (
@@ -31,12 +30,12 @@ from serving_adapter.model_store.endpoint import (
 )
 from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavailable, UnknownModel
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-
-log = logging.getLogger(__name__)
+from serving_adapter.model_store.read_only_memory import ReadOnlyMemory
 
 ANSWER_TIMEOUT_S = 10.0  # of what the store does without reading a model
 OPEN_TIMEOUT_S = 3600.0  # of a large model from far away; a store that dies is noticed at once
 START_TIMEOUT_S = 60.0
+RETRY_S = 0.01
 IDLE_EXIT_S = 60.0  # of a store that a client started
 MAX_REPLY_BYTES = 64 << 20
 MAX_DESCRIPTORS = 253
@@ -46,47 +45,17 @@ Reply = TypeVar("Reply")
 
 
 class OpenedModel(NamedTuple):
-    """What a client holds of a model: where its tensors lie, and the segments as read-only maps."""
+    """What a client holds of a model: where its tensors lie, and the memory they lie in.
+
+    `memory` is None on a GPU, where `segments[0].cuda_handle` opens it. `lease` names the reference.
+    """
 
     tensors: Sequence[pb.Tensor]
     segments: Sequence[pb.Segment]
-    maps: Sequence[mmap.mmap | None]  # None where a segment is empty, or on a GPU
+    memory: ReadOnlyMemory | None
     version: str
     found_in: str
-    lease: Lease
-
-
-class Calls(Protocol):
-    """How a client reaches the store's gRPC service."""
-
-    def __call__(self, method: str, request: Any, timeout_s: float) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-class Lease:
-    """A reference to a model, given back by `close`, or when the last of its maps is garbage."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self._client, self.name, self._session = client, name, client.session
-        self._alive: list[None] = []
-
-    def ends_with(self, maps: Sequence[object]) -> None:
-        """Maps are kept alive by the tensors that lie in them."""
-        self._alive = [None] * len(maps)
-        for map_ in maps:
-            weakref.finalize(map_, self._map_gone).atexit = False
-        if not maps:
-            self.close()
-
-    def _map_gone(self) -> None:
-        self._alive.pop()  # atomic: maps may end in several threads at once
-        if not self._alive:
-            self.close()
-
-    def close(self) -> None:
-        """Tells the store soon, from another thread; a finalizer must not wait."""
-        self._client.give_back(self._session, self.name)
+    lease: str
 
 
 class Client:
@@ -96,22 +65,17 @@ class Client:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint | None = None,
-        *,
-        token: str | None = None,
-        starts_store: bool = True,
-        thread_free: bool = False,
+        self, endpoint: Endpoint | None = None, *, token: str | None = None, starts_store: bool = True
     ) -> None:
         self.endpoint = endpoint or default_endpoint()
         self._token = token or os.environ.get(TOKEN_VARIABLE) or None
-        self._starts_store, self._thread_free = starts_store, thread_free
+        self._starts_store = starts_store
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._to_close: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        self._closer: threading.Thread | None = None
         self._socket: socket.socket | None = None
-        self._calls: Calls | None = None
+        self._rpc: _Rpc | None = None
+        self._to_close: deque[str] = deque()
+        self._asked = 0
         self.session = ""
 
     # --- models ------------------------------------------------------------------------------------
@@ -123,84 +87,96 @@ class Client:
 
         UnknownModel, NoRoom, StoreUnavailable or another StoreError, each with one sentence.
         """
-        address = pb.Address(namespace=namespace, name=name, version=version)
-        return self._retrying(lambda: self._open(pb.OpenRequest(address=address, device=device)))
+        question = {"name": name, "version": version, "namespace": namespace, "device": device}
+        return self._retrying(lambda: self._open(question))
 
     def open_file(
         self, file: BinaryIO, label: str, namespace: str = "safetensors", device: str = "cpu"
     ) -> OpenedModel:
         """Opens the weights in an open file; the store reads them through its descriptor."""
-        address = pb.Address(namespace=namespace, name=label)
+        question = {"name": label, "namespace": namespace, "device": device}
+        return self._retrying(lambda: self._open(question, (file.fileno(),)))
 
-        def attempt() -> OpenedModel:
-            assert self._socket is not None
-            ticket = secrets.token_hex(8)
-            messages.send(self._socket, {"ticket": ticket}, (file.fileno(),))
-            return self._open(pb.OpenRequest(address=address, device=device, ticket=ticket))
-
-        return self._retrying(attempt)
-
-    def call(self, method: str, request: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        """One of the service's other methods: `List`, `Pin`, `Evict`, `Stats`."""
-        return self._retrying(lambda: self._call(method, request, timeout_s))
-
-    def _open(self, request: pb.OpenRequest) -> OpenedModel:
-        request.session = self.session
-        reply = self._call("Open", request, OPEN_TIMEOUT_S)
-        lease = Lease(self, reply.lease)
-        on_gpu = any(segment.cuda_handle for segment in reply.segments)
-        descriptors = [] if on_gpu else self._descriptors(reply.lease, len(reply.segments))
-        maps: list[mmap.mmap | None] = [None] * len(reply.segments)
+    def _open(self, question: dict[str, str], descriptors: tuple[int, ...] = ()) -> OpenedModel:
+        assert self._socket is not None
+        self._send_closes()
+        self._socket.settimeout(OPEN_TIMEOUT_S)
+        self._asked += 1
+        messages.send(self._socket, {"open": question, "id": self._asked}, descriptors)
+        reply, received = self._receive("id", self._asked)
+        if "error" in reply:
+            raise _ERRORS.get(reply.get("code", ""), StoreError)(reply["error"])
+        lease = str(reply["lease"])
         try:
-            for i, descriptor in enumerate(descriptors):
-                if reply.segments[i].size_bytes:
-                    maps[i] = mmap.mmap(descriptor, reply.segments[i].size_bytes, prot=mmap.PROT_READ)
+            layout, memory = self._mapped(lease, received)
+        except BaseException:
+            self.give_back(self.session, lease)
+            raise
+        if memory is not None:
+            weakref.finalize(memory.buffer, self.give_back, self.session, lease).atexit = False
+        return OpenedModel(
+            layout.tensors, layout.segments, memory, reply["version"], reply["found_in"], lease
+        )
+
+    def _mapped(self, lease: str, received: list[int]) -> tuple[pb.OpenReply, ReadOnlyMemory | None]:
+        """Maps each descriptor as it comes, so that few are open at once."""
+        try:
+            layout = _layout(received[0])
+            if any(segment.cuda_handle for segment in layout.segments):
+                return layout, None
+            memory = ReadOnlyMemory([segment.size_bytes for segment in layout.segments])
+            os.close(received.pop(0))
+            for i in range(len(layout.segments)):
+                if not received:
+                    _, received = self._receive("lease", lease)
+                memory.map(i, received[0])
+                os.close(received.pop(0))
+            return layout, memory
         finally:
+            for descriptor in received:
+                os.close(descriptor)
+
+    def _receive(self, key: str, value: object) -> tuple[dict[str, Any], list[int]]:
+        """The packet with that key and value; those of questions that were interrupted are dropped."""
+        assert self._socket is not None
+        while True:
+            try:
+                message, descriptors = messages.receive_with_descriptors(self._socket, MAX_DESCRIPTORS)
+            except ValueError as error:
+                raise ConnectionError(f"its answer cannot be read ({error})") from None
+            if message is None:
+                raise ConnectionResetError("it ended")
+            if message.get(key) == value:
+                return message, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)
-        if not on_gpu:
-            lease.ends_with([map_ for map_ in maps if map_ is not None])
-        self._start_closer()
-        return OpenedModel(reply.tensors, reply.segments, maps, reply.version, reply.found_in, lease)
-
-    def _descriptors(self, lease: str, count: int) -> list[int]:
-        assert self._socket is not None
-        descriptors: list[int] = []
-        while len(descriptors) < count:
-            message, received = messages.receive_with_descriptors(self._socket, MAX_DESCRIPTORS)
-            if message is None:
-                raise ConnectionResetError("the store ended")
-            if message.get("lease") == lease:
-                descriptors += received
-            else:  # of an earlier call that was interrupted
-                for descriptor in received:
-                    os.close(descriptor)
-        return descriptors
+            if "id" in message and "lease" in message:
+                self.give_back(self.session, message["lease"])
 
     # --- giving back -------------------------------------------------------------------------------
 
     def give_back(self, session: str, lease: str) -> None:
-        """Queues a lease to be closed. In a forked process it does nothing: the lease is the parent's."""
-        if os.getpid() == self._pid:
-            self._to_close.put((session, lease))
+        """Tells the store, without waiting: garbage is collected anywhere.
 
-    def _start_closer(self) -> None:
-        if self._closer is None and not self._thread_free:
-            self._closer = threading.Thread(target=self._close_leases, name="rrl-store-close", daemon=True)
-            self._closer.start()
+        Does nothing in a forked process, whose parent holds the lease, nor when that session has ended.
+        """
+        sock = self._socket
+        if os.getpid() != self._pid or session != self.session or sock is None:
+            return
+        try:
+            os.write(sock.fileno(), b'{"close":"%s"}' % lease.encode())  # with a timeout, it never blocks
+        except BlockingIOError:
+            self._to_close.append(lease)  # with the next question
+        except OSError:
+            pass  # the store ended, and the lease with it
 
-    def _close_leases(self) -> None:
-        while (item := self._to_close.get()) is not None:
-            session, lease = item
-            with self._lock, contextlib.suppress(StoreError, OSError):
-                if session == self.session and self._calls is not None:
-                    self._call("Close", pb.CloseRequest(session=session, lease=lease), ANSWER_TIMEOUT_S)
+    def _send_closes(self) -> None:
+        assert self._socket is not None
+        while self._to_close:
+            messages.send(self._socket, {"close": self._to_close.popleft()})
 
     def close(self) -> None:
         """Gives every reference back. Tensors that are still around stay valid."""
-        self._to_close.put(None)
-        if self._closer is not None:
-            self._closer.join(ANSWER_TIMEOUT_S)
         with self._lock:
             self._disconnect()
 
@@ -210,6 +186,17 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # --- an operator's questions -------------------------------------------------------------------
+
+    def call(self, method: str, request: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """`List`, `Pin`, `Evict` or `Stats` over gRPC, which starts threads. Never starts a store."""
+        with self._lock:
+            if self._rpc is None:
+                if not self.endpoint.rpc.exists():
+                    raise self._absent()
+                self._rpc = _Rpc(self.endpoint, self._token)
+            return self._rpc(method, request, timeout_s)
+
     # --- the connection ----------------------------------------------------------------------------
 
     def _retrying(self, attempt: Callable[[], Reply]) -> Reply:
@@ -217,84 +204,90 @@ class Client:
         if os.getpid() != self._pid:
             raise StoreError("a forked process must make a client of its own")
         with self._lock:
-            was_connected = self._socket is not None
-            self._connect()
-            try:
-                return attempt()
-            except (OSError, StoreUnavailable) as error:
-                self._disconnect()
-                if not was_connected:
-                    raise self._silent(error) from None
-            self._connect()
-            try:
-                return attempt()
-            except OSError as error:
-                self._disconnect()
-                raise self._silent(error) from None
+            for is_last in (self._socket is None, True):
+                self._connect()
+                try:
+                    return attempt()
+                except OSError as error:
+                    self._disconnect()
+                    if is_last:
+                        raise self._silent(error) from None
+            raise AssertionError("the last attempt returns or raises")
 
-    def _silent(self, error: Exception | str = "it says nothing") -> StoreUnavailable:
-        return StoreUnavailable(f"the store at {self.endpoint.folder} does not answer: {error}")
+    def _silent(self, reason: object) -> StoreUnavailable:
+        return StoreUnavailable(f"the store at {self.endpoint.folder} does not answer: {reason}")
+
+    def _absent(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"no model store runs at {self.endpoint.folder}; start one with: rrl-store serve"
+        )
 
     def _connect(self) -> None:
         if self._socket is not None:
             return
         try:
             self._socket = self._greeted()
-        except (FileNotFoundError, ConnectionRefusedError):
-            if not self._starts_store:
-                raise StoreUnavailable(
-                    f"no model store runs at {self.endpoint.folder}; start one with: rrl-store serve"
-                ) from None
-            with _one_starter(self.endpoint):
-                try:  # somebody else may have started it while we waited for our turn
-                    self._socket = self._greeted()
-                except (FileNotFoundError, ConnectionRefusedError):
-                    _start_store(self.endpoint, self._token)
-                    self._socket = self._greeted()
-        self._calls = (_CallsByChild if self._thread_free else _CallsByChannel)(self.endpoint, self._token)
+            if self._socket is None and not self._starts_store:
+                raise self._absent()
+            if self._socket is None:
+                self._start_and_connect()
+        except OSError as error:
+            raise self._silent(error.strerror or error) from None
 
-    def _greeted(self) -> socket.socket:
-        """A connection to the descriptors' socket, with a session."""
+    def _start_and_connect(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        make_folder(self.endpoint)
+        with _one_starter(self.endpoint):
+            # Somebody else may have started one while we waited for our turn, or be doing so now.
+            while (sock := self._greeted()) is None:
+                if time.monotonic() > deadline_s:
+                    raise self._silent("it does not start")
+                if not _start_store(self.endpoint, self._token):
+                    time.sleep(RETRY_S)
+            self._socket = sock
+
+    def _greeted(self) -> socket.socket | None:
+        """A connection with a session; None if no store listens."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.endpoint.check()
             sock.settimeout(ANSWER_TIMEOUT_S)
-            sock.connect(str(self.endpoint.descriptors))
-            messages.send(sock, {"token": self._token})
+            _connect_in_turn(sock, str(self.endpoint.descriptors))
             answer = messages.receive(sock)
+            if answer is not None and "wants" in answer:
+                messages.send(sock, {"token": self._token})
+                answer = messages.receive(sock)
+        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
+            sock.close()
+            return None
         except PermissionError:
             sock.close()
             raise StoreError(f"the store at {self.endpoint.folder} belongs to another user") from None
-        except TimeoutError:
-            sock.close()
-            raise self._silent() from None
         except BaseException:
             sock.close()
             raise
-        if answer is None:
+        if answer is None or "error" in answer:
             sock.close()
-            raise ConnectionRefusedError("the store ended")
-        if "error" in answer:
-            sock.close()
+            if answer is None:
+                return None
             raise StoreError(str(answer["error"]))
         self.session = str(answer["session"])
         return sock
 
     def _disconnect(self) -> None:
-        if self._calls is not None:
-            self._calls.close()
+        if self._rpc is not None:
+            self._rpc.close()
         if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # a forked process may have it open too
             self._socket.close()
-        self._calls = self._socket = None
+        self._rpc = self._socket = None
+        self._to_close.clear()
         self.session = ""
 
-    def _call(self, method: str, request: Any, timeout_s: float) -> Any:
-        assert self._calls is not None
-        return self._calls(method, request, timeout_s)
 
-
-class _CallsByChannel:
-    """Calls over a gRPC channel of this process."""
+class _Rpc:
+    """The store's gRPC service."""
 
     def __init__(self, endpoint: Endpoint, token: str | None) -> None:
         import grpc
@@ -311,79 +304,52 @@ class _CallsByChannel:
         try:
             return getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         except self._error as error:
-            raise _told(error.code().name, error.details() or "") from None
+            kind = _ERRORS.get(error.code().name, StoreError)
+            raise kind(error.details() or f"the store failed with {error.code().name}") from None
 
     def close(self) -> None:
         self._channel.close()
 
 
-class _CallsByChild:
-    """Calls from a forked child each: this process stays without threads."""
-
-    def __init__(self, endpoint: Endpoint, token: str | None) -> None:
-        self._endpoint, self._token = endpoint, token
-
-    def __call__(self, method: str, request: Any, timeout_s: float) -> Any:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if not pid:
-            os.close(reading)
-            self._in_child(method, request, timeout_s, writing)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            answer = pipe.read()
-        with contextlib.suppress(ChildProcessError):  # whoever reaps all children may have been quicker
-            os.waitpid(pid, 0)
-        code, _, body = answer.partition(b"\n")
-        if code == b"OK":
-            return _REPLIES[method].FromString(body)
-        raise _told(code.decode(), body.decode(errors="replace"))
-
-    def _in_child(self, method: str, request: Any, timeout_s: float, writing: int) -> None:
-        try:
-            with os.fdopen(writing, "wb") as pipe:
-                try:
-                    calls = _CallsByChannel(self._endpoint, self._token)
-                    pipe.write(b"OK\n" + calls(method, request, timeout_s).SerializeToString())
-                except StoreError as error:
-                    pipe.write(f"{_code_of(error)}\n{error}".encode())
-        finally:
-            os._exit(0)  # no exit handlers: they are the parent's
-
-    def close(self) -> None: ...
-
-
-_REPLIES: dict[str, Any] = {
-    "Open": pb.OpenReply,
-    "Close": pb.Empty,
-    "List": pb.ListReply,
-    "Stats": pb.StatsReply,
+_ERRORS: dict[str, type[StoreError]] = {
+    "NOT_FOUND": UnknownModel,
+    "RESOURCE_EXHAUSTED": NoRoom,
+    "UNAVAILABLE": StoreUnavailable,
+    "CANCELLED": StoreUnavailable,
+    "DEADLINE_EXCEEDED": StoreUnavailable,
 }
-_ERRORS = {"NOT_FOUND": UnknownModel, "RESOURCE_EXHAUSTED": NoRoom, "UNAVAILABLE": StoreUnavailable}
 
 
-def _told(code: str, details: str) -> StoreError:
-    """The store's error as this side's exception; a session that is no more means that it was restarted."""
-    if code == "UNAUTHENTICATED" and "session" in details:
-        return StoreUnavailable(details)
-    return _ERRORS.get(code, StoreError)(details or f"the store failed with {code or 'nothing'}")
+def _layout(descriptor: int) -> pb.OpenReply:
+    return pb.OpenReply.FromString(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
 
 
-def _code_of(error: StoreError) -> str:
-    return next((code for code, kind in _ERRORS.items() if type(error) is kind), "FAILED_PRECONDITION")
+def _connect_in_turn(sock: socket.socket, path: str) -> None:
+    """Waits while more clients are at the door than the store has let in yet; TimeoutError at last."""
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+    while True:
+        try:
+            sock.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("it has let nobody in") from None
+            time.sleep(RETRY_S)
 
 
 @contextlib.contextmanager
 def _one_starter(endpoint: Endpoint) -> Iterator[None]:
     """One process at a time looks for a store and starts one."""
-    make_folder(endpoint)
     with (endpoint.folder / "starting").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _start_store(endpoint: Endpoint, token: str | None) -> None:
-    """Returns when it listens. It ends by itself when it had no client for a while."""
+def _start_store(endpoint: Endpoint, token: str | None) -> bool:
+    """Returns when it listens; False if there is one already, which may not listen yet.
+
+    It ends by itself when it had no client for a while.
+    """
     command = [sys.executable, "-m", "serving_adapter.model_store.command_line", "serve", "--detach"]
     command += ["--folder", str(endpoint.folder), "--idle-exit-s", str(IDLE_EXIT_S)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_FOR_THE_STORE)}
@@ -391,11 +357,17 @@ def _start_store(endpoint: Endpoint, token: str | None) -> None:
         environment[TOKEN_VARIABLE] = token
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=START_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise StoreUnavailable(f"a model store did not start within {START_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise StoreUnavailable(f"no model store could be started: {reason[0]}")
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if done.returncode and "already" not in reason:
+        raise StoreUnavailable(f"no model store could be started: {reason}")
+    return not done.returncode

@@ -15,6 +15,7 @@ from typing import Literal
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, UseAppendAction
 
@@ -23,7 +24,7 @@ from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, defau
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.settings import StoreSettings
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 
 FAILED = 1
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
@@ -217,7 +218,7 @@ def list_models(options: ListOptions) -> None:
     for model in reply.models:
         version = model.address.version if len(model.address.version) < 24 else "as it is"
         table.add_row(
-            model.address.name,
+            escape("".join(c if c.isprintable() else "?" for c in model.address.name)),
             version,
             f"{model.size_bytes:,}",
             " ".join(model.tiers),
@@ -288,6 +289,8 @@ def main() -> None:
         run(options)
     except StoreUnavailable as error:
         fail(str(error))
+    except OSError as error:
+        fail(in_a_sentence(error))
     except StoreError as error:
         print(error, file=sys.stderr)
         raise SystemExit(FAILED) from None

@@ -12,9 +12,10 @@ import resource
 import signal
 import socket
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -25,7 +26,7 @@ from serving_adapter.model_store.endpoint import Endpoint, bearer, make_folder
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.eviction import POLICIES
 from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
-from serving_adapter.model_store.host_memory import HostMemory, Weights
+from serving_adapter.model_store.host_memory import HostMemory, Weights, sealed_copy
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.remote import Remote
@@ -41,6 +42,9 @@ MAX_REQUEST_BYTES = 64 << 10
 MAX_REPLY_BYTES = 64 << 20  # a list of all tensors of a model
 HANDSHAKE_TIMEOUT_MS = 5_000
 MAX_LABEL_CHARACTERS = 512
+MAX_SENTENCE = 4096  # characters of an error
+SAFETENSORS = "safetensors"
+BACKLOG = 1024  # connections not let in yet
 QUESTIONS = 9  # to measure what one takes
 DESCRIPTORS = 1 << 17  # wanted at most: a segment takes one, a client two
 
@@ -50,41 +54,26 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
 
     def __init__(self, store: ModelStore, sessions: Sessions, settings: StoreSettings) -> None:
         self._store, self._sessions = store, sessions
+        self._answering: set[asyncio.Task[None]] = set()
         self._operator = Account(settings.client_quota_bytes)
+
+    # --- open and close, asked over gRPC ---
 
     async def Open(self, request: pb.OpenRequest, context: grpc.aio.ServicerContext) -> pb.OpenReply:
         session = await self._session(request.session, context)
         async with _errors_told(context):
-            opened = await self._opened(session, request)
-            if self._sessions.find(session.name) is None:  # it went while the model was loading
-                self._store.forget([opened.lease])
-                raise StoreError("the session has ended")
-            session.leases.add(opened.lease)
-            return self._reply(session, opened)
+            descriptor = await self._awaited(session, request.ticket) if request.ticket else None
+            opened = await self._open(session, _address(request.address), request.device, descriptor)
+            reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
+            reply.MergeFrom(_layout(opened.model).message)
+            await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
+            return reply
 
-    async def _opened(self, session: Session, request: pb.OpenRequest) -> Opened:
-        device, address = request.device or "cpu", _address(request.address)
-        if not request.ticket:
-            return await self._store.open(session.account, address, device)
+    async def _awaited(self, session: Session, ticket: str) -> int:
         try:
-            descriptor = await session.descriptor_of(request.ticket)
+            return await session.descriptor_of(ticket)
         except (TimeoutError, asyncio.CancelledError):
             raise StoreError("no file descriptor came with the request") from None
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            return await self._store.open_file(
-                session.account, address.namespace, address.name[:MAX_LABEL_CHARACTERS], file, device
-            )
-
-    def _reply(self, session: Session, opened: Opened) -> pb.OpenReply:
-        if isinstance(opened.model, Weights):
-            try:
-                session.send_descriptors(opened.lease, [segment.fd for segment in opened.model.segments])
-            except OSError as error:
-                self._sessions.end(session)
-                raise StoreError(f"the client does not take the descriptors ({error.strerror})") from None
-        reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
-        reply.MergeFrom(_layout(opened.model))
-        return reply
 
     async def Close(self, request: pb.CloseRequest, context: grpc.aio.ServicerContext) -> pb.Empty:
         session = await self._session(request.session, context)
@@ -92,6 +81,72 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             self._store.close(session.account, request.lease)
             session.leases.discard(request.lease)
             return pb.Empty()
+
+    # --- open and close, asked on the session's own socket ---
+
+    def ask(self, session: Session, message: dict[str, Any], descriptors: list[int]) -> None:
+        """ValueError for what is no question; then the descriptors are still the caller's."""
+        if "close" in message and not descriptors:
+            with contextlib.suppress(StoreError):
+                self._store.close(session.account, str(message["close"]))
+                session.leases.discard(str(message["close"]))
+            return
+        question = message.get("open")
+        if not isinstance(question, dict) or len(descriptors) > 1:
+            raise ValueError("no such question")
+        task = asyncio.get_running_loop().create_task(
+            self._answer(session, question, message.get("id"), *descriptors)
+        )
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(
+        self, session: Session, question: dict[str, Any], number: object, descriptor: int | None = None
+    ) -> None:
+        session.questions += 1
+        try:
+            name, version = str(question.get("name", "")), str(question.get("version", ""))
+            address = Address(str(question.get("namespace") or SAFETENSORS), name, version)
+            opened = await self._open(session, address, str(question.get("device", "")), descriptor)
+            answer = {"id": number, "lease": opened.lease, "version": opened.version}
+            descriptors = [_layout(opened.model).descriptor, *_segment_descriptors(opened.model)]
+            await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
+        except (StoreError, ValueError, OSError) as error:
+            code = _status(error).name
+            with contextlib.suppress(OSError):
+                await session.send({"id": number, "error": str(error)[:MAX_SENTENCE], "code": code})
+        finally:
+            session.questions -= 1
+
+    # --- both ---
+
+    async def _open(self, session: Session, address: Address, device: str, descriptor: int | None) -> Opened:
+        """Opens for a session, which then holds the lease; takes the descriptor over."""
+        device = device or "cpu"
+        if descriptor is None:
+            opened = await self._store.open(session.account, address, device)
+        else:
+            try:
+                label = address.name[:MAX_LABEL_CHARACTERS]
+                opened = await self._store.open_file(
+                    session.account, address.namespace, label, descriptor, device
+                )
+            finally:
+                os.close(descriptor)
+        if self._sessions.find(session.name) is None:  # it went while the model was loading
+            self._store.forget([opened.lease])
+            raise StoreError("the session has ended")
+        session.leases.add(opened.lease)
+        return opened
+
+    async def _hand_over(self, session: Session, message: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            await session.send(message, descriptors)
+        except OSError as error:
+            self._sessions.end(session)
+            raise StoreError(f"the client does not take the descriptors ({error.strerror})") from None
+
+    # --- what an operator asks ---
 
     async def List(self, request: pb.Empty, context: grpc.aio.ServicerContext) -> pb.ListReply:
         tiers = self._store.tiers
@@ -154,11 +209,18 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
         return session
 
 
-_layouts: WeakKeyDictionary[Weights | OnDevice, pb.OpenReply] = WeakKeyDictionary()
+class _Layout(NamedTuple):
+    """Where a model's tensors lie, written out: as a message, and in a memory file."""
+
+    message: pb.OpenReply
+    descriptor: int
 
 
-def _layout(model: Weights | OnDevice) -> pb.OpenReply:
-    """Where a model's tensors lie; kept, because writing it out is most of the work of opening."""
+_layouts: WeakKeyDictionary[Weights | OnDevice, _Layout] = WeakKeyDictionary()
+
+
+def _layout(model: Weights | OnDevice) -> _Layout:
+    """Kept with the model, because writing it out is most of the work of opening."""
     if model not in _layouts:
         if isinstance(model, Weights):
             segments = [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
@@ -168,15 +230,29 @@ def _layout(model: Weights | OnDevice) -> pb.OpenReply:
             pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
             for t, segment, offset_bytes in model.placements
         ]
-        _layouts[model] = pb.OpenReply(tensors=tensors, segments=segments)
+        message = pb.OpenReply(tensors=tensors, segments=segments)
+        descriptor = sealed_copy(message.SerializeToString())
+        weakref.finalize(model, os.close, descriptor).atexit = False
+        _layouts[model] = _Layout(message, descriptor)
     return _layouts[model]
 
 
+def _segment_descriptors(model: Weights | OnDevice) -> list[int]:
+    return [segment.fd for segment in model.segments] if isinstance(model, Weights) else []
+
+
 def _address(address: pb.Address) -> Address:
-    return Address(address.namespace or "safetensors", address.name, address.version)
+    return Address(address.namespace or SAFETENSORS, address.name, address.version)
 
 
-_STATUS = {UnknownModel: grpc.StatusCode.NOT_FOUND, NoRoom: grpc.StatusCode.RESOURCE_EXHAUSTED}
+def _status(error: Exception) -> grpc.StatusCode:
+    if isinstance(error, UnknownModel):
+        return grpc.StatusCode.NOT_FOUND
+    return (
+        grpc.StatusCode.RESOURCE_EXHAUSTED
+        if isinstance(error, NoRoom)
+        else grpc.StatusCode.FAILED_PRECONDITION
+    )
 
 
 @contextlib.asynccontextmanager
@@ -185,7 +261,7 @@ async def _errors_told(context: grpc.aio.ServicerContext) -> Any:
     try:
         yield
     except StoreError as error:
-        await context.abort(_STATUS.get(type(error), grpc.StatusCode.FAILED_PRECONDITION), str(error))
+        await context.abort(_status(error), str(error))
     except (ValueError, OSError) as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
 
@@ -225,11 +301,13 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
             listener,
             settings.token,
             lambda: Account(settings.client_quota_bytes),
-            lambda session: store.forget(sorted(session.leases)),
+            on_question=lambda *question: service.ask(*question),
+            on_gone=lambda session: store.forget(sorted(session.leases)),
             max_sessions=settings.max_clients,
             max_sessions_a_process=settings.max_connections_a_process,
         )
-        server = _server(endpoint, settings, Service(store, sessions, settings))
+        service = Service(store, sessions, settings)
+        server = _server(endpoint, settings, service)
         await server.start()
         os.chmod(endpoint.rpc, settings.socket_mode)
         sessions.start()
@@ -314,7 +392,7 @@ def _bound(endpoint: Endpoint, settings: StoreSettings) -> socket.socket:
     with _nobody_else():
         listener.bind(str(endpoint.descriptors))
     os.chmod(endpoint.descriptors, settings.socket_mode)
-    listener.listen(128)
+    listener.listen(BACKLOG)
     return listener
 
 

@@ -64,7 +64,7 @@ class Disk(Tier[Manifest]):
     def write(self, address: Address, weights: Weights) -> Manifest:
         """Writes the model's file and manifest (blocking); `admit` then makes it part of the tier."""
         digests = {p.tensor.name: d for p, d in zip(weights.placements, weights.digests, strict=True)}
-        blob = _content_hash(weights)
+        blob = content_hash(weights)
         path = self._blobs / blob
         if not path.exists():
             with _written_whole(path) as file:
@@ -72,8 +72,12 @@ class Disk(Tier[Manifest]):
                 for _, data in tensor_bytes(weights):
                     file.write(data)
         manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes, digests)
-        with _written_whole(self._manifest_path(address)) as file:
-            file.write(json.dumps(_as_json(manifest)).encode())
+        try:
+            with _written_whole(self._manifest_path(address)) as file:
+                file.write(json.dumps(_as_json(manifest)).encode())
+        except OSError:
+            self._unlink_unless_used(blob)
+            raise
         return manifest
 
     def admit(self, address: Address, manifest: Manifest, reload_s: float) -> Entry[Manifest]:
@@ -89,8 +93,11 @@ class Disk(Tier[Manifest]):
 
     def _free(self, entry: Entry[Manifest]) -> None:
         self._manifest_path(entry.usage.key).unlink(missing_ok=True)
-        if not any(other.content.blob == entry.content.blob for other in self.entries.values()):
-            (self._blobs / entry.content.blob).unlink(missing_ok=True)
+        self._unlink_unless_used(entry.content.blob)
+
+    def _unlink_unless_used(self, blob: str) -> None:
+        if not any(other.content.blob == blob for other in self.entries.values()):
+            (self._blobs / blob).unlink(missing_ok=True)
 
     def _manifest_path(self, address: Address) -> Path:
         name = f"{quote(address.name, safe='')}@{quote(address.version, safe='')}.json"
@@ -117,9 +124,11 @@ class Disk(Tier[Manifest]):
         for path in self._blobs.iterdir():
             if path.name not in known:
                 path.unlink()
+        self.shrink_to(self.capacity_bytes)
 
 
-def _content_hash(weights: Weights) -> str:
+def content_hash(weights: Weights) -> str:
+    """A blob's name: the hash of its header and of the hashes of its tensors."""
     hasher = blake3(weights.header.raw)
     for digest in weights.digests:
         hasher.update(digest)

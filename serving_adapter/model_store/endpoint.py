@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 
 FOLDER_VARIABLE = "RRL_STORE"
 TOKEN_VARIABLE = "RRL_STORE_TOKEN"
@@ -45,7 +45,12 @@ class Endpoint:
 
 
 def default_endpoint() -> Endpoint:
-    """The user's own: $RRL_STORE, else in $XDG_RUNTIME_DIR, else in /tmp."""
+    """The user's own: $RRL_STORE, else in $XDG_RUNTIME_DIR, else in /tmp.
+
+    StoreUnavailable if it is switched off.
+    """
+    if switched_off():
+        raise StoreUnavailable(f"the model store is switched off ({FOLDER_VARIABLE}={OFF})")
     if folder := os.environ.get(FOLDER_VARIABLE):
         return Endpoint(Path(folder).absolute())
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -59,7 +64,10 @@ def switched_off() -> bool:
 
 
 def make_folder(endpoint: Endpoint, mode: int = 0o700) -> None:
-    endpoint.folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    try:
+        endpoint.folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{endpoint.folder} cannot be a store's folder: {error.strerror}") from None
     endpoint.check()
 
 

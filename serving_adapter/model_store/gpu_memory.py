@@ -22,6 +22,7 @@ class OnDevice:
     pointer: int
     handle: bytes
     size_bytes: int
+    transient: bool = False
 
 
 class GpuMemory(Tier[OnDevice]):
@@ -39,7 +40,7 @@ class GpuMemory(Tier[OnDevice]):
             for (_, data), placed in zip(tensor_bytes(weights), placements, strict=True):
                 if len(data):
                     self._device.copy_in(pointer + placed.offset_bytes, data)
-            return OnDevice(placements, pointer, self._device.handle(pointer), end)
+            return OnDevice(placements, pointer, self._device.handle(pointer), end, weights.transient)
         except BaseException:
             self._device.free(pointer)
             raise

@@ -11,10 +11,11 @@ hash of their content, so models that were fine-tuned from one share what stayed
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -84,11 +85,6 @@ class Weights:
     label: str = ""
     transient: bool = False  # cannot be asked for again, so not worth keeping without a reference
 
-    def matches(self, digests: Mapping[str, Digest]) -> bool:
-        """Whether every tensor's bytes are those that the hashes were taken of."""
-        names = (placement.tensor.name for placement in self.placements)
-        return dict(zip(names, self.digests, strict=True)) == digests
-
     def close(self) -> None:
         """Frees segments that no tier has admitted."""
         for segment in self.segments:
@@ -141,8 +137,7 @@ def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]
             os.ftruncate(descriptors[-1], size_bytes)
         with _Writing() as writing:
             digests = tuple(_copy(stream, descriptors[p.segment], p, writing) for p in placements)
-        for fd in descriptors:
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        descriptors = [_sealed(fd) for fd in descriptors]
     except BaseException:
         for fd in descriptors:
             os.close(fd)
@@ -150,6 +145,25 @@ def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]
     contents = _segment_digests(placements, digests, len(sizes))
     segments = tuple(map(Segment, contents, descriptors, sizes))
     return Weights(header, placements, segments, digests)
+
+
+def sealed_copy(data: bytes) -> int:
+    """A memory file with these bytes, to be handed over; its descriptor."""
+    fd = os.memfd_create("rrl-layout", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    _write_all(fd, memoryview(data), 0)
+    return _sealed(fd)
+
+
+def _sealed(fd: int) -> int:
+    """Seals a memory file for good and exchanges its descriptor for one that can only read.
+
+    Linux before 6.7 refuses shared maps of a sealed file through a descriptor that could write.
+    """
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(read_only, fd, inheritable=False)
+    os.close(read_only)
+    return fd
 
 
 class _Writing:
@@ -234,6 +248,10 @@ class HostMemory(Tier[Weights]):
     def held_bytes(self) -> int:
         return sum(in_pages(segment.size_bytes) for segment in self.segments.values())
 
+    def lasting_bytes(self) -> int:
+        used = (s for entry in self.entries.values() if entry.in_use for s in entry.content.segments)
+        return sum(in_pages(segment.size_bytes) for segment in set_of(used))
+
     def deduplicated_bytes(self) -> int:
         """Memory that the resident models would take more if each had segments of its own."""
         return sum(in_pages(s.size_bytes) * (s.users - 1) for s in self.segments.values())
@@ -251,8 +269,10 @@ class HostMemory(Tier[Weights]):
         if present is not segment:
             segment.close()
         elif self._page_locking is not None and segment.size_bytes:
-            segment.locked = segment.map()
-            self._page_locking.lock_pages(memoryview(segment.locked))
+            pages = segment.map()
+            with contextlib.suppress(RuntimeError):  # not every device can; copies are slower then
+                self._page_locking.lock_pages(memoryview(pages))
+                segment.locked = pages
         return present
 
     def _free(self, entry: Entry[Weights]) -> None:

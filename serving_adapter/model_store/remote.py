@@ -8,17 +8,19 @@ operator did not mean.
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, BinaryIO
 
 from serving_adapter.model_store.errors import StoreError, UnknownModel
 from serving_adapter.model_store.tier import Address
 
+log = logging.getLogger(__name__)
+
 FILE_NAMES = {"safetensors": "model.safetensors"}
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 VERSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-MAX_NAME_CHARACTERS = 512
-BLOCK_BYTES = 4 << 20
+MAX_NAME_CHARACTERS = 120  # with the version; it becomes part of a file name, "/" as three characters
 
 
 class Remote:
@@ -33,7 +35,8 @@ class Remote:
         system, root = self._opened()
         try:
             listed = system.ls(f"{root}/{name}", detail=False)
-        except (OSError, NotImplementedError, ValueError):
+        except Exception as error:  # drivers raise what their libraries do
+            log.debug("%s cannot be listed: %s", self.url, error)
             return None
         versions = [str(path).rstrip("/").rpartition("/")[2] for path in listed]
         numbered = sorted((v for v in versions if v.isdecimal()), key=int, reverse=True)
@@ -43,9 +46,13 @@ class Remote:
         """The model's file, to be read from its beginning; None if this repository does not have it."""
         system, _ = self._opened()
         try:
-            return system.open(self._path(address), "rb", block_size=BLOCK_BYTES)
+            return system.open(self._path(address), "rb", **self._streaming(system))
         except FileNotFoundError:
             return None
+
+    def _streaming(self, system: Any) -> dict[str, int]:
+        """A web server need not know byte ranges, and the file is read from its start to its end anyway."""
+        return {"block_size": 0} if "http" in system.protocol else {}
 
     def _exists(self, address: Address) -> bool:
         return bool(self._opened()[0].exists(self._path(address)))
@@ -58,7 +65,7 @@ class Remote:
             from fsspec.core import url_to_fs
 
             try:
-                system, root = url_to_fs(self.url)
+                system, root = url_to_fs(self.url, use_listings_cache=False)
             except (ImportError, ValueError) as error:
                 raise StoreError(f"the remote {self.url} cannot be used: {error}") from None
             self._system = system, root.rstrip("/")

@@ -1,14 +1,24 @@
-"""The socket that hands descriptors over, and by which the store notices that a client is gone.
+"""The socket by which clients ask, descriptors are handed over, and the store notices that a client is gone.
 
-A client connects, says its token and is given a session; `Open` and `Close` over gRPC name it. The kernel
-closes the connection when the client ends, however it ends, and then its references are given back.
-Packets are JSON with descriptors beside them; whoever sends anything else is disconnected.
+A client connects, says its token if one is wanted, and is given a session. It may then open and close models
+right here, with packets of JSON and descriptors beside them; or over gRPC, naming the session, and only the
+descriptors come here. The kernel closes the connection when the client ends, however it ends, and then its
+references are given back. Whoever sends anything else is disconnected.
+
+    store: {"session": NAME}                  or {"wants": "token"}, or {"error": SENTENCE}
+    client: {"open": {"name": ..., ...}, "id": N}    with a descriptor, if it has opened the file itself
+    store: {"id": N, "lease": ..., "version": ..., "found_in": ...}    or {"id": N, "error": SENTENCE}
+        with the descriptors of the layout (an OpenReply) and of the segments; if they are many,
+        {"lease": ...} with more of them follows
+    client: {"close": LEASE}
+    client: {"ticket": TICKET}                with a descriptor that an `Open` over gRPC will name
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import logging
 import os
@@ -25,9 +35,12 @@ from serving_adapter.model_store.store import Account
 log = logging.getLogger(__name__)
 
 MAX_TICKETS = 4  # descriptors that a client has sent but not yet opened
-TICKET_TIMEOUT_S = 5.0
-DESCRIPTORS_A_PACKET = 250  # the kernel takes 253
+MAX_QUESTIONS = 64  # of one client at once
+PATIENCE_S = 5.0  # with a client that does not answer, or does not read
+RETRY_S = 0.05
+DESCRIPTORS_A_PACKET = 64  # the kernel takes 253, but a client may have few left
 CREDENTIALS = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
+BUSY = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS)
 
 
 class Session:
@@ -37,14 +50,24 @@ class Session:
         self.sock, self.account, self.pid = sock, account, pid
         self.name = secrets.token_hex(16)
         self.leases: set[str] = set()
+        self.questions = 0
         self._arrived: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Future[int]] = {}
 
-    def send_descriptors(self, lease: str, descriptors: Sequence[int]) -> None:
-        """OSError if the client does not read what it is sent."""
-        for start in range(0, len(descriptors), DESCRIPTORS_A_PACKET):
-            part = tuple(descriptors[start : start + DESCRIPTORS_A_PACKET])
-            messages.send(self.sock, {"lease": lease}, part)
+    async def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """OSError if the client does not read what it is sent. Descriptors beyond a packet's follow."""
+        part, rest = descriptors[:DESCRIPTORS_A_PACKET], descriptors[DESCRIPTORS_A_PACKET:]
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                messages.send(self.sock, message, tuple(part))
+                break
+            except OSError as error:
+                if error.errno not in BUSY or time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(RETRY_S)
+        if rest:
+            await self.send({"lease": message["lease"]}, rest)
 
     async def descriptor_of(self, ticket: str) -> int:
         """The descriptor that the client sent under a ticket; TimeoutError if none comes."""
@@ -52,7 +75,7 @@ class Session:
             return self._arrived.pop(ticket)
         awaited = self._awaited[ticket] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.wait_for(awaited, TICKET_TIMEOUT_S)
+            return await asyncio.wait_for(awaited, PATIENCE_S)
         finally:
             self._awaited.pop(ticket, None)
 
@@ -76,24 +99,21 @@ class Session:
 
 
 class Sessions:
-    """All connections. `on_gone` is told of a session that ended."""
+    """All connections. `on_question` gets what clients ask here, `on_gone` a session that ended."""
 
     def __init__(
         self,
         listener: socket.socket,
         token: str | None,
         make_account: Callable[[], Account],
-        on_gone: Callable[[Session], None],
         *,
+        on_question: Callable[[Session, dict[str, Any], list[int]], None],
+        on_gone: Callable[[Session], None],
         max_sessions: int,
         max_sessions_a_process: int,
     ) -> None:
-        self._listener, self._token, self._make_account, self._on_gone = (
-            listener,
-            token,
-            make_account,
-            on_gone,
-        )
+        self._listener, self._token = listener, token
+        self._make_account, self._on_question, self._on_gone = make_account, on_question, on_gone
         self._max_sessions, self._max_sessions_a_process = max_sessions, max_sessions_a_process
         self._sessions: dict[str, Session] = {}
         self._greeting: set[socket.socket] = set()
@@ -109,67 +129,77 @@ class Sessions:
         """For how long there has been no client; 0 while there are any."""
         return 0.0 if self._sessions else time.monotonic() - self._empty_since_s
 
-    def start(self) -> None:
-        asyncio.get_running_loop().add_reader(self._listener, self._accept)
-
     def find(self, name: str) -> Session | None:
         return self._sessions.get(name)
+
+    # --- greeting ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError as error:  # the client is gone already, or there are no descriptors left for now
-            log.debug("no connection accepted: %s", error)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the queue stays readable: look again later
+                asyncio.get_running_loop().remove_reader(self._listener)
+                asyncio.get_running_loop().call_later(RETRY_S, self.start)
             return
         sock.setblocking(False)
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         pid, _, _ = CREDENTIALS.unpack(credentials)
+        pid = pid or -secrets.randbits(62)  # of another PID namespace: each connection for itself
         account, sessions = self._accounts.get(pid) or (self._make_account(), 0)
         if len(self._sessions) + len(self._greeting) >= self._max_sessions:
-            self._refuse(sock, f"the store has {self._max_sessions} clients, the most it takes")
+            _refuse(sock, f"the store has {self._max_sessions} clients, the most it takes")
         elif sessions >= self._max_sessions_a_process:
-            self._refuse(sock, f"this process has {sessions} connections to the store, the most it may")
+            _refuse(sock, f"this process has {sessions} connections to the store, the most it may")
         else:
             # A place is taken from now on, so a process cannot fill up the greetings either.
             self._accounts[pid] = (account, sessions + 1)
             self._greeting.add(sock)
-            loop = asyncio.get_running_loop()
-            patience = loop.call_later(TICKET_TIMEOUT_S, self._drop_greeting, sock, pid)
-            loop.add_reader(sock, self._greet, sock, account, pid, patience)
+            if self._token is None:
+                self._welcome(sock, account, pid)
+            else:
+                self._ask_for_token(sock, account, pid)
 
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
-        with contextlib.suppress(OSError):
-            messages.send(sock, {"error": reason})
-        sock.close()
-
-    def _greet(self, sock: socket.socket, account: Account, pid: int, patience: asyncio.TimerHandle) -> None:
-        """The first packet: it may carry the token."""
-        patience.cancel()
+    def _ask_for_token(self, sock: socket.socket, account: Account, pid: int) -> None:
         loop = asyncio.get_running_loop()
-        loop.remove_reader(sock)
-        message, descriptors = _received(sock)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        token = message.get("token") if message else None
-        if message is None or not self._may_enter(token):
-            if message is not None:
-                with contextlib.suppress(OSError):
-                    messages.send(sock, {"error": "the store wants another token; set RRL_STORE_TOKEN"})
-            self._drop_greeting(sock, pid)
+        patience = loop.call_later(PATIENCE_S, self._drop_greeting, sock, pid)
+        loop.add_reader(sock, self._read_token, sock, account, pid, patience)
+        with contextlib.suppress(OSError):
+            messages.send(sock, {"wants": "token"})
+
+    def _read_token(
+        self, sock: socket.socket, account: Account, pid: int, patience: asyncio.TimerHandle
+    ) -> None:
+        try:
+            message, descriptors = _received(sock)
+        except BlockingIOError:
             return
+        patience.cancel()
+        asyncio.get_running_loop().remove_reader(sock)
+        _close(descriptors)
+        if message is not None and self._is_token(message.get("token")):
+            self._welcome(sock, account, pid)
+            return
+        with contextlib.suppress(OSError):
+            messages.send(sock, {"error": "the store wants another token; set RRL_STORE_TOKEN"})
+        self._drop_greeting(sock, pid)
+
+    def _is_token(self, token: object) -> bool:
+        expected = (self._token or "").encode()
+        return isinstance(token, str) and hmac.compare_digest(token.encode(errors="surrogatepass"), expected)
+
+    def _welcome(self, sock: socket.socket, account: Account, pid: int) -> None:
         self._greeting.discard(sock)
         session = Session(sock, account, pid)
         self._sessions[session.name] = session
-        loop.add_reader(sock, self._read, session)
+        asyncio.get_running_loop().add_reader(sock, self._read, session)
         try:
             messages.send(sock, {"session": session.name})
         except OSError:
             self.end(session)
-
-    def _may_enter(self, token: object) -> bool:
-        if self._token is None:
-            return True
-        return isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())
 
     def _drop_greeting(self, sock: socket.socket, pid: int) -> None:
         asyncio.get_running_loop().remove_reader(sock)
@@ -177,19 +207,25 @@ class Sessions:
         sock.close()
         self._leave(pid)
 
+    # --- questions ---------------------------------------------------------------------------------
+
     def _read(self, session: Session) -> None:
-        message, descriptors = _received(session.sock)
-        if message is None:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            self.end(session)
+        try:
+            message, descriptors = _received(session.sock)
+        except BlockingIOError:
             return
         try:
-            (descriptor,) = descriptors
-            session.arrived(str(message["ticket"])[:64], descriptor)
-        except (ValueError, KeyError):
-            for descriptor in descriptors:
-                os.close(descriptor)
+            if message is None:
+                raise ValueError("it is gone, or sends what is no packet of ours")
+            if "ticket" in message:
+                (descriptor,) = descriptors
+                session.arrived(str(message["ticket"])[:64], descriptor)
+            elif ("open" in message or "close" in message) and session.questions < MAX_QUESTIONS:
+                self._on_question(session, message, descriptors)
+            else:
+                raise ValueError("no such question, or too many of them")
+        except ValueError:
+            _close(descriptors)
             self.end(session)
 
     def end(self, session: Session) -> None:
@@ -217,12 +253,23 @@ class Sessions:
             sock.close()
 
 
+def _refuse(sock: socket.socket, reason: str) -> None:
+    with contextlib.suppress(OSError):
+        messages.send(sock, {"error": reason})
+    sock.close()
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def _received(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """The next packet; None if the client is gone or sent what is no packet of ours."""
     try:
         message, descriptors = messages.receive_with_descriptors(sock)
     except BlockingIOError:
-        return {}, []
+        raise
     except (OSError, ValueError):
         return None, []
     if message is not None and not isinstance(message, dict):

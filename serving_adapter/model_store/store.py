@@ -14,19 +14,23 @@ All state belongs to one event loop. Reading, hashing and copying run in threads
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import io
 import logging
 import os
 import secrets
 import stat
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from serving_adapter.model_store import gpu_memory, remote
-from serving_adapter.model_store.disk import Disk
+from serving_adapter.model_store.cuda import CudaError
+from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
 from serving_adapter.model_store.host_memory import (
@@ -46,9 +50,9 @@ log = logging.getLogger(__name__)
 
 NEWEST_VERSION_KEPT_S = 30.0
 THREADS = 32
+DAMAGED = (errno.ENOENT, errno.EIO)  # errors of a cached file; others are not its fault
 READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
-UNCLAIMED_S = 1.0  # until a model that cannot be asked for again is dropped, if its client went meanwhile
-FILE_NAME = "file"  # of models that were opened by a descriptor; their version says which file
+FILE_NAME = ":file"  # of models opened by a descriptor; no name that a client could ask for
 GPU_NAMES = ("cuda:0", "cuda")  # one GPU, the first
 SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # of granularity "tensor", which does not ask what pays
 
@@ -69,16 +73,21 @@ class Account:
     def held_bytes(self) -> int:
         return sum(size_bytes for _, size_bytes in self._held.values())
 
+    def check(self, size_bytes: int) -> None:
+        """NoRoom if the client may not refer to that many bytes more."""
+        if self.held_bytes + size_bytes > self.quota_bytes:
+            raise NoRoom(
+                f"this client refers to {self.held_bytes:,} bytes and may refer to {self.quota_bytes:,}; "
+                f"the model has {size_bytes:,}: close others, or start the store with a larger --client-quota"
+            )
+
     def charge(self, address: Address, size_bytes: int) -> None:
         """NoRoom if that would be more than the client may hold."""
         references, _ = self._held.get(address, (0, 0))
         if self.leases >= self.max_leases:
             raise NoRoom(f"this client has {self.leases:,} models open, the most it may; it must close some")
-        if not references and self.held_bytes + size_bytes > self.quota_bytes:
-            raise NoRoom(
-                f"this client refers to {self.held_bytes:,} bytes and may refer to {self.quota_bytes:,}; "
-                f"the model has {size_bytes:,}: close others, or start the store with a larger --client-quota"
-            )
+        if not references:
+            self.check(size_bytes)
         self.leases += 1
         self._held[address] = (references + 1, size_bytes)
 
@@ -128,6 +137,7 @@ class ModelStore:
         self._leases: dict[str, Lease] = {}
         self._fills: dict[tuple[str, Address], asyncio.Task[str]] = {}
         self._writes: set[asyncio.Task[None]] = set()
+        self._awaited: Counter[tuple[str, Address]] = Counter()  # openers that wait for a filling
         self._newest: dict[tuple[str, str], tuple[float, str]] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="rrl-store")
 
@@ -154,21 +164,22 @@ class ModelStore:
         return await self._open(account, address, device, None)
 
     async def open_file(
-        self, account: Account, namespace: str, label: str, file: BinaryIO, device: str = "cpu"
+        self, account: Account, namespace: str, label: str, descriptor: int, device: str = "cpu"
     ) -> Opened:
         """Opens the weights in a file that the client has opened itself, so it reads nothing that it may not.
 
         The file is known by what `fstat` says of it. One that has no name cannot be asked for again, so its
-        model goes with its last reference.
+        model goes with its last reference. The descriptor stays the caller's.
         """
         header_reader(namespace)
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise StoreError("the weights must be in a regular file")
+        status = os.fstat(descriptor)
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        if not stat.S_ISREG(status.st_mode) or flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY:
+            raise StoreError("the weights must be in a regular file that is open for reading")
         version = ".".join(str(part) for part in _identity(status))
         address = Address(namespace, FILE_NAME, version)
         # A copy of the descriptor, to be read to the end even if this client goes meanwhile.
-        copy = os.fdopen(os.dup(file.fileno()), "rb", buffering=0)
+        copy = os.fdopen(os.dup(descriptor), "rb", buffering=0)
         try:
             return await self._open(account, address, device, _File(copy, label, status))
         finally:
@@ -217,9 +228,11 @@ class ModelStore:
 
     def _reclaim_if_done(self, tier: Tier[Any], entry: Entry[Any]) -> None:
         """Evicts what nobody uses, if that is wanted at once or nobody could ask for it again."""
-        cannot_return = isinstance(entry.content, Weights) and entry.content.transient
+        cannot_return = isinstance(entry.content, (Weights, OnDevice)) and entry.content.transient
+        key = tier.name, entry.usage.key
+        is_wanted = entry.in_use or self._awaited[key] or key in self._fills
         is_here = tier.entries.get(entry.usage.key) is entry
-        if is_here and not entry.in_use and (self._eager_reclaim or cannot_return):
+        if is_here and not is_wanted and (self._eager_reclaim or cannot_return):
             tier.evict(entry)
 
     def _tier_of(self, device: str) -> Tier[Any]:
@@ -236,13 +249,44 @@ class ModelStore:
         """Brings the model into the tier; several who ask at once wait for one filling. Says who had it."""
         key = tier.name, address
         if key not in self._fills:
-            fill = self._fill_gpu if tier is self.gpu else self._fill_host
-            task = self._fills[key] = asyncio.get_running_loop().create_task(fill(account, address, file))
-            task.add_done_callback(lambda task: self._filling_ended(key, task))
-        return await asyncio.shield(self._fills[key])
+            # Its turn comes first: who joins a filling should not wait for other files of its first client.
+            reading = account.reading if tier is self.host else None
+            if reading is not None:
+                await reading.acquire()
+            if address in tier.entries or key in self._fills:
+                if reading is not None:
+                    reading.release()
+            else:
+                fill = self._fill_host if tier is self.host else self._fill_gpu
+                task = asyncio.get_running_loop().create_task(fill(account, address, file))
+                self._fills[key] = task
+                task.add_done_callback(lambda task: self._filling_ended(tier, address, reading, task))
+        if key not in self._fills:
+            return tier.name
+        self._awaited[key] += 1
+        try:
+            return await asyncio.shield(self._fills[key])
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_soon(self._reclaim_unclaimed, tier, address)
+            raise
+        finally:
+            self._awaited[key] -= 1
+            if not self._awaited[key]:
+                del self._awaited[key]
 
-    def _filling_ended(self, key: tuple[str, Address], task: asyncio.Task[str]) -> None:
-        del self._fills[key]
+    def _reclaim_unclaimed(self, tier: Tier[Any], address: Address) -> None:
+        """What was filled for clients that went meanwhile."""
+        entry = tier.entries.get(address)
+        if entry is not None:
+            self._reclaim_if_done(tier, entry)
+
+    def _filling_ended(
+        self, tier: Tier[Any], address: Address, reading: asyncio.Semaphore | None, task: asyncio.Task[str]
+    ) -> None:
+        del self._fills[tier.name, address]
+        if reading is not None:
+            reading.release()
+        self._reclaim_unclaimed(tier, address)
         if not task.cancelled():
             task.exception()  # whoever waits is told; a client that is gone is not missed
 
@@ -259,6 +303,8 @@ class ModelStore:
             self.gpu.reserve(needed)
             try:
                 model = await self._in_thread(self.gpu.copy, entry.content)
+            except CudaError as error:
+                raise StoreError(f"{address} cannot be copied to the GPU: {error}") from None
             finally:
                 self.gpu.unreserve(needed)
             self.gpu.admit(address, model, time.monotonic() - start_s)
@@ -268,65 +314,70 @@ class ModelStore:
         return found_in
 
     async def _fill_host(self, account: Account, address: Address, file: _File | None) -> str:
-        async with account.reading:
-            if file is not None:
-                await self._fill_from_file(address, file)
-                return self.disk.name
-            cached = self.disk.look_up(address)
-            if cached is not None and await self._fill_from_disk(address, cached):
-                return self.disk.name
-            await self._fill_from_remote(address)
-            return "remote"
+        if file is not None:
+            await self._fill_from_file(account, address, file)
+            return self.disk.name
+        cached = self.disk.look_up(address)
+        if cached is not None and await self._fill_from_disk(account, address, cached):
+            return self.disk.name
+        await self._fill_from_remote(account, address)
+        return "remote"
 
-    async def _fill_from_file(self, address: Address, file: _File) -> None:
-        weights, seconds = await self._read(address, io.BufferedReader(_FromStart(file.file), CHUNK_BYTES))
+    async def _fill_from_file(self, account: Account, address: Address, file: _File) -> None:
+        stream = io.BufferedReader(_FromStart(file.file), CHUNK_BYTES)
+        weights, seconds = await self._read(account, address, stream)
         if file.has_changed():
             weights.close()
             raise StoreError("the file changed while it was read; open it again once it is written")
         weights = replace(weights, label=file.label, transient=file.status.st_nlink == 0)
-        entry = self.host.admit(address, weights, seconds)
-        if weights.transient:
-            asyncio.get_running_loop().call_later(UNCLAIMED_S, self._reclaim_if_done, self.host, entry)
+        self.host.admit(address, weights, seconds)
 
-    async def _fill_from_disk(self, address: Address, cached: Entry[Any]) -> bool:
+    async def _fill_from_disk(self, account: Account, address: Address, cached: Entry[Any]) -> bool:
         """False if the cached file is not what it was."""
         try:
             with self.disk.open(cached) as stream:
-                weights, seconds = await self._read(address, stream)
-        except (OSError, ValueError):
+                weights, seconds = await self._read(account, address, stream)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in DAMAGED:
+                raise StoreError(f"{address} cannot be read from the cache: {error}") from None
             self.disk.discard(cached)
             return False
-        if not weights.matches(cached.content.digests):
+        if content_hash(weights) != cached.content.blob:
             weights.close()
             self.disk.discard(cached)
             return False
         self.host.admit(address, weights, seconds)
         return True
 
-    async def _fill_from_remote(self, address: Address) -> None:
+    async def _fill_from_remote(self, account: Account, address: Address) -> None:
         for repository in self.remotes:
             try:
                 stream = await self._in_thread(repository.open, address)
                 if stream is None:
                     continue
                 with stream:
-                    weights, seconds = await self._read(address, stream)
-            except (OSError, ValueError) as error:
+                    weights, seconds = await self._read(account, address, stream)
+            except StoreError:
+                raise
+            except Exception as error:  # drivers raise what their libraries do
                 raise StoreError(f"{address} cannot be read from {repository.url}: {error}") from None
             self.remote_hits += 1
             entry = self.host.admit(address, weights, seconds)
+            entry.references += 1
             self._keep(self._write_to_disk(address, entry))
             return
         self.remote_misses += 1
         where = ", ".join(repository.url for repository in self.remotes) or "there is no --remote"
         raise UnknownModel(f"no tier has the model {address} (remote repositories: {where})")
 
-    async def _read(self, address: Address, stream: Any) -> tuple[Weights, float]:
+    async def _read(self, account: Account, address: Address, stream: Any) -> tuple[Weights, float]:
         """Reads a model into host memory, of which room is made first; returns the seconds it took too."""
         start_s = time.monotonic()
         header = await self._in_thread(header_reader(address.namespace), stream)
         placements = place(header.tensors, self._smallest_object_bytes())
         needed = resident_bytes(placements)
+        self.host.check(needed)
+        account.check(needed)  # before anybody else's model is evicted for it
         self.host.reserve(needed)
         try:
             weights = await self._in_thread(fill, stream, header, placements)
@@ -344,7 +395,6 @@ class ModelStore:
         weights = entry.content
         size_bytes = len(weights.header.raw) + weights.header.data_bytes
         from_remote_s = entry.usage.reload_s
-        entry.references += 1
         try:
             self.disk.reserve(size_bytes)
             try:
@@ -383,20 +433,30 @@ class ModelStore:
 
     async def pin(self, account: Account, address: Address, pinned: bool) -> None:
         """Loads a model and keeps it in host memory until it is unpinned; pins count against the account."""
+        resident = [self.host.entries[a] for a in self._matching(address) if a in self.host.entries]
         if not pinned:
-            for found in self._matching(address):
-                entry = self.host.entries.get(found)
-                if entry is not None and entry.pinned:
-                    entry.pinned = False
-                    account.release(found)
-                    self._reclaim_if_done(self.host, entry)
-            return
-        opened = await self.open(account, address)
-        lease = self._leases[opened.lease]
-        if not lease.entry.pinned:
-            account.charge(lease.address, lease.entry.usage.size_bytes)
-            lease.entry.pinned = True
-        self._release(opened.lease)
+            for entry in resident:
+                self._unpin(account, entry)
+        elif any(entry.usage.key.name == FILE_NAME for entry in resident):  # nobody could load it by name
+            for entry in resident:
+                self._pin(account, entry)
+        else:
+            opened = await self.open(account, address)
+            try:
+                self._pin(account, self._leases[opened.lease].entry)
+            finally:
+                self._release(opened.lease)
+
+    def _pin(self, account: Account, entry: Entry[Any]) -> None:
+        if not entry.pinned:
+            account.charge(entry.usage.key, entry.usage.size_bytes)
+            entry.pinned = True
+
+    def _unpin(self, account: Account, entry: Entry[Any]) -> None:
+        if entry.pinned:
+            account.release(entry.usage.key)
+            entry.pinned = False
+            self._reclaim_if_done(self.host, entry)
 
     def evict(self, address: Address, tier_name: str = "") -> None:
         """Evicts a model from a tier or all; NoRoom if it is in use, UnknownModel if it is not there."""

@@ -10,16 +10,15 @@ import json
 import logging
 import math
 import os
-import threading
-import warnings
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from safetensors.torch import load_file as load_privately
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from serving_adapter.model_store.client import Client, OpenedModel
 from serving_adapter.model_store.cuda import Cuda
@@ -51,7 +50,6 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _shared_addresses: set[int] = set()
 """Where segments have been mapped. Memory that takes the place of an unmapped one is then just not shared."""
-_warning_filters = threading.Lock()  # catching warnings changes what all threads see
 
 
 def open(
@@ -87,7 +85,7 @@ def share(module: nn.Module, label: str) -> int:
     For modules whose weights were not loaded through the store: made by code, fused, or from another
     format. Buffers stay, for a module may write to them. Returns the bytes that are shared now.
     """
-    parameters = [p for p in module.parameters() if _is_dense(p) and not _is_shared(p)]
+    parameters = [p for p in module.parameters() if not is_lazy(p) and _is_dense(p) and not _is_shared(p)]
     size_bytes = sum(p.numel() * p.element_size() for p in parameters)
     if not size_bytes or switched_off():
         return 0
@@ -101,24 +99,19 @@ def share(module: nn.Module, label: str) -> int:
 def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
     """The tensors of an opened model; they keep its maps alive, and so the reference to it."""
     if any(segment.cuda_handle for segment in opened.segments):
-        return _cuda_tensors(opened)
-    with _warning_filters, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given buffer is not writable")
-        whole: dict[tuple[int, str], Tensor] = {}
-        return {tensor.name: _view(tensor, opened, whole) for tensor in opened.tensors}
-
-
-def _view(tensor: Any, opened: OpenedModel, whole: dict[tuple[int, str], Tensor]) -> Tensor:
-    """A view of its segment, which is made a tensor of the right type once."""
-    map_, dtype, shape = opened.maps[tensor.segment], DTYPES[tensor.dtype], tuple(tensor.shape)
-    if map_ is None or 0 in shape:
-        return torch.empty(shape, dtype=dtype)
-    base = whole.get((tensor.segment, tensor.dtype))
-    if base is None:
-        base = torch.frombuffer(map_, dtype=dtype, count=len(map_) // dtype.itemsize)
-        _shared_addresses.add(base.data_ptr())
-        whole[tensor.segment, tensor.dtype] = base
-    return base.as_strided(shape, _strides(shape), tensor.offset_bytes // dtype.itemsize)
+        return _cuda_tensors(default_client(), opened)
+    assert opened.memory is not None
+    buffer, starts = opened.memory.buffer, opened.memory.starts
+    whole: dict[torch.dtype, Tensor] = {}
+    tensors = {}
+    for tensor in opened.tensors:
+        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
+        if dtype not in whole:
+            whole[dtype] = torch.frombuffer(buffer, dtype=dtype, count=len(buffer) // dtype.itemsize)
+            _shared_addresses.add(whole[dtype].data_ptr())
+        start = (starts[tensor.segment] + tensor.offset_bytes) // dtype.itemsize
+        tensors[tensor.name] = whole[dtype].as_strided(shape, _strides(shape), start)
+    return tensors
 
 
 @lru_cache(maxsize=4096)
@@ -133,12 +126,11 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 class _CudaMemory:
     """An opened CUDA IPC handle, as numba's `__cuda_array_interface__` describes memory."""
 
-    def __init__(self, cuda: Cuda, opened: OpenedModel) -> None:
-        self._cuda, self._lease = cuda, opened.lease
+    def __init__(self, cuda: Cuda, client: Client, opened: OpenedModel) -> None:
+        self._cuda, self._client, self._session, self._lease = cuda, client, client.session, opened.lease
         self._pointer = cuda.open_handle(opened.segments[0].cuda_handle)
-        size_bytes = opened.segments[0].size_bytes
         self.__cuda_array_interface__ = {
-            "shape": (size_bytes,),
+            "shape": (opened.segments[0].size_bytes,),
             "typestr": "|u1",
             "data": (self._pointer, False),
             "version": 3,
@@ -146,12 +138,12 @@ class _CudaMemory:
 
     def __del__(self) -> None:
         self._cuda.close_handle(self._pointer)
-        self._lease.close()
+        self._client.give_back(self._session, self._lease)
 
 
-def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
+def _cuda_tensors(client: Client, opened: OpenedModel) -> dict[str, Tensor]:
     torch.cuda.init()
-    memory = torch.as_tensor(_CudaMemory(Cuda(), opened), device="cuda:0")
+    memory = torch.as_tensor(_CudaMemory(Cuda(), client, opened), device="cuda:0")
     tensors = {}
     for tensor in opened.tensors:
         dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
@@ -170,21 +162,14 @@ def _pays(size_bytes: int) -> bool:
 # --- the process's client --------------------------------------------------------------------------
 
 _clients: dict[int, Client] = {}  # by process: a forked one makes its own
-_thread_free = False
 
 
 def default_client() -> Client:
-    """The client that this process opens everything with."""
+    """The client that this process opens everything with. StoreError if the store is switched off."""
     pid = os.getpid()
     if pid not in _clients:
-        _clients[pid] = Client(thread_free=_thread_free)
+        _clients[pid] = Client()
     return _clients[pid]
-
-
-def stay_free_of_threads() -> None:
-    """For a process that is to fork: its client will start no thread. Call it before anything is opened."""
-    global _thread_free
-    _thread_free = True
 
 
 # --- modules whose weights come from elsewhere -----------------------------------------------------

@@ -57,6 +57,10 @@ class Tier(Generic[Content]):
         """Bytes of all entries together; a tier whose entries share bytes counts them once."""
         return sum(entry.usage.size_bytes for entry in self.entries.values())
 
+    def lasting_bytes(self) -> int:
+        """Bytes that would still be held if everything that is not in use went."""
+        return sum(entry.usage.size_bytes for entry in self.entries.values() if entry.in_use)
+
     def _free(self, entry: Entry[Content]) -> None:
         """Gives the entry's bytes back."""
         raise NotImplementedError
@@ -82,24 +86,33 @@ class Tier(Generic[Content]):
         self._use(entry)
         return entry
 
-    def reserve(self, size_bytes: int) -> None:
-        """Makes room and keeps it until `unreserve`; NoRoom if what is in use does not leave enough."""
+    def check(self, size_bytes: int) -> None:
+        """NoRoom if there is none for that many bytes, even without everything that is not in use."""
         if size_bytes > self.capacity_bytes:
             raise NoRoom(
                 f"the model has {size_bytes:,} bytes, the {self.name} tier holds "
                 f"{self.capacity_bytes:,} in all; start the store with more"
             )
-        for victim in list(self._victims()):
-            if self.used_bytes + size_bytes <= self.capacity_bytes:
-                break
-            self.evict(victim)
-            self.evictions += 1
-        if self.used_bytes + size_bytes > self.capacity_bytes:
+        in_use_bytes = self.lasting_bytes() + self.reserved_bytes
+        if in_use_bytes + size_bytes > self.capacity_bytes:
             raise NoRoom(
                 f"the model has {size_bytes:,} bytes; of the {self.name} tier's {self.capacity_bytes:,} "
-                f"{self.used_bytes:,} are in use, and models in use are never evicted"
+                f"{in_use_bytes:,} are in use, and models in use are never evicted"
             )
+
+    def reserve(self, size_bytes: int) -> None:
+        """Makes room and keeps it until `unreserve`; NoRoom, with nothing evicted, if there is none."""
+        self.check(size_bytes)
+        self.shrink_to(self.capacity_bytes - size_bytes)
         self.reserved_bytes += size_bytes
+
+    def shrink_to(self, size_bytes: int) -> None:
+        """Evicts until no more than that is used, or everything that is left is in use."""
+        for victim in list(self._victims()):
+            if self.used_bytes <= size_bytes:
+                return
+            self.evict(victim)
+            self.evictions += 1
 
     def unreserve(self, size_bytes: int) -> None:
         self.reserved_bytes -= size_bytes

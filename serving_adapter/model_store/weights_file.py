@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-MAX_HEADER_BYTES = 100 << 20  # the limit of the safetensors library too
+MAX_DIMENSIONS = 64  # as torch has it
+MAX_HEADER_BYTES = (
+    16 << 20
+)  # some 100,000 tensors; reading it as JSON takes a second, in which nobody else is served
 
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
@@ -105,15 +109,14 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _tensor(name: str, entry: Any) -> StoredTensor:
     try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        whole = all(type(value) is int and value >= 0 for value in (*shape, begin, end))
-        size_bytes = math.prod(shape) * ITEM_BYTES[dtype]
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        item_bytes = ITEM_BYTES[dtype]
+        few = isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS
+        whole = few and all(type(value) is int and 0 <= value < 1 << 63 for value in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"the header's entry for tensor {name!r} cannot be read: {str(entry)[:200]}"
+            f"the header's entry for tensor {name[:200]!r} cannot be read: {reprlib.repr(entry)}"
         ) from None
-    if not whole or end - begin != size_bytes:
-        raise ValueError(
-            f"tensor {name!r} ({dtype}, shape {list(shape)}) does not fit its bytes {begin} to {end}"
-        )
-    return StoredTensor(name, dtype, shape, begin, size_bytes)
+    if not whole or end - begin != math.prod(shape) * item_bytes:
+        raise ValueError(f"the bytes of tensor {name[:200]!r} do not fit its entry {reprlib.repr(entry)}")
+    return StoredTensor(name, dtype, tuple(shape), begin, end - begin)

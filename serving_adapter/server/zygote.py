@@ -98,12 +98,12 @@ class Zygote:
         torch.set_num_threads(1)
         self.device = message["device"]
         _check_device(self.device)
-        model_store.stay_free_of_threads()
         model = load_model(message["reference"], message["options"])
         try:
             model_store.share(model.module, message["reference"])
         except model_store.StoreError as error:
             log.warning("the weights of %s stay in this process: %s", message["reference"], error)
+        _give_memory_back()
         return model
 
     def _probe(self) -> dict[str, Any]:
@@ -159,6 +159,13 @@ class Zygote:
             if pid == 0:
                 return
             self.children.discard(pid)
+
+
+def _give_memory_back() -> None:
+    """Of weights that lie in the store now; the allocator is set to keep what is freed (worker_pool.py)."""
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_device(device: str) -> None:

@@ -26,7 +26,6 @@ def test_building_starts_no_thread_and_forked_processes_run_the_model(apart):
 def build_and_fork() -> dict[str, object]:
     """Builds every model as a zygote does; two children run each, with 1 and 2 inter-op threads."""
     torch.set_num_threads(1)
-    model_store.stay_free_of_threads()
     found: dict[str, object] = {}
     for name in CATALOGUE:
         model = load_model(name, QUICK.get(name, {}))

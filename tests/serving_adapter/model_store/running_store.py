@@ -70,7 +70,7 @@ class RunningStore:
         return sock
 
     def session(self) -> tuple[socket.socket, str]:
-        sock = self.raw({})
+        sock = self.raw()
         answer = messages.receive(sock)
         assert answer is not None
         return sock, answer["session"]

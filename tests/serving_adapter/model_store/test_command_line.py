@@ -218,7 +218,7 @@ def test_sigterm_ends_a_store_cleanly(tmp_path):
         with store.client() as client, saved(some_weights(), tmp_path / "w").open("rb") as file:
             held = client.open_file(file, "w")
             assert store.stop() == 0
-            assert bytes(held.maps[0][:1])  # what is mapped stays
+            assert bytes(held.memory.buffer[:1])  # what is mapped stays
         assert sorted(os.listdir(store.folder)) == ["lock", "sharing_costs.json"]
 
 

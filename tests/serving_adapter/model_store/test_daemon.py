@@ -95,7 +95,7 @@ def test_another_user_is_refused_by_the_kernel(start_store):
         os.setgid(4242)
         os.setuid(4242)
         refused = 0
-        for connect in (store.session, lambda: store.raw({})):
+        for connect in (store.session, store.raw):
             try:
                 connect()
             except PermissionError:
@@ -115,6 +115,7 @@ def test_a_wrong_token_opens_nothing(start_store, path, wrong):
     with pytest.raises(StoreError, match="wants another token; set RRL_STORE_TOKEN"):
         opened_by(store.client(token=wrong), path)
     with contextlib.closing(store.raw({"token": wrong})) as sock:
+        assert messages.receive(sock) == {"wants": "token"}
         assert "another token" in messages.receive(sock)["error"]
         assert messages.receive(sock) is None
     with store.client(token="open sesame") as client:
@@ -137,9 +138,8 @@ def test_a_wrong_token_opens_nothing(start_store, path, wrong):
 def test_a_client_takes_the_token_from_its_environment(start_store, path, monkeypatch):
     store = start_store(token="open sesame")
     monkeypatch.setenv("RRL_STORE_TOKEN", "open sesame")
-    with store.client() as client, store.client(thread_free=True) as thread_free:
+    with store.client() as client:
         assert opened_by(client, path).tensors
-        assert opened_by(thread_free, path).tensors
 
 
 # --- what a client may hold ------------------------------------------------------------------------

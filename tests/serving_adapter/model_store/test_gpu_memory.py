@@ -298,7 +298,7 @@ def test_an_unnamed_file_leaves_the_gpu_with_its_last_reference(make_store, page
             with os.fdopen(os.memfd_create("weights", os.MFD_CLOEXEC), "w+b") as file:
                 file.write(save(pages(value=7)))
                 file.flush()
-                opened = await store.open_file(client, "safetensors", "label", file, GPU)
+                opened = await store.open_file(client, "safetensors", "label", file.fileno(), GPU)
             assert device.read(opened.model) == {"weight": b"\7" * PAGE}
             store.close(client, opened.lease)
             assert [tier.used_bytes for tier in store.tiers] == [0, 0, 0]

@@ -235,7 +235,7 @@ def test_garbage_where_a_token_is_wanted_leaves_no_connection_behind(start_store
                 sock.send(packet)
                 assert ended_by_store(sock), packet[:40]
         until(lambda: len(store.descriptors()) <= before, "the descriptors return")
-        assert seen.stats().clients == 1
+        assert seen.stats().clients == 0
 
 
 def test_a_packet_larger_than_any_message_disconnects_its_sender(unharmed):
@@ -299,8 +299,6 @@ def test_a_thousand_connections_from_one_process_leave_room_for_others(unharmed)
     socks = []
     for _ in range(A_THOUSAND):
         sock = unharmed.raw()
-        with contextlib.suppress(BrokenPipeError):
-            messages.send(sock, {})
         socks.append(sock)
     admitted = [messages.receive(sock) or {"error": "gone"} for sock in socks]
     assert sum("session" in answer for answer in admitted) <= MAX_CONNECTIONS_A_PROCESS
@@ -364,10 +362,10 @@ def test_a_refused_connection_is_told_why(running):
     """Whatever comes first: the client's greeting or the store's refusal."""
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS_A_PROCESS):
-            stack.enter_context(contextlib.closing(running.raw({})))
+            stack.enter_context(contextlib.closing(running.raw()))
         for _ in range(50):
             with pytest.raises(StoreError, match="this process has 16 connections"):
-                running.client().call("Stats", pb.Empty())
+                running.client().open("net")
 
 
 # --- gRPC ------------------------------------------------------------------------------------------
@@ -449,7 +447,7 @@ from serving_adapter.model_store import Client
 from serving_adapter.model_store.endpoint import Endpoint
 with Client(Endpoint(Path(sys.argv[1])), starts_store=False) as client:
     opened = client.open("served")
-    print(opened.lease.name, flush=True)
+    print(opened.lease, flush=True)
     sys.stdin.read()
 """
     sock, session = unharmed.session()

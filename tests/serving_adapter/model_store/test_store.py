@@ -720,7 +720,7 @@ def weights_file(tmp_path, pages):
 
 async def open_path(store: ModelStore, client: Account, path, device: str = "cpu"):
     with open(path, "rb") as file:
-        return await store.open_file(client, "safetensors", str(path), file, device)
+        return await store.open_file(client, "safetensors", str(path), file.fileno(), device)
 
 
 def test_a_file_is_known_by_what_it_is_not_by_its_descriptor_or_path(make_store, weights_file, tmp_path):
@@ -778,7 +778,7 @@ def test_the_clients_file_offset_is_neither_used_nor_moved(make_store, weights_f
                     return fill(*arguments)
 
                 monkeypatch.setattr(store_module, "fill", moved_meanwhile)
-                opened = await store.open_file(account(), "safetensors", "label", file)
+                opened = await store.open_file(account(), "safetensors", "label", file.fileno())
                 assert value_of(opened) == 7
                 assert os.lseek(shared, 0, os.SEEK_CUR) == 3
                 os.close(shared)
@@ -825,7 +825,9 @@ def test_a_file_without_a_name_goes_with_its_last_reference(make_store, weights_
             else:
                 file = unnamed(weights_file.read_bytes())
             with file:
-                first, second = [await store.open_file(client, "safetensors", "x", file) for _ in range(2)]
+                first, second = [
+                    await store.open_file(client, "safetensors", "x", file.fileno()) for _ in range(2)
+                ]
             assert (first.found_in, second.found_in) == ("disk", "host")
             store.close(client, first.lease)
             assert value_of(second) == 7
@@ -866,7 +868,7 @@ def test_a_client_that_goes_while_its_file_is_read_leaves_nothing_open(
             before, client = open_descriptors(), account()
             monkeypatch.setattr(store_module, "fill", held)
             file = open(weights_file, "rb") if kind == "named" else unnamed(weights_file.read_bytes())  # noqa: SIM115
-            opening = asyncio.ensure_future(store.open_file(client, "safetensors", "label", file))
+            opening = asyncio.ensure_future(store.open_file(client, "safetensors", "label", file.fileno()))
             await until(reading.is_set)
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -894,14 +896,14 @@ def test_only_regular_files_with_weights_are_read(make_store, tmp_path, open_des
             with os.fdopen(reading, "rb") as pipe, open("/dev/zero", "rb") as device:
                 for file in (pipe, device):
                     with pytest.raises(StoreError, match="regular file"):
-                        await store.open_file(account(), "safetensors", "label", file)
+                        await store.open_file(account(), "safetensors", "label", file.fileno())
             os.close(writing)
             before = open_descriptors()
             with pytest.raises(ValueError, match="no safetensors file"):
                 await open_path(store, account(), tmp_path / "bad")
             await until(lambda: open_descriptors() == before)
             with open(tmp_path / "bad", "rb") as file, pytest.raises(ValueError, match="unknown namespace"):
-                await store.open_file(account(), "pickle", "label", file)
+                await store.open_file(account(), "pickle", "label", file.fileno())
             assert store.host.used_bytes == store.host.reserved_bytes == 0
 
     asyncio.run(session())
