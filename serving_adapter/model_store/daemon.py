@@ -12,11 +12,9 @@ import resource
 import signal
 import socket
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import grpc
 
@@ -55,6 +53,10 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
     def __init__(self, store: ModelStore, sessions: Sessions, settings: StoreSettings) -> None:
         self._store, self._sessions = store, sessions
         self._answering: set[asyncio.Task[None]] = set()
+        self._layouts = Layouts()
+        store.host.on_evicted = self._layouts.drop
+        if store.gpu is not None:
+            store.gpu.on_evicted = self._layouts.drop
         self._operator = Account(settings.client_quota_bytes)
 
     # --- open and close, asked over gRPC ---
@@ -65,7 +67,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             descriptor = await self._awaited(session, request.ticket) if request.ticket else None
             opened = await self._open(session, _address(request.address), request.device, descriptor)
             reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
-            reply.MergeFrom(_layout(opened.model).message)
+            reply.MergeFrom(self._layouts.of(opened.model).message)
             await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
             return reply
 
@@ -109,7 +111,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             address = Address(str(question.get("namespace") or SAFETENSORS), name, version)
             opened = await self._open(session, address, str(question.get("device", "")), descriptor)
             answer = {"id": number, "lease": opened.lease, "version": opened.version}
-            descriptors = [_layout(opened.model).descriptor, *_segment_descriptors(opened.model)]
+            descriptors = [self._layouts.of(opened.model).descriptor, *_segment_descriptors(opened.model)]
             await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
         except (StoreError, ValueError, OSError) as error:
             code = _status(error).name
@@ -216,25 +218,36 @@ class _Layout(NamedTuple):
     descriptor: int
 
 
-_layouts: WeakKeyDictionary[Weights | OnDevice, _Layout] = WeakKeyDictionary()
+class Layouts:
+    """The layouts of resident models: kept, because writing one out is most of the work of opening."""
+
+    def __init__(self) -> None:
+        self._of: dict[Weights | OnDevice, _Layout] = {}
+
+    def of(self, model: Weights | OnDevice) -> _Layout:
+        if model not in self._of:
+            message = pb.OpenReply(tensors=_tensors(model), segments=_segments(model))
+            self._of[model] = _Layout(message, sealed_copy(message.SerializeToString()))
+        return self._of[model]
+
+    def drop(self, model: Weights | OnDevice) -> None:
+        """Once the model is evicted."""
+        layout = self._of.pop(model, None)
+        if layout is not None:
+            os.close(layout.descriptor)
 
 
-def _layout(model: Weights | OnDevice) -> _Layout:
-    """Kept with the model, because writing it out is most of the work of opening."""
-    if model not in _layouts:
-        if isinstance(model, Weights):
-            segments = [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
-        else:
-            segments = [pb.Segment(size_bytes=model.size_bytes, cuda_handle=model.handle)]
-        tensors = [
-            pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
-            for t, segment, offset_bytes in model.placements
-        ]
-        message = pb.OpenReply(tensors=tensors, segments=segments)
-        descriptor = sealed_copy(message.SerializeToString())
-        weakref.finalize(model, os.close, descriptor).atexit = False
-        _layouts[model] = _Layout(message, descriptor)
-    return _layouts[model]
+def _tensors(model: Weights | OnDevice) -> list[pb.Tensor]:
+    return [
+        pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
+        for t, segment, offset_bytes in model.placements
+    ]
+
+
+def _segments(model: Weights | OnDevice) -> list[pb.Segment]:
+    if isinstance(model, Weights):
+        return [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
+    return [pb.Segment(size_bytes=model.size_bytes, cuda_handle=model.handle)]
 
 
 def _segment_descriptors(model: Weights | OnDevice) -> list[int]:
@@ -352,10 +365,13 @@ async def _open_s(endpoint: Endpoint, token: str | None) -> float:
 def _store(settings: StoreSettings, costs: SharingCosts) -> ModelStore:
     policy = POLICIES[settings.policy]
     cuda = _cuda() if settings.gpu_bytes else None
+    remotes = [Remote(url) for url in settings.remotes]
+    for repository in remotes:
+        repository.check()
     return ModelStore(
         HostMemory(settings.host_bytes, policy(), page_locking=cuda),
         Disk(settings.cache, settings.disk_bytes, policy()),
-        [Remote(url) for url in settings.remotes],
+        remotes,
         costs,
         gpu=None if cuda is None else GpuMemory(cuda, settings.gpu_bytes, policy()),
         granularity=settings.granularity,

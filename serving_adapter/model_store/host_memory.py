@@ -27,7 +27,8 @@ from serving_adapter.model_store.tier import Address, Entry, Tier
 from serving_adapter.model_store.weights_file import Header, StoredTensor
 
 ALIGNMENT_BYTES = 64
-CHUNK_BYTES = 1 << 20  # stays in the processor's cache between reading, hashing and writing
+CHUNK_BYTES = 1 << 18  # stays in the processor's cache between reading, hashing and writing
+BUFFERS = 4
 SMALL_CHUNK_BYTES = 1 << 16  # below, handing it to the other thread takes longer than writing it
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -171,7 +172,7 @@ class _Writing:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(3)]
+        self._buffers = [memoryview(bytearray(CHUNK_BYTES)) for _ in range(BUFFERS)]
         self._written: list[Future[None] | None] = [None] * len(self._buffers)
         self._next = 0
 

@@ -30,6 +30,10 @@ class Remote:
         self.url = url
         self._system: Any = None
 
+    def check(self) -> None:
+        """StoreError if there is no driver for the URL. Nothing is fetched."""
+        self._opened()
+
     def newest_version(self, namespace: str, name: str) -> str | None:
         """The highest numbered version; None if there is none, or the URL cannot be listed."""
         system, root = self._opened()

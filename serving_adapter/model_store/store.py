@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 NEWEST_VERSION_KEPT_S = 30.0
 THREADS = 32
+ANSWER_FIRST_S = 0.05  # the disk is written after the answer, not beside it
 DAMAGED = (errno.ENOENT, errno.EIO)  # errors of a cached file; others are not its fault
 READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
 FILE_NAME = ":file"  # of models opened by a descriptor; no name that a client could ask for
@@ -391,11 +392,12 @@ class ModelStore:
         return None if self._granularity == "model" else SMALLEST_OWN_TENSOR_BYTES
 
     async def _write_to_disk(self, address: Address, entry: Entry[Weights]) -> None:
-        """Fills the disk tier after the client has its answer; the model cannot be evicted meanwhile."""
+        """Fills the disk tier after the client has its answer; the entry has been referred to for this."""
         weights = entry.content
         size_bytes = len(weights.header.raw) + weights.header.data_bytes
         from_remote_s = entry.usage.reload_s
         try:
+            await asyncio.sleep(ANSWER_FIRST_S)
             self.disk.reserve(size_bytes)
             try:
                 manifest = await self._in_thread(self.disk.write, address, weights)

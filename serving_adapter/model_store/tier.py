@@ -6,7 +6,7 @@ Pure bookkeeping: a tier's subclass knows what an entry really is, and frees it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from serving_adapter.model_store.errors import NoRoom
@@ -49,6 +49,7 @@ class Tier(Generic[Content]):
         self.capacity_bytes, self.policy = capacity_bytes, policy
         self.entries: dict[Address, Entry[Content]] = {}
         self.reserved_bytes = 0
+        self.on_evicted: Callable[[Content], object] = lambda content: None
         self.hits = self.misses = self.evictions = 0
         self._uses = 0
         self._evicted_uses: OrderedDict[Address, int] = OrderedDict()
@@ -126,6 +127,7 @@ class Tier(Generic[Content]):
         if len(self._evicted_uses) > REMEMBERED_KEYS:
             self._evicted_uses.popitem(last=False)
         self._free(entry)
+        self.on_evicted(entry.content)
 
     def _victims(self) -> Iterator[Entry[Content]]:
         """In the order in which they would go."""
