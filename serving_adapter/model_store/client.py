@@ -191,11 +191,19 @@ class Client:
     def call(self, method: str, request: Any, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
         """`List`, `Pin`, `Evict` or `Stats` over gRPC, which starts threads. Never starts a store."""
         with self._lock:
-            if self._rpc is None:
-                if not self.endpoint.rpc.exists():
-                    raise self._absent()
-                self._rpc = _Rpc(self.endpoint, self._token)
-            return self._rpc(method, request, timeout_s)
+            for is_last in (self._rpc is None, True):
+                if self._rpc is None:
+                    if not self.endpoint.rpc.exists():
+                        raise self._absent()
+                    self._rpc = _Rpc(self.endpoint, self._token)
+                try:
+                    return self._rpc(method, request, timeout_s)
+                except StoreUnavailable:  # it may have been another store, which has ended
+                    self._rpc.close()
+                    self._rpc = None
+                    if is_last:
+                        raise
+            raise AssertionError("the last attempt returns or raises")
 
     # --- the connection ----------------------------------------------------------------------------
 
@@ -348,10 +356,12 @@ def _one_starter(endpoint: Endpoint) -> Iterator[None]:
 def _start_store(endpoint: Endpoint, token: str | None) -> bool:
     """Returns when it listens; False if there is one already, which may not listen yet.
 
-    It ends by itself when it had no client for a while.
+    It is set up as the last one that served here, but ends by itself when it had no client for a while.
     """
     command = [sys.executable, "-m", "serving_adapter.model_store.command_line", "serve", "--detach"]
     command += ["--folder", str(endpoint.folder), "--idle-exit-s", str(IDLE_EXIT_S)]
+    if endpoint.options.exists():
+        command += ["--config", str(endpoint.options)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_FOR_THE_STORE)}
     if token is not None:
         environment[TOKEN_VARIABLE] = token

@@ -9,11 +9,13 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 import psutil
+import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -44,8 +46,8 @@ class ServeOptions:
     """Disk for the cache of remote models."""
     gpu_bytes: str = "0"
     """GPU memory for weights (needs CUDA); 0 is no GPU tier."""
-    cache: Path = Path("~/.cache/rrl-store")
-    """Folder of the disk tier."""
+    cache: Path | None = None
+    """Folder of the disk tier, one for each store (default: one in ~/.cache/rrl-store)."""
     policy: Literal["reload-cost", "lru", "lcu"] = "reload-cost"
     """Whom to evict from a full tier: what is cheapest to load again for its bytes, the least recently used,
     or the least commonly used."""
@@ -139,12 +141,26 @@ def serve(options: ServeOptions) -> None:
     def run(on_ready: Callable[[], None]) -> None:
         from serving_adapter.model_store import daemon  # here, since gRPC should not be there when we fork
 
-        asyncio.run(daemon.run(endpoint, settings, on_ready))
+        def ready() -> None:
+            _write_options(options, settings.cache, endpoint)
+            on_ready()
+
+        asyncio.run(daemon.run(endpoint, settings, ready))
 
     if options.detach:
         _detach(run)
     else:
         run(lambda: print(f"model store on {endpoint.folder}", flush=True))
+
+
+def _write_options(options: ServeOptions, cache: Path, endpoint: Endpoint) -> None:
+    """For whoever has to start the next store, if this one is killed. The token itself is not among them."""
+    of_this_start = ("folder", "detach", "idle_exit_s")
+    values = {name: value for name, value in asdict(options).items() if name not in of_this_start}
+    values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
+    if options.token_file is not None:
+        values["token_file"] = str(options.token_file.absolute())
+    endpoint.options.write_text(yaml.safe_dump(values), encoding="utf-8")
 
 
 def _settings(options: ServeOptions) -> StoreSettings:
@@ -153,7 +169,7 @@ def _settings(options: ServeOptions) -> StoreSettings:
         host_bytes=host_bytes,
         disk_bytes=parse_size(options.disk_bytes, psutil.disk_usage("/").total, "--disk-bytes"),
         gpu_bytes=parse_size(options.gpu_bytes, 0, "--gpu-bytes"),
-        cache=options.cache.expanduser(),
+        cache=_cache(options),
         remotes=options.remote,
         policy=options.policy,
         granularity=options.granularity,
@@ -164,6 +180,13 @@ def _settings(options: ServeOptions) -> StoreSettings:
         socket_mode=0o660 if options.group_access else 0o600,
         idle_exit_s=options.idle_exit_s,
     )
+
+
+def _cache(options: ServeOptions) -> Path:
+    """By default a folder for each endpoint: two stores in one would delete each other's files."""
+    if options.cache is not None:
+        return options.cache.expanduser()
+    return Path("~/.cache/rrl-store").expanduser() / quote(str(_endpoint(options.folder).folder), safe="")
 
 
 def _detach(run: Callable[[Callable[[], None]], None]) -> None:

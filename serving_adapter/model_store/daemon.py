@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -304,9 +305,11 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
     StoreError if another store serves the endpoint already.
     """
     make_folder(endpoint)
-    with _only_one(endpoint):
+    with (
+        _only_one(endpoint.lock, f"a store serves {endpoint.folder} already"),
+        _only_one(_made(settings.cache) / "lock", f"another store keeps its cache in {settings.cache}"),
+    ):
         _allow_many_descriptors()
-        settings.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         costs = SharingCosts.read(endpoint.folder) or measure(settings.cache)
         store = _store(settings, costs)
         listener = _bound(endpoint, settings)
@@ -422,14 +425,19 @@ def _nobody_else() -> Any:
         os.umask(before)
 
 
+def _made(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
 @contextlib.contextmanager
-def _only_one(endpoint: Endpoint) -> Any:
-    """Holds the endpoint's lock, which the kernel frees when the process ends."""
-    with endpoint.lock.open("w") as lock:
+def _only_one(path: Path, otherwise: str) -> Any:
+    """Holds a lock, which the kernel frees when the process ends."""
+    with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(f"a store serves {endpoint.folder} already") from None
+            raise StoreError(otherwise) from None
         yield
 
 

@@ -30,6 +30,7 @@ from serving_adapter.model_store.tier import Address, Entry, Tier
 log = logging.getLogger(__name__)
 
 TEMPORARY = ".part"
+ASSUMED_REMOTE_BYTES_PER_S = 100e6  # of models that an earlier store has fetched
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Disk(Tier[Manifest]):
                 continue
             name, _, version = path.stem.rpartition("@")
             address = Address(unquote(path.parent.name), unquote(name), unquote(version))
-            self.admit(address, manifest, reload_s=0.0)
+            self.admit(address, manifest, manifest.size_bytes / ASSUMED_REMOTE_BYTES_PER_S)
         known = {entry.content.blob for entry in self.entries.values()}
         for path in self._blobs.iterdir():
             if path.name not in known:

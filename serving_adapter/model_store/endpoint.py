@@ -30,6 +30,11 @@ class Endpoint:
         return self.folder / "descriptors.sock"
 
     @property
+    def options(self) -> Path:
+        """How the last store that served here was set up, for the next one to be the same."""
+        return self.folder / "options.yaml"
+
+    @property
     def lock(self) -> Path:
         return self.folder / "lock"
 

@@ -250,20 +250,9 @@ class ModelStore:
         """Brings the model into the tier; several who ask at once wait for one filling. Says who had it."""
         key = tier.name, address
         if key not in self._fills:
-            # Its turn comes first: who joins a filling should not wait for other files of its first client.
-            reading = account.reading if tier is self.host else None
-            if reading is not None:
-                await reading.acquire()
-            if address in tier.entries or key in self._fills:
-                if reading is not None:
-                    reading.release()
-            else:
-                fill = self._fill_host if tier is self.host else self._fill_gpu
-                task = asyncio.get_running_loop().create_task(fill(account, address, file))
-                self._fills[key] = task
-                task.add_done_callback(lambda task: self._filling_ended(tier, address, reading, task))
+            await self._start_filling(account, tier, address, file)
         if key not in self._fills:
-            return tier.name
+            return tier.name  # while it waited for its turn, somebody else had it filled
         self._awaited[key] += 1
         try:
             return await asyncio.shield(self._fills[key])
@@ -275,6 +264,22 @@ class ModelStore:
             if not self._awaited[key]:
                 del self._awaited[key]
 
+    async def _start_filling(
+        self, account: Account, tier: Tier[Any], address: Address, file: _File | None
+    ) -> None:
+        """Waits for the client's turn first: who joins a filling should not wait for its other files."""
+        is_reading = tier is self.host
+        if is_reading:
+            await account.reading.acquire()
+        if address in tier.entries or (tier.name, address) in self._fills:
+            if is_reading:
+                account.reading.release()
+            return
+        fill = self._fill_host if is_reading else self._fill_gpu
+        task = asyncio.get_running_loop().create_task(fill(account, address, file))
+        self._fills[tier.name, address] = task
+        task.add_done_callback(lambda task: self._filling_ended(account, tier, address, task))
+
     def _reclaim_unclaimed(self, tier: Tier[Any], address: Address) -> None:
         """What was filled for clients that went meanwhile."""
         entry = tier.entries.get(address)
@@ -282,11 +287,11 @@ class ModelStore:
             self._reclaim_if_done(tier, entry)
 
     def _filling_ended(
-        self, tier: Tier[Any], address: Address, reading: asyncio.Semaphore | None, task: asyncio.Task[str]
+        self, account: Account, tier: Tier[Any], address: Address, task: asyncio.Task[str]
     ) -> None:
         del self._fills[tier.name, address]
-        if reading is not None:
-            reading.release()
+        if tier is self.host:
+            account.reading.release()
         self._reclaim_unclaimed(tier, address)
         if not task.cancelled():
             task.exception()  # whoever waits is told; a client that is gone is not missed
@@ -397,9 +402,9 @@ class ModelStore:
         size_bytes = len(weights.header.raw) + weights.header.data_bytes
         from_remote_s = entry.usage.reload_s
         try:
-            await asyncio.sleep(ANSWER_FIRST_S)
             self.disk.reserve(size_bytes)
             try:
+                await asyncio.sleep(ANSWER_FIRST_S)
                 manifest = await self._in_thread(self.disk.write, address, weights)
             finally:
                 self.disk.unreserve(size_bytes)

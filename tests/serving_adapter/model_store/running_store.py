@@ -112,6 +112,13 @@ class Seen:
     def references(self) -> int:
         return self.stats().references
 
+    @property
+    def has_written(self) -> bool:
+        """Whether a model is on disk and none is being written, which holds a reference of its own."""
+        models = self.models()
+        is_on_disk = any("disk" in model.tiers for model in models)
+        return is_on_disk and sum(model.references for model in models) == self.references
+
 
 @contextlib.contextmanager
 def stub_of(endpoint: Endpoint, token: str | None = None) -> Iterator[ModelStoreStub]:

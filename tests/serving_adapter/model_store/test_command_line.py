@@ -219,7 +219,7 @@ def test_sigterm_ends_a_store_cleanly(tmp_path):
             held = client.open_file(file, "w")
             assert store.stop() == 0
             assert bytes(held.memory.buffer[:1])  # what is mapped stays
-        assert sorted(os.listdir(store.folder)) == ["lock", "sharing_costs.json"]
+        assert sorted(os.listdir(store.folder)) == ["lock", "options.yaml", "sharing_costs.json"]
 
 
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):

@@ -212,7 +212,7 @@ def reopen_and_write(fd: int) -> None:
 )
 def test_a_client_can_change_nothing(descriptor, attempt):
     seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    with pytest.raises(OSError, match="not permitted|Bad file descriptor|Invalid argument|denied"):
+    with pytest.raises(OSError, match=r"not permitted|Bad file descriptor|Invalid argument|denied"):
         attempt(descriptor)
     assert os.fstat(descriptor).st_size == PAGE
     assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) == seals

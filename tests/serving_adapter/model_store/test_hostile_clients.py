@@ -156,7 +156,7 @@ def unharmed(running, good_file, good_process):
         open_and_check(watching, good_file)
         watching.open("served")
         until(lambda: seen.references == 0, "the references return before the test")
-        until(lambda: seen.tier("disk").used_bytes, "the model is written to disk")
+        until(lambda: seen.has_written, "the model is written to disk")
         before, descriptors = seen.stats(), running.descriptors()
         kept = [model.address.name for model in seen.models()]
         with GoodClient(good_process) as good:
@@ -236,6 +236,48 @@ def test_garbage_where_a_token_is_wanted_leaves_no_connection_behind(start_store
                 assert ended_by_store(sock), packet[:40]
         until(lambda: len(store.descriptors()) <= before, "the descriptors return")
         assert seen.stats().clients == 0
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {"name": "../../etc/passwd"},
+        {"name": ["served"], "version": {}},
+        {"name": "served", "namespace": "pickle"},
+        {"name": "served", "device": "cuda:7"},
+        {"name": "s" * 60_000},
+    ],
+)
+def test_hostile_questions_are_refused_with_a_sentence_and_the_next_is_answered(unharmed, question):
+    sock, _ = unharmed.session()
+    with contextlib.closing(sock):
+        messages.send(sock, {"open": question, "id": 1})
+        refusal = messages.receive(sock)
+        assert refusal["id"] == 1
+        assert 10 < len(refusal["error"]) < 1000
+        messages.send(sock, {"open": {"name": "served"}, "id": 2})
+        answer, descriptors = messages.receive_with_descriptors(sock, 253)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert answer["id"] == 2
+        assert answer["lease"]
+
+
+@pytest.mark.parametrize("question", [5, "served", ["served"], None])
+def test_what_is_no_question_disconnects_its_sender(unharmed, question):
+    sock, _ = unharmed.session()
+    with contextlib.closing(sock):
+        messages.send(sock, {"open": question})
+        assert ended_by_store(sock)
+
+
+def test_more_questions_at_once_than_a_client_may_ask_disconnect_it(unharmed):
+    sock, _ = unharmed.session()
+    with contextlib.closing(sock), contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for number in range(10_000):
+            messages.send(sock, {"open": {"name": "served"}, "id": number})
+        pytest.fail("it was never disconnected")
 
 
 def test_a_packet_larger_than_any_message_disconnects_its_sender(unharmed):

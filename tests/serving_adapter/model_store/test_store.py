@@ -854,7 +854,6 @@ def test_a_named_file_stays_for_the_next_who_opens_it(make_store, weights_file):
 def test_a_client_that_goes_while_its_file_is_read_leaves_nothing_open(
     make_store, weights_file, kind, monkeypatch, open_descriptors
 ):
-    monkeypatch.setattr(store_module, "UNCLAIMED_S", 0.001)
     gate, reading = threading.Event(), threading.Event()
     fill = store_module.fill
 
