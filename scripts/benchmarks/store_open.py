@@ -57,7 +57,7 @@ class Options:
     """Opens of each model."""
     peer_bytes: str = "8G"
     """Bytes that each peer loads of a model altogether; at least three loads, at most `opens`."""
-    host_bytes: str = "12G"
+    host_bytes: str = "14G"
     """Host memory of the store: what is resident together."""
     quick: bool = False
     """Only sizes up to 528 MB."""
@@ -83,7 +83,16 @@ def run() -> dict[str, Any]:
         repository = Path(folder)
         # Models of the repository are not kept on the disk twice.
         with running_store(
-            *("--remote", repository.as_uri(), "--host-bytes", options.host_bytes, "--disk-bytes", "1M")
+            *(
+                "--remote",
+                repository.as_uri(),
+                "--host-bytes",
+                options.host_bytes,
+                "--disk-bytes",
+                "1M",
+                "--client-quota",
+                "100%",
+            )
         ) as store:
             smallest: Times | None = None
             for group in _groups(names, 0.95 * parse_size(options.host_bytes, 0, "--host-bytes")):

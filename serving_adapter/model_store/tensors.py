@@ -10,10 +10,10 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from safetensors.torch import load_file as load_privately
@@ -102,16 +102,23 @@ def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
         return _cuda_tensors(default_client(), opened)
     assert opened.memory is not None
     buffer, starts = opened.memory.buffer, opened.memory.starts
-    whole: dict[torch.dtype, Tensor] = {}
+    views: dict[str, tuple[Callable[..., Tensor], int]] = {}  # of the whole memory, by type
     tensors = {}
-    for tensor in opened.tensors:
-        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
-        if dtype not in whole:
-            whole[dtype] = torch.frombuffer(buffer, dtype=dtype, count=len(buffer) // dtype.itemsize)
-            _shared_addresses.add(whole[dtype].data_ptr())
-        start = (starts[tensor.segment] + tensor.offset_bytes) // dtype.itemsize
-        tensors[tensor.name] = whole[dtype].as_strided(shape, _strides(shape), start)
+    for tensor in opened.tensors:  # models have thousands: little is done for each
+        if tensor.dtype not in views:
+            whole = _whole(buffer, DTYPES[tensor.dtype])
+            views[tensor.dtype] = whole.as_strided, whole.itemsize
+        view, item_bytes = views[tensor.dtype]
+        shape = tuple(tensor.shape)
+        start = (starts[tensor.segment] + tensor.offset_bytes) // item_bytes
+        tensors[tensor.name] = view(shape, _strides(shape), start)
     return tensors
+
+
+def _whole(buffer: Any, dtype: torch.dtype) -> Tensor:
+    whole = torch.frombuffer(buffer, dtype=dtype, count=len(buffer) // dtype.itemsize)
+    _shared_addresses.add(whole.data_ptr())
+    return whole
 
 
 @lru_cache(maxsize=4096)
