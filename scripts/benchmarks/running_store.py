@@ -29,11 +29,7 @@ class RunningStore:
         return Client(self.endpoint, starts_store=False)
 
     def stats(self, client: Client | None = None) -> Any:
-        """As `rrl-store stats`.
-
-        Without a client it starts no thread in this process, so that it may fork; with one, no fork disturbs
-        the client's threads.
-        """
+        """As `rrl-store stats`, asked by this client or by one for the moment."""
         with self._asking(client) as asking:
             return asking.call("Stats", pb.Empty())
 

@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from serving_adapter import messages
@@ -48,6 +49,7 @@ class OpenedModel(NamedTuple):
     """What a client holds of a model: where its tensors lie, and the memory they lie in.
 
     `memory` is None on a GPU, where `segments[0].cuda_handle` opens it. `lease` names the reference.
+    `give_back` ends it; what is in host memory does so by itself.
     """
 
     tensors: Sequence[pb.Tensor]
@@ -56,6 +58,7 @@ class OpenedModel(NamedTuple):
     version: str
     found_in: str
     lease: str
+    give_back: Callable[[], None]
 
 
 class Client:
@@ -114,8 +117,9 @@ class Client:
             raise
         if memory is not None:
             weakref.finalize(memory.buffer, self.give_back, self.session, lease).atexit = False
+        give_back = partial(self.give_back, self.session, lease)
         return OpenedModel(
-            layout.tensors, layout.segments, memory, reply["version"], reply["found_in"], lease
+            layout.tensors, layout.segments, memory, reply["version"], reply["found_in"], lease, give_back
         )
 
     def _mapped(self, lease: str, received: list[int]) -> tuple[pb.OpenReply, ReadOnlyMemory | None]:
@@ -124,12 +128,12 @@ class Client:
             layout = _layout(received[0])
             if any(segment.cuda_handle for segment in layout.segments):
                 return layout, None
-            memory = ReadOnlyMemory([segment.size_bytes for segment in layout.segments])
+            memory = _mapping(ReadOnlyMemory, [segment.size_bytes for segment in layout.segments])
             os.close(received.pop(0))
             for i in range(len(layout.segments)):
                 if not received:
                     _, received = self._receive("lease", lease)
-                memory.map(i, received[0])
+                _mapping(memory.map, i, received[0])
                 os.close(received.pop(0))
             return layout, memory
         finally:
@@ -193,8 +197,13 @@ class Client:
         with self._lock:
             for is_last in (self._rpc is None, True):
                 if self._rpc is None:
-                    if not self.endpoint.rpc.exists():
-                        raise self._absent()
+                    try:
+                        self.endpoint.check()
+                        self.endpoint.rpc.stat()
+                    except FileNotFoundError:
+                        raise self._absent() from None
+                    except OSError as error:
+                        raise self._silent(error.strerror or error) from None
                     self._rpc = _Rpc(self.endpoint, self._token)
                 try:
                     return self._rpc(method, request, timeout_s)
@@ -330,6 +339,14 @@ _ERRORS: dict[str, type[StoreError]] = {
 
 def _layout(descriptor: int) -> pb.OpenReply:
     return pb.OpenReply.FromString(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+
+
+def _mapping(function: Callable[..., Reply], *arguments: Any) -> Reply:
+    """A refusal by the kernel is this process's trouble, not the connection's."""
+    try:
+        return function(*arguments)
+    except OSError as error:
+        raise StoreError(f"the model cannot be mapped into this process: {error.strerror}") from None
 
 
 def _connect_in_turn(sock: socket.socket, path: str) -> None:

@@ -73,6 +73,8 @@ class ServeOptions:
     def __post_init__(self) -> None:
         for flag in ("host_bytes", "disk_bytes", "gpu_bytes", "client_quota"):
             parse_size(getattr(self, flag), whole=100, flag=f"--{flag.replace('_', '-')}")
+        if "%" in self.gpu_bytes:
+            raise ValueError(f"--gpu-bytes must be a size like 8G, got {self.gpu_bytes!r}")
         if not 1 <= self.max_clients <= 100_000:
             raise ValueError(f"--max-clients must be from 1 to 100,000, got {self.max_clients:,}")
         if self.idle_exit_s is not None and not self.idle_exit_s > 0:
@@ -146,6 +148,7 @@ def serve(options: ServeOptions) -> None:
             on_ready()
 
         asyncio.run(daemon.run(endpoint, settings, ready))
+        os._exit(0)  # a thread may hang on a client's file, and would be waited for
 
     if options.detach:
         _detach(run)
@@ -160,7 +163,14 @@ def _write_options(options: ServeOptions, cache: Path, endpoint: Endpoint) -> No
     values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
-    endpoint.options.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with open(
+        endpoint.options, "w", encoding="utf-8", opener=_for_this_user
+    ) as file:  # URLs may hold secrets
+        yaml.safe_dump(values, file)
+
+
+def _for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _settings(options: ServeOptions) -> StoreSettings:

@@ -12,7 +12,6 @@ from typing import Protocol
 IPC_HANDLE_BYTES = 64
 LAZY_ENABLE_PEER_ACCESS = 1
 READ_ONLY_HOST = 0x08
-OUT_OF_MEMORY = 2
 
 
 class CudaError(RuntimeError):

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
 from serving_adapter.model_store.disk import Disk
 from serving_adapter.model_store.endpoint import Endpoint, bearer, make_folder
@@ -68,8 +70,9 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             descriptor = await self._awaited(session, request.ticket) if request.ticket else None
             opened = await self._open(session, _address(request.address), request.device, descriptor)
             reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
-            reply.MergeFrom(self._layouts.of(opened.model).message)
-            await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
+            with self._store.kept(opened.lease):
+                reply.MergeFrom(self._layouts.of(opened.model).message)
+                await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
             return reply
 
     async def _awaited(self, session: Session, ticket: str) -> int:
@@ -111,10 +114,13 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             name, version = str(question.get("name", "")), str(question.get("version", ""))
             address = Address(str(question.get("namespace") or SAFETENSORS), name, version)
             opened = await self._open(session, address, str(question.get("device", "")), descriptor)
-            answer = {"id": number, "lease": opened.lease, "version": opened.version}
-            descriptors = [self._layouts.of(opened.model).descriptor, *_segment_descriptors(opened.model)]
-            await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
-        except (StoreError, ValueError, OSError) as error:
+            with self._store.kept(opened.lease):
+                answer = {"id": number, "lease": opened.lease, "version": opened.version}
+                descriptors = [self._layouts.of(opened.model).descriptor, *_segment_descriptors(opened.model)]
+                await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
+        except Exception as error:
+            if not isinstance(error, (StoreError, ValueError, OSError)):
+                log.exception("a question was not answered")
             code = _status(error).name
             with contextlib.suppress(OSError):
                 await session.send({"id": number, "error": str(error)[:MAX_SENTENCE], "code": code})
@@ -326,9 +332,11 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
         server = _server(endpoint, settings, service)
         await server.start()
         os.chmod(endpoint.rpc, settings.socket_mode)
+        if settings.socket_mode & stat.S_IRGRP:
+            os.chmod(endpoint.folder, 0o750)
         sessions.start()
         if not costs.open_s:
-            store.costs = costs._replace(open_s=await _open_s(endpoint, settings.token))
+            store.costs = costs._replace(open_s=await asyncio.to_thread(_open_s, endpoint, settings.token))
             store.costs.write(endpoint.folder)
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -353,14 +361,14 @@ async def _stopped(stop: asyncio.Event, sessions: Sessions, idle_exit_s: float |
             return
 
 
-async def _open_s(endpoint: Endpoint, token: str | None) -> float:
-    """What a question to the store takes, whatever it is about."""
+def _open_s(endpoint: Endpoint, token: str | None) -> float:
+    """What a question to the store takes, whatever it is about (blocking): here a name that cannot be."""
     seconds = []
-    async with grpc.aio.insecure_channel(f"unix:{endpoint.rpc}") as channel:
-        stub = model_store_pb2_grpc.ModelStoreStub(channel)
+    with Client(endpoint, token=token, starts_store=False) as client:
         for _ in range(QUESTIONS):
             start_s = time.perf_counter()
-            await stub.Stats(pb.Empty(), metadata=bearer(token))
+            with contextlib.suppress(UnknownModel):
+                client.open("/")
             seconds.append(time.perf_counter() - start_s)
     return median(seconds)
 

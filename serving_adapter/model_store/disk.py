@@ -151,10 +151,6 @@ def _read_manifest(path: Path) -> Manifest | None:
     return Manifest(blob, size_bytes, digests) if blob.isalnum() else None
 
 
-def _has_size(path: Path, size_bytes: int) -> bool:
-    return path.is_file() and path.stat().st_size == size_bytes
-
-
 @contextlib.contextmanager
 def _written_whole(path: Path) -> Iterator[BinaryIO]:
     """A file that is there under its name only once it is complete and on the disk."""

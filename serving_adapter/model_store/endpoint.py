@@ -1,10 +1,10 @@
-"""Where a store listens: a folder that only its user can enter, with two sockets in it."""
+"""Where a store listens: a folder with two sockets in it, which only its user (or a group) can enter."""
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
@@ -20,6 +20,7 @@ class Endpoint:
     """`rpc` is the gRPC service; `descriptors` gives sessions and hands descriptors over."""
 
     folder: Path
+    is_chosen: bool = True  # by the user, who may trust another's folder; a default one may be a trap
 
     @property
     def rpc(self) -> Path:
@@ -43,7 +44,8 @@ class Endpoint:
         if len(os.fsencode(self.descriptors)) > MAX_SOCKET_PATH_BYTES:
             raise StoreError(f"the path {self.descriptors} is too long for a socket; choose a shorter folder")
         status = self.folder.stat()
-        if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
+        is_foreign = status.st_uid not in (os.getuid(), 0) and not self.is_chosen
+        if is_foreign or status.st_mode & stat.S_IWOTH:
             raise StoreError(
                 f"{self.folder} belongs to another user or everyone may write to it, so it is not used"
             )
@@ -59,8 +61,8 @@ def default_endpoint() -> Endpoint:
     if folder := os.environ.get(FOLDER_VARIABLE):
         return Endpoint(Path(folder).absolute())
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return Endpoint(Path(runtime) / "rrl-store")
-    return Endpoint(Path(f"/tmp/rrl-store-{os.getuid()}"))
+        return Endpoint(Path(runtime) / "rrl-store", is_chosen=False)
+    return Endpoint(Path(f"/tmp/rrl-store-{os.getuid()}"), is_chosen=False)
 
 
 def switched_off() -> bool:
@@ -68,12 +70,12 @@ def switched_off() -> bool:
     return os.environ.get(FOLDER_VARIABLE) == OFF
 
 
-def make_folder(endpoint: Endpoint, mode: int = 0o700) -> None:
+def make_folder(endpoint: Endpoint) -> None:
     try:
-        endpoint.folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        endpoint.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{endpoint.folder} cannot be a store's folder: {error.strerror}") from None
-    endpoint.check()
+    replace(endpoint, is_chosen=False).check()  # nobody serves in another's folder
 
 
 def bearer(token: str | None) -> list[tuple[str, str]]:

@@ -39,12 +39,12 @@ class Remote:
         system, root = self._opened()
         try:
             listed = system.ls(f"{root}/{name}", detail=False)
+            versions = [str(path).rstrip("/").rpartition("/")[2] for path in listed]
+            numbered = sorted((v for v in versions if v.isdecimal()), key=int, reverse=True)
+            return next((v for v in numbered if self._exists(Address(namespace, name, v))), None)
         except Exception as error:  # drivers raise what their libraries do
             log.debug("%s cannot be listed: %s", self.url, error)
             return None
-        versions = [str(path).rstrip("/").rpartition("/")[2] for path in listed]
-        numbered = sorted((v for v in versions if v.isdecimal()), key=int, reverse=True)
-        return next((v for v in numbered if self._exists(Address(namespace, name, v))), None)
 
     def open(self, address: Address) -> BinaryIO | None:
         """The model's file, to be read from its beginning; None if this repository does not have it."""

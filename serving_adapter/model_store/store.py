@@ -6,7 +6,7 @@ diagram of section 4.1.1):
     in GPU memory ............................................... refer to it
     in host memory ........ copy it to the GPU, if asked for .... refer to it
     on the local disk ..... read into host memory, and on as above
-    in a remote repository  read into host memory and on as above; written to the disk meanwhile
+    in a remote repository  read into host memory and on as above; then written to the disk
 
 All state belongs to one event loop. Reading, hashing and copying run in threads and touch none of it.
 """
@@ -14,6 +14,7 @@ All state belongs to one event loop. Reading, hashing and copying run in threads
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import io
@@ -23,7 +24,7 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 
 NEWEST_VERSION_KEPT_S = 30.0
 THREADS = 32
+LAST_WRITES_S = 10.0  # that a store which ends gives its writes to disk
 ANSWER_FIRST_S = 0.05  # the disk is written after the answer, not beside it
 DAMAGED = (errno.ENOENT, errno.EIO)  # errors of a cached file; others are not its fault
 READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
@@ -161,7 +163,8 @@ class ModelStore:
         if address.namespace not in FORMATS:
             raise UnknownModel(f"unknown namespace {address.namespace!r}; known are {', '.join(FORMATS)}")
         if not address.version:
-            address = address._replace(version=await self._newest_version(address))
+            async with account.reading:
+                address = address._replace(version=await self._newest_version(address))
         return await self._open(account, address, device, None)
 
     async def open_file(
@@ -214,6 +217,17 @@ class ModelStore:
         if held is None or held.account is not account:
             raise StoreError(f"there is no lease {lease[:40]!r} of this client")
         self._release(lease)
+
+    @contextlib.contextmanager
+    def kept(self, lease: str) -> Iterator[None]:
+        """The lease's model stays meanwhile, even if its client closes it: its descriptors are being sent."""
+        _, _, tier, entry = self._leases[lease]
+        entry.references += 1
+        try:
+            yield
+        finally:
+            entry.references -= 1
+            self._reclaim_if_done(tier, entry)
 
     def forget(self, leases: Sequence[str]) -> None:
         """Gives back what a client that is gone still held."""
@@ -513,10 +527,11 @@ class ModelStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def close_all(self) -> None:
-        await self.settled()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.settled(), LAST_WRITES_S)
         for task in self._fills.values():
             task.cancel()
-        self._threads.shutdown(wait=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)  # one may hang on a client's file
         self.host.close()
 
 

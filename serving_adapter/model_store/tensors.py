@@ -99,7 +99,7 @@ def share(module: nn.Module, label: str) -> int:
 def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
     """The tensors of an opened model; they keep its maps alive, and so the reference to it."""
     if any(segment.cuda_handle for segment in opened.segments):
-        return _cuda_tensors(default_client(), opened)
+        return _cuda_tensors(opened)
     assert opened.memory is not None
     buffer, starts = opened.memory.buffer, opened.memory.starts
     views: dict[str, tuple[Callable[..., Tensor], int]] = {}  # of the whole memory, by type
@@ -133,8 +133,9 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 class _CudaMemory:
     """An opened CUDA IPC handle, as numba's `__cuda_array_interface__` describes memory."""
 
-    def __init__(self, cuda: Cuda, client: Client, opened: OpenedModel) -> None:
-        self._cuda, self._client, self._session, self._lease = cuda, client, client.session, opened.lease
+    def __init__(self, cuda: Cuda, opened: OpenedModel) -> None:
+        self._cuda, self._give_back = cuda, opened.give_back
+        self._pointer: int | None = None
         self._pointer = cuda.open_handle(opened.segments[0].cuda_handle)
         self.__cuda_array_interface__ = {
             "shape": (opened.segments[0].size_bytes,),
@@ -144,13 +145,14 @@ class _CudaMemory:
         }
 
     def __del__(self) -> None:
-        self._cuda.close_handle(self._pointer)
-        self._client.give_back(self._session, self._lease)
+        if self._pointer is not None:
+            self._cuda.close_handle(self._pointer)
+        self._give_back()
 
 
-def _cuda_tensors(client: Client, opened: OpenedModel) -> dict[str, Tensor]:
+def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
     torch.cuda.init()
-    memory = torch.as_tensor(_CudaMemory(Cuda(), client, opened), device="cuda:0")
+    memory = torch.as_tensor(_CudaMemory(Cuda(), opened), device="cuda:0")
     tensors = {}
     for tensor in opened.tensors:
         dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)

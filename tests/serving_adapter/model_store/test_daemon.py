@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import stat
@@ -79,12 +80,36 @@ def test_a_folder_that_everyone_may_write_to_is_used_by_neither_side(start_store
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a folder away")
-def test_a_folder_of_another_user_is_used_by_neither_side(start_store, path):
+def test_a_folder_of_another_user_is_used_only_by_who_chose_it(start_store, path):
     store = start_store()
     os.chown(store.folder, 4242, 4242)
+    by_default = dataclasses.replace(store.endpoint, is_chosen=False)
     with pytest.raises(StoreError, match="belongs to another user"):
-        opened_by(store.client(), path)
+        opened_by(Client(by_default, starts_store=False), path)
+    with store.client() as client:
+        assert opened_by(client, path).tensors
+    ended = rrl_store("serve", "--folder", store.folder)
+    assert "belongs to another user" in ended.stderr
     os.chown(store.folder, 0, 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+def test_a_group_may_connect_where_it_is_let(start_store):
+    store = start_store("--group-access")
+    os.chown(store.folder, 0, 4242)
+    for sock in (store.endpoint.rpc, store.endpoint.descriptors):
+        os.chown(sock, 0, 4242)
+    if not (pid := os.fork()):
+        os.setgroups([])
+        os.setgid(4242)
+        os.setuid(4242)
+        with store.client() as client:
+            try:
+                client.open("no-such-model", "1")
+            except UnknownModel:
+                os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")

@@ -13,7 +13,7 @@ from running_store import stores
 from safetensors.numpy import save
 
 from serving_adapter.model_store import tensors
-from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, OUT_OF_MEMORY, CudaError
+from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, CudaError
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.store import Account, ModelStore
@@ -35,7 +35,7 @@ class FakeCuda:
     def allocate(self, size_bytes: int) -> int:
         assert size_bytes > 0  # the driver takes no zero
         if sum(map(len, self.memory.values())) + size_bytes > self.size_bytes:
-            raise CudaError(f"cuMemAlloc_v2 failed with CUDA error {OUT_OF_MEMORY}")
+            raise CudaError("cuMemAlloc_v2 failed with CUDA error 2")
         pointer, self._next = self._next, self._next + (1 << 32)
         self.memory[pointer] = bytearray(size_bytes)
         return pointer
@@ -280,7 +280,7 @@ def test_a_copy_that_fails_frees_its_memory(make_store, repository, pages):
 
 
 @pytest.mark.parametrize(
-    ("device", "number"), [(Broken(), 700), (FakeCuda(size_bytes=1), OUT_OF_MEMORY)], ids=["broken", "full"]
+    ("device", "number"), [(Broken(), 700), (FakeCuda(size_bytes=1), 2)], ids=["broken", "full"]
 )
 def test_a_device_that_fails_is_told_as_an_error_of_the_store(make_store, repository, pages, device, number):
     repository.add("a", pages())
