@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 from running_server import RunningServer, start
 
@@ -31,8 +32,10 @@ os.environ.pop("RRL_STORE_TOKEN", None)
 def end_store() -> Iterator[None]:
     yield
     with contextlib.suppress(StoreUnavailable), Client(starts_store=False) as client:
-        os.kill(client.call("Stats", pb.Empty()).pid, signal.SIGTERM)
-    shutil.rmtree(STORE_FOLDER)
+        store = psutil.Process(client.call("Stats", pb.Empty()).pid)
+        store.terminate()
+        store.wait(30)  # it takes its sockets away itself
+    shutil.rmtree(STORE_FOLDER, ignore_errors=True)
 
 
 @pytest.fixture
