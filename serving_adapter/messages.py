@@ -1,7 +1,7 @@
 """Messages between processes of one machine: one JSON object a packet over a Unix socket.
 
 The sockets are `SOCK_SEQPACKET`: a packet arrives whole or not at all, and an empty one means that the
-other side is gone. Tensors do not travel here but through arenas; file descriptors ride along.
+other side is gone. Tensors do not travel here but through shared memory, whose descriptors ride along.
 """
 
 from __future__ import annotations

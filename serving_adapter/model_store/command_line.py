@@ -163,13 +163,12 @@ def _write_options(options: ServeOptions, cache: Path, endpoint: Endpoint) -> No
     values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
-    with open(
-        endpoint.options, "w", encoding="utf-8", opener=_for_this_user
-    ) as file:  # URLs may hold secrets
+    with open(endpoint.options, "w", encoding="utf-8", opener=_for_this_user) as file:
         yaml.safe_dump(values, file)
 
 
 def _for_this_user(path: str, flags: int) -> int:
+    """Opens a file that nobody else may read: the URLs in it may hold secrets."""
     return os.open(path, flags, 0o600)
 
 

@@ -109,13 +109,7 @@ class Disk(Tier[Manifest]):
             leftover.unlink()
         for path in sorted(self._models.glob("*/*@*.json"), key=lambda p: p.stat().st_mtime_ns):
             manifest = _read_manifest(path)
-            blob = self._blobs / manifest.blob if manifest else None
-            if (
-                manifest is None
-                or blob is None
-                or not blob.is_file()
-                or blob.stat().st_size != manifest.size_bytes
-            ):
+            if manifest is None or not _has_size(self._blobs / manifest.blob, manifest.size_bytes):
                 path.unlink()
                 continue
             name, _, version = path.stem.rpartition("@")
@@ -149,6 +143,10 @@ def _read_manifest(path: Path) -> Manifest | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return Manifest(blob, size_bytes, digests) if blob.isalnum() else None
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes
 
 
 @contextlib.contextmanager

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from serving_adapter.model_store.cuda import Device
 from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.host_memory import ALIGNMENT_BYTES, Placement, Weights, tensor_bytes
+from serving_adapter.model_store.host_memory import (
+    Placement,
+    Weights,
+    place,
+    segment_sizes,
+    tensor_bytes,
+)
 from serving_adapter.model_store.tier import Address, Entry, Tier
 
 
@@ -34,7 +40,7 @@ class GpuMemory(Tier[OnDevice]):
 
     def copy(self, weights: Weights) -> OnDevice:
         """Copies a model of host memory to the device (blocking); the room must be reserved."""
-        placements, end = _one_after_the_other(weights)
+        placements, end = _in_one_segment(weights), needed_bytes(weights)
         pointer = self._device.allocate(max(1, end))
         try:
             for (_, data), placed in zip(tensor_bytes(weights), placements, strict=True):
@@ -53,12 +59,8 @@ class GpuMemory(Tier[OnDevice]):
 
 
 def needed_bytes(weights: Weights) -> int:
-    return _one_after_the_other(weights)[1]
+    return sum(segment_sizes(_in_one_segment(weights)))
 
 
-def _one_after_the_other(weights: Weights) -> tuple[tuple[Placement, ...], int]:
-    placements, end = [], 0
-    for tensor, _, _ in weights.placements:
-        placements.append(Placement(tensor, 0, end))
-        end += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return tuple(placements), end
+def _in_one_segment(weights: Weights) -> tuple[Placement, ...]:
+    return place([placement.tensor for placement in weights.placements], None)
