@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc
 
+from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
 from serving_adapter.model_store.disk import Disk
@@ -33,7 +34,7 @@ from serving_adapter.model_store.service import Service
 from serving_adapter.model_store.sessions import Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
-from serving_adapter.model_store.store import Account, ModelStore
+from serving_adapter.model_store.store import ModelStore
 
 MAX_REQUEST_BYTES = 64 << 10
 MAX_REPLY_BYTES = 64 << 20  # a list of all tensors of a model

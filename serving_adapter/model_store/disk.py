@@ -1,11 +1,11 @@
 """The local disk tier: a cache folder of plain weight files, addressed by content and checksummed.
 
     blobs/<hash>                             a weight file, as it came; the hash is that of its manifest
-    models/<namespace>/<name>@<version>.json its manifest: the file's hash, and the hash of every tensor
+    models/<namespace>/<name>@<version>.json its manifest: the file's hash and size
 
 Files appear whole or not at all (written beside, then renamed), so a store that is killed leaves nothing
-half-written behind. Every tensor is hashed whenever it is read, and a file that does not match its manifest
-is thrown away and fetched again.
+half-written behind. A file is hashed whenever it is read, and one that does not match its manifest is thrown
+away and fetched again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import json
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote, unquote
 
 from blake3 import blake3
 
 from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.host_memory import Digest, Weights, tensor_bytes
+from serving_adapter.model_store.host_memory import Weights, tensor_bytes
 from serving_adapter.model_store.tier import Address, Entry, Tier
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,10 @@ ASSUMED_REMOTE_BYTES_PER_S = 100e6  # of models that an earlier store has fetche
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the cache knows of a model; `digests` are the BLAKE3 hashes of its tensors' bytes."""
+    """What the cache knows of a model. (Those of earlier stores say more, which nobody needs.)"""
 
     blob: str
     size_bytes: int
-    digests: dict[str, Digest]
 
 
 class Disk(Tier[Manifest]):
@@ -51,12 +51,13 @@ class Disk(Tier[Manifest]):
         super().__init__(capacity_bytes, policy)
         self.folder = folder
         self._blobs, self._models = folder / "blobs", folder / "models"
+        self._users: Counter[str] = Counter()  # models that lie in a blob
         for part in (self._blobs, self._models):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._find_what_is_there()
 
-    def held_bytes(self) -> int:
-        return sum({e.content.blob: e.usage.size_bytes for e in self.entries.values()}.values())
+    def own_bytes(self, entry: Entry[Manifest]) -> int:
+        return entry.usage.size_bytes if self._users[entry.content.blob] == 1 else 0
 
     def open(self, entry: Entry[Manifest]) -> BinaryIO:
         """The model's file; OSError if somebody removed it."""
@@ -64,7 +65,6 @@ class Disk(Tier[Manifest]):
 
     def write(self, address: Address, weights: Weights) -> Manifest:
         """Writes the model's file and manifest (blocking); `admit` then makes it part of the tier."""
-        digests = {p.tensor.name: d for p, d in zip(weights.placements, weights.digests, strict=True)}
         blob = content_hash(weights)
         path = self._blobs / blob
         if not path.exists():
@@ -72,16 +72,17 @@ class Disk(Tier[Manifest]):
                 file.write(weights.header.raw)
                 for _, data in tensor_bytes(weights):
                     file.write(data)
-        manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes, digests)
+        manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes)
         try:
             with _written_whole(self._manifest_path(address)) as file:
-                file.write(json.dumps(_as_json(manifest)).encode())
+                file.write(json.dumps(asdict(manifest)).encode())
         except OSError:
             self._unlink_unless_used(blob)
             raise
         return manifest
 
     def admit(self, address: Address, manifest: Manifest, reload_s: float) -> Entry[Manifest]:
+        self._users[manifest.blob] += 1
         return self.add(address, manifest.size_bytes, reload_s, manifest)
 
     def discard(self, entry: Entry[Manifest]) -> None:
@@ -93,11 +94,15 @@ class Disk(Tier[Manifest]):
             self.evict(other)
 
     def _free(self, entry: Entry[Manifest]) -> None:
+        blob = entry.content.blob
+        self._users[blob] -= 1
+        if not self._users[blob]:
+            del self._users[blob]
         self._manifest_path(entry.usage.key).unlink(missing_ok=True)
-        self._unlink_unless_used(entry.content.blob)
+        self._unlink_unless_used(blob)
 
     def _unlink_unless_used(self, blob: str) -> None:
-        if not any(other.content.blob == blob for other in self.entries.values()):
+        if not self._users[blob]:
             (self._blobs / blob).unlink(missing_ok=True)
 
     def _manifest_path(self, address: Address) -> Path:
@@ -108,12 +113,12 @@ class Disk(Tier[Manifest]):
         for leftover in self.folder.rglob(f"*{TEMPORARY}"):
             leftover.unlink()
         for path in sorted(self._models.glob("*/*@*.json"), key=lambda p: p.stat().st_mtime_ns):
-            manifest = _read_manifest(path)
+            name, _, version = path.stem.rpartition("@")
+            address = Address(unquote(path.parent.name), unquote(name), unquote(version))
+            manifest = _read_manifest(path) if path == self._manifest_path(address) else None
             if manifest is None or not _has_size(self._blobs / manifest.blob, manifest.size_bytes):
                 path.unlink()
                 continue
-            name, _, version = path.stem.rpartition("@")
-            address = Address(unquote(path.parent.name), unquote(name), unquote(version))
             self.admit(address, manifest, manifest.size_bytes / ASSUMED_REMOTE_BYTES_PER_S)
         known = {entry.content.blob for entry in self.entries.values()}
         for path in self._blobs.iterdir():
@@ -130,19 +135,13 @@ def content_hash(weights: Weights) -> str:
     return hasher.hexdigest()
 
 
-def _as_json(manifest: Manifest) -> dict[str, Any]:
-    digests = {name: digest.hex() for name, digest in manifest.digests.items()}
-    return {"blob": manifest.blob, "size_bytes": manifest.size_bytes, "blake3": digests}
-
-
 def _read_manifest(path: Path) -> Manifest | None:
     try:
         content = json.loads(path.read_bytes())
-        digests = {str(name): bytes.fromhex(digest) for name, digest in content["blake3"].items()}
         blob, size_bytes = str(content["blob"]), int(content["size_bytes"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return Manifest(blob, size_bytes, digests) if blob.isalnum() else None
+    return Manifest(blob, size_bytes) if blob.isalnum() else None
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:

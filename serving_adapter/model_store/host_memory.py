@@ -246,8 +246,9 @@ class HostMemory(Tier[Weights]):
         self.segments: dict[Digest, Segment] = {}
         self._page_locking = page_locking
 
-    def held_bytes(self) -> int:
-        return sum(in_pages(segment.size_bytes) for segment in self.segments.values())
+    def own_bytes(self, entry: Entry[Weights]) -> int:
+        own = (segment for segment in set_of(entry.content.segments) if segment.users == 1)
+        return sum(in_pages(segment.size_bytes) for segment in own)
 
     def lasting_bytes(self) -> int:
         used = (s for entry in self.entries.values() if entry.in_use for s in entry.content.segments)
@@ -294,6 +295,7 @@ class HostMemory(Tier[Weights]):
             self._close(segment)
         self.segments.clear()
         self.entries.clear()
+        self.held_bytes = 0
 
 
 def set_of(segments: Iterable[Segment]) -> list[Segment]:

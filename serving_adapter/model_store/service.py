@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.host_memory import Weights, sealed_copy
@@ -17,7 +18,7 @@ from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.sessions import Session, Sessions
 from serving_adapter.model_store.settings import StoreSettings
-from serving_adapter.model_store.store import Account, ModelStore, Opened
+from serving_adapter.model_store.store import ModelStore, Opened
 from serving_adapter.model_store.tier import Address
 
 log = logging.getLogger(__name__)
@@ -112,13 +113,10 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
         if descriptor is None:
             opened = await self._store.open(session.account, address, device)
         else:
-            try:
-                label = address.name[:MAX_LABEL_CHARACTERS]
-                opened = await self._store.open_file(
-                    session.account, address.namespace, label, descriptor, device
-                )
-            finally:
-                os.close(descriptor)
+            label = address.name[:MAX_LABEL_CHARACTERS]
+            opened = await self._store.open_file(
+                session.account, address.namespace, label, descriptor, device
+            )
         if self._sessions.find(session.name) is None:  # it went while the model was loading
             self._store.forget([opened.lease])
             raise StoreError("the session has ended")

@@ -20,8 +20,8 @@ import asyncio
 import contextlib
 import errno
 import hmac
+import json
 import logging
-import os
 import secrets
 import socket
 import struct
@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving_adapter import messages
-from serving_adapter.model_store.store import Account
+from serving_adapter.model_store.account import Account
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ MAX_QUESTIONS = 64  # of one client at once
 PATIENCE_S = 5.0  # with a client that does not answer, or does not read
 RETRY_S = 0.05
 DESCRIPTORS_A_PACKET = 64  # the kernel takes 253, but a client may have few left
+MOST_DESCRIPTORS_A_PACKET = 253
 CREDENTIALS = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
 BUSY = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS)
 
@@ -90,12 +91,11 @@ class Session:
             raise ValueError("too many tickets")
 
     def close(self) -> None:
-        for descriptor in self._arrived.values():
-            os.close(descriptor)
+        self.account.close(self._arrived.values())
         self._arrived.clear()
         for awaited in self._awaited.values():
             awaited.cancel()
-        self.sock.close()
+        _hang_up(self.sock, self.account)
 
 
 class Sessions:
@@ -116,7 +116,7 @@ class Sessions:
         self._make_account, self._on_question, self._on_gone = make_account, on_question, on_gone
         self._max_sessions, self._max_sessions_a_process = max_sessions, max_sessions_a_process
         self._sessions: dict[str, Session] = {}
-        self._greeting: set[socket.socket] = set()
+        self._greeting: dict[socket.socket, Account] = {}
         self._accounts: dict[int, tuple[Account, int]] = {}
         self._empty_since_s = time.monotonic()
         listener.setblocking(False)
@@ -151,13 +151,13 @@ class Sessions:
         pid = pid or -secrets.randbits(62)  # of another PID namespace: each connection for itself
         account, sessions = self._accounts.get(pid) or (self._make_account(), 0)
         if len(self._sessions) + len(self._greeting) >= self._max_sessions:
-            _refuse(sock, f"the store has {self._max_sessions} clients, the most it takes")
+            _refuse(sock, account, f"the store has {self._max_sessions} clients, the most it takes")
         elif sessions >= self._max_sessions_a_process:
-            _refuse(sock, f"this process has {sessions} connections to the store, the most it may")
+            _refuse(sock, account, f"this process has {sessions} connections to the store, the most it may")
         else:
             # A place is taken from now on, so a process cannot fill up the greetings either.
             self._accounts[pid] = (account, sessions + 1)
-            self._greeting.add(sock)
+            self._greeting[sock] = account
             if self._token is None:
                 self._welcome(sock, account, pid)
             else:
@@ -179,7 +179,7 @@ class Sessions:
             return
         patience.cancel()
         asyncio.get_running_loop().remove_reader(sock)
-        _close(descriptors)
+        account.close(descriptors)
         if message is not None and self._is_token(message.get("token")):
             self._welcome(sock, account, pid)
             return
@@ -192,7 +192,7 @@ class Sessions:
         return isinstance(token, str) and hmac.compare_digest(token.encode(errors="surrogatepass"), expected)
 
     def _welcome(self, sock: socket.socket, account: Account, pid: int) -> None:
-        self._greeting.discard(sock)
+        del self._greeting[sock]
         session = Session(sock, account, pid)
         self._sessions[session.name] = session
         asyncio.get_running_loop().add_reader(sock, self._read, session)
@@ -203,8 +203,7 @@ class Sessions:
 
     def _drop_greeting(self, sock: socket.socket, pid: int) -> None:
         asyncio.get_running_loop().remove_reader(sock)
-        self._greeting.discard(sock)
-        sock.close()
+        _hang_up(sock, self._greeting.pop(sock))
         self._leave(pid)
 
     # --- questions ---------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ class Sessions:
             else:
                 raise ValueError("no such question, or too many of them")
         except ValueError:
-            _close(descriptors)
+            session.account.close(descriptors)
             self.end(session)
 
     def end(self, session: Session) -> None:
@@ -248,30 +247,39 @@ class Sessions:
         self._listener.close()
         for session in list(self._sessions.values()):
             self.end(session)
-        for sock in self._greeting:
+        for sock, account in self._greeting.items():
             asyncio.get_running_loop().remove_reader(sock)
-            sock.close()
+            _hang_up(sock, account)
 
 
-def _refuse(sock: socket.socket, reason: str) -> None:
+def _refuse(sock: socket.socket, account: Account, reason: str) -> None:
     with contextlib.suppress(OSError):
         messages.send(sock, {"error": reason})
-    sock.close()
+    _hang_up(sock, account)
 
 
-def _close(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+def _hang_up(sock: socket.socket, account: Account) -> None:
+    """The kernel closes what lies unread in the connection too, for which it may have to wait."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    account.file_calls.submit(sock.close)
 
 
 def _received(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The next packet; None if the client is gone or sent what is no packet of ours."""
+    """The next packet; no message if the client is gone or sent what is no packet of ours.
+
+    Takes all descriptors, since the kernel closes those that are not taken at once.
+    """
     try:
-        message, descriptors = messages.receive_with_descriptors(sock)
+        data, descriptors, flags, _ = socket.recv_fds(
+            sock, messages.MAX_MESSAGE_BYTES, MOST_DESCRIPTORS_A_PACKET, socket.MSG_CMSG_CLOEXEC
+        )
     except BlockingIOError:
         raise
-    except (OSError, ValueError):
+    except OSError:
         return None, []
-    if message is not None and not isinstance(message, dict):
-        message = None
-    return message, descriptors
+    message = None
+    if not flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        with contextlib.suppress(ValueError, RecursionError):
+            message = json.loads(data)
+    return message if isinstance(message, dict) else None, list(descriptors)

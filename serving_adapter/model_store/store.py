@@ -8,7 +8,8 @@ diagram of section 4.1.1):
     on the local disk ..... read into host memory, and on as above
     in a remote repository  read into host memory and on as above; then written to the disk
 
-All state belongs to one event loop. Reading, hashing and copying run in threads and touch none of it.
+All state belongs to one event loop. Reading, hashing and copying run in threads and touch none of it; so does
+whatever is done with a client's file, which may wait for its file system.
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import io
 import logging
-import os
 import secrets
-import stat
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from serving_adapter.model_store import gpu_memory, remote
+from serving_adapter.model_store.account import Account, QuotaSpent
+from serving_adapter.model_store.client_file import ClientFile
 from serving_adapter.model_store.cuda import CudaError
 from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
@@ -37,6 +37,7 @@ from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
 from serving_adapter.model_store.host_memory import (
     CHUNK_BYTES,
     HostMemory,
+    Placement,
     Weights,
     fill,
     place,
@@ -45,7 +46,7 @@ from serving_adapter.model_store.host_memory import (
 from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.sharing_rule import SharingCosts
 from serving_adapter.model_store.tier import Address, Entry, Tier
-from serving_adapter.model_store.weights_file import FORMATS, header_reader
+from serving_adapter.model_store.weights_file import FORMATS, Header, header_reader
 
 log = logging.getLogger(__name__)
 
@@ -54,51 +55,11 @@ THREADS = 32
 LAST_WRITES_S = 10.0  # that a store which ends gives its writes to disk
 ANSWER_FIRST_S = 0.05  # the disk is written after the answer, not beside it
 DAMAGED = (errno.ENOENT, errno.EIO)  # errors of a cached file; others are not its fault
-READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
 FILE_NAME = ":file"  # of models opened by a descriptor; no name that a client could ask for
 GPU_NAMES = ("cuda:0", "cuda")  # one GPU, the first
 SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # of granularity "tensor", which does not ask what pays
 
 Result = TypeVar("Result")
-
-
-@dataclass
-class Account:
-    """What one client refers to, and how much it may; a client is a process, however often it connects."""
-
-    quota_bytes: int
-    max_leases: int = 10_000
-    leases: int = 0
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READINGS_A_CLIENT))
-    _held: dict[Address, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(size_bytes for _, size_bytes in self._held.values())
-
-    def check(self, size_bytes: int) -> None:
-        """NoRoom if the client may not refer to that many bytes more."""
-        if self.held_bytes + size_bytes > self.quota_bytes:
-            raise NoRoom(
-                f"this client refers to {self.held_bytes:,} bytes and may refer to {self.quota_bytes:,}; "
-                f"the model has {size_bytes:,}: close others, or start the store with a larger --client-quota"
-            )
-
-    def charge(self, address: Address, size_bytes: int) -> None:
-        """NoRoom if that would be more than the client may hold."""
-        references, _ = self._held.get(address, (0, 0))
-        if self.leases >= self.max_leases:
-            raise NoRoom(f"this client has {self.leases:,} models open, the most it may; it must close some")
-        if not references:
-            self.check(size_bytes)
-        self.leases += 1
-        self._held[address] = (references + 1, size_bytes)
-
-    def release(self, address: Address) -> None:
-        references, size_bytes = self._held.pop(address)
-        self.leases -= 1
-        if references > 1:
-            self._held[address] = (references - 1, size_bytes)
 
 
 class Lease(NamedTuple):
@@ -173,27 +134,23 @@ class ModelStore:
         """Opens the weights in a file that the client has opened itself, so it reads nothing that it may not.
 
         The file is known by what `fstat` says of it. One that has no name cannot be asked for again, so its
-        model goes with its last reference. The descriptor stays the caller's.
+        model goes with its last reference. The descriptor is the store's now.
         """
-        header_reader(namespace)
-        status = os.fstat(descriptor)
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        if not stat.S_ISREG(status.st_mode) or flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY:
-            raise StoreError("the weights must be in a regular file that is open for reading")
-        version = ".".join(str(part) for part in _identity(status))
-        address = Address(namespace, FILE_NAME, version)
-        # A copy of the descriptor, to be read to the end even if this client goes meanwhile.
-        copy = os.fdopen(os.dup(descriptor), "rb", buffering=0)
+        file = ClientFile(descriptor, label)
         try:
-            return await self._open(account, address, device, _File(copy, label, status))
+            header_reader(namespace)
+            await asyncio.wrap_future(account.file_calls.submit(file.look))
+            address = Address(namespace, FILE_NAME, file.version)
+            return await self._open(account, address, device, file)
         finally:
-            filling = self._fills.get((self.host.name, address))
+            # It may be read to the end although this client has gone meanwhile.
+            filling = self._fills.get((self.host.name, Address(namespace, FILE_NAME, file.version)))
             if filling is None:
-                copy.close()
+                account.close([file.let_go()])
             else:
-                filling.add_done_callback(lambda _: copy.close())
+                filling.add_done_callback(lambda _: account.close([file.let_go()]))
 
-    async def _open(self, account: Account, address: Address, device: str, file: _File | None) -> Opened:
+    async def _open(self, account: Account, address: Address, device: str, file: ClientFile | None) -> Opened:
         tier, found_in = self._tier_of(device), ""
         entry = tier.look_up(address)
         if entry is not None:
@@ -260,8 +217,21 @@ class ModelStore:
 
     # --- misses ------------------------------------------------------------------------------------
 
-    async def _filled(self, account: Account, tier: Tier[Any], address: Address, file: _File | None) -> str:
+    async def _filled(
+        self, account: Account, tier: Tier[Any], address: Address, file: ClientFile | None
+    ) -> str:
         """Brings the model into the tier; several who ask at once wait for one filling. Says who had it."""
+        while True:
+            try:
+                return await self._filled_once(account, tier, address, file)
+            except QuotaSpent as refusal:
+                if refusal.account is account:
+                    raise  # otherwise the filling was that client's, and this one may refer to more
+
+    async def _filled_once(
+        self, account: Account, tier: Tier[Any], address: Address, file: ClientFile | None
+    ) -> str:
+        """As `_filled`, but refused also where whoever began the filling may not refer to the model."""
         key = tier.name, address
         if key not in self._fills:
             await self._start_filling(account, tier, address, file)
@@ -279,7 +249,7 @@ class ModelStore:
                 del self._awaited[key]
 
     async def _start_filling(
-        self, account: Account, tier: Tier[Any], address: Address, file: _File | None
+        self, account: Account, tier: Tier[Any], address: Address, file: ClientFile | None
     ) -> None:
         """Waits for the client's turn first: who joins a filling should not wait for its other files."""
         is_reading = tier is self.host
@@ -310,7 +280,7 @@ class ModelStore:
         if not task.cancelled():
             task.exception()  # whoever waits is told; a client that is gone is not missed
 
-    async def _fill_gpu(self, account: Account, address: Address, file: _File | None) -> str:
+    async def _fill_gpu(self, account: Account, address: Address, file: ClientFile | None) -> str:
         assert self.gpu is not None
         entry, found_in = self.host.look_up(address), self.host.name
         while entry is None:
@@ -333,7 +303,7 @@ class ModelStore:
             self._reclaim_if_done(self.host, entry)
         return found_in
 
-    async def _fill_host(self, account: Account, address: Address, file: _File | None) -> str:
+    async def _fill_host(self, account: Account, address: Address, file: ClientFile | None) -> str:
         if file is not None:
             await self._fill_from_file(account, address, file)
             return self.disk.name
@@ -343,13 +313,10 @@ class ModelStore:
         await self._fill_from_remote(account, address)
         return "remote"
 
-    async def _fill_from_file(self, account: Account, address: Address, file: _File) -> None:
-        stream = io.BufferedReader(_FromStart(file.file), CHUNK_BYTES)
-        weights, seconds = await self._read(account, address, stream)
-        if file.has_changed():
-            weights.close()
-            raise StoreError("the file changed while it was read; open it again once it is written")
-        weights = replace(weights, label=file.label, transient=file.status.st_nlink == 0)
+    async def _fill_from_file(self, account: Account, address: Address, file: ClientFile) -> None:
+        stream = io.BufferedReader(file.reader(), CHUNK_BYTES)
+        weights, seconds = await self._read(account, address, stream, file)
+        weights = replace(weights, label=file.label, transient=file.is_unnamed)
         self.host.admit(address, weights, seconds)
 
     async def _fill_from_disk(self, account: Account, address: Address, cached: Entry[Any]) -> bool:
@@ -390,17 +357,17 @@ class ModelStore:
         where = ", ".join(repository.url for repository in self.remotes) or "there is no --remote"
         raise UnknownModel(f"no tier has the model {address} (remote repositories: {where})")
 
-    async def _read(self, account: Account, address: Address, stream: Any) -> tuple[Weights, float]:
+    async def _read(
+        self, account: Account, address: Address, stream: Any, file: ClientFile | None = None
+    ) -> tuple[Weights, float]:
         """Reads a model into host memory, of which room is made first; returns the seconds it took too."""
         start_s = time.monotonic()
         header = await self._in_thread(header_reader(address.namespace), stream)
         placements = place(header.tensors, self._smallest_object_bytes())
         needed = resident_bytes(placements)
-        self.host.check(needed)
-        account.check(needed)  # before anybody else's model is evicted for it
-        self.host.reserve(needed)
+        self.host.reserve(needed, account.check)
         try:
-            weights = await self._in_thread(fill, stream, header, placements)
+            weights = await self._in_thread(_filled_from, stream, header, placements, file)
         finally:
             self.host.unreserve(needed)
         return weights, time.monotonic() - start_s
@@ -535,32 +502,11 @@ class ModelStore:
         self.host.close()
 
 
-class _File(NamedTuple):
-    """A file that a client handed over."""
-
-    file: BinaryIO
-    label: str
-    status: os.stat_result
-
-    def has_changed(self) -> bool:
-        return _identity(os.fstat(self.file.fileno())) != _identity(self.status)
-
-
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Which file it is, in which state; an owner can set a file's mtime but not its ctime."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-class _FromStart(io.RawIOBase):
-    """Reads a file from its start at positions of its own: the client could move the descriptor's."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._fd, self._position = file.fileno(), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = os.preadv(self._fd, [buffer], self._position)
-        self._position += count
-        return count
+def _filled_from(
+    stream: Any, header: Header, placements: tuple[Placement, ...], file: ClientFile | None
+) -> Weights:
+    weights = fill(stream, header, placements)
+    if file is not None and file.has_changed():
+        weights.close()
+        raise StoreError("the file changed while it was read; open it again once it is written")
+    return weights

@@ -41,22 +41,25 @@ class Entry(Generic[Content]):
 
 
 class Tier(Generic[Content]):
-    """`capacity_bytes` bounds `used_bytes`, in which what is being filled (`reserved_bytes`) counts."""
+    """`capacity_bytes` bounds `used_bytes`, in which what is being filled (`reserved_bytes`) counts.
+
+    `held_bytes` are those of all entries together; a tier whose entries share bytes counts them once.
+    """
 
     name: str
 
     def __init__(self, capacity_bytes: int, policy: EvictionPolicy) -> None:
         self.capacity_bytes, self.policy = capacity_bytes, policy
         self.entries: dict[Address, Entry[Content]] = {}
-        self.reserved_bytes = 0
+        self.held_bytes = self.reserved_bytes = 0
         self.on_evicted: Callable[[Content], object] = lambda content: None
         self.hits = self.misses = self.evictions = 0
         self._uses = 0
         self._evicted_uses: OrderedDict[Address, int] = OrderedDict()
 
-    def held_bytes(self) -> int:
-        """Bytes of all entries together; a tier whose entries share bytes counts them once."""
-        return sum(entry.usage.size_bytes for entry in self.entries.values())
+    def own_bytes(self, entry: Entry[Content]) -> int:
+        """Bytes that are held for this entry alone: they come and go with it."""
+        return entry.usage.size_bytes
 
     def lasting_bytes(self) -> int:
         """Bytes that would still be held if everything that is not in use went."""
@@ -68,7 +71,7 @@ class Tier(Generic[Content]):
 
     @property
     def used_bytes(self) -> int:
-        return self.held_bytes() + self.reserved_bytes
+        return self.held_bytes + self.reserved_bytes
 
     def look_up(self, address: Address) -> Entry[Content] | None:
         """The entry, counted as a hit and as used; None is counted as a miss."""
@@ -81,19 +84,33 @@ class Tier(Generic[Content]):
         return entry
 
     def add(self, address: Address, size_bytes: int, reload_s: float, content: Content) -> Entry[Content]:
+        """Adds a model that is not there yet."""
         uses = self._evicted_uses.pop(address, 0)
         entry = Entry(Usage(address, size_bytes, reload_s, uses), content)
         self.entries[address] = entry
+        self.held_bytes += self.own_bytes(entry)
         self._use(entry)
         return entry
 
-    def check(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int, check: Callable[[int], object] = lambda size_bytes: None) -> None:
+        """Makes room and keeps it until `unreserve`; NoRoom, with nothing evicted, if there is none.
+
+        `check` may refuse those bytes too, before anything is evicted for them.
+        """
+        self._check(size_bytes)
+        check(size_bytes)
+        self.shrink_to(self.capacity_bytes - size_bytes)
+        self.reserved_bytes += size_bytes
+
+    def _check(self, size_bytes: int) -> None:
         """NoRoom if there is none for that many bytes, even without everything that is not in use."""
         if size_bytes > self.capacity_bytes:
             raise NoRoom(
                 f"the model has {size_bytes:,} bytes, the {self.name} tier holds "
                 f"{self.capacity_bytes:,} in all; start the store with more"
             )
+        if self.used_bytes + size_bytes <= self.capacity_bytes:
+            return
         in_use_bytes = self.lasting_bytes() + self.reserved_bytes
         if in_use_bytes + size_bytes > self.capacity_bytes:
             raise NoRoom(
@@ -101,17 +118,10 @@ class Tier(Generic[Content]):
                 f"{in_use_bytes:,} are in use, and models in use are never evicted"
             )
 
-    def reserve(self, size_bytes: int) -> None:
-        """Makes room and keeps it until `unreserve`; NoRoom, with nothing evicted, if there is none."""
-        self.check(size_bytes)
-        self.shrink_to(self.capacity_bytes - size_bytes)
-        self.reserved_bytes += size_bytes
-
     def shrink_to(self, size_bytes: int) -> None:
         """Evicts until no more than that is used, or everything that is left is in use."""
-        for victim in list(self._victims()):
-            if self.used_bytes <= size_bytes:
-                return
+        victims = self._victims()
+        while self.used_bytes > size_bytes and (victim := next(victims, None)) is not None:
             self.evict(victim)
             self.evictions += 1
 
@@ -123,6 +133,7 @@ class Tier(Generic[Content]):
         if entry.in_use:
             raise NoRoom(f"{entry.usage.key} is in use, so it is not evicted")
         del self.entries[entry.usage.key]
+        self.held_bytes -= self.own_bytes(entry)
         self._evicted_uses[entry.usage.key] = entry.usage.uses
         if len(self._evicted_uses) > REMEMBERED_KEYS:
             self._evicted_uses.popitem(last=False)
@@ -130,9 +141,9 @@ class Tier(Generic[Content]):
         self.on_evicted(entry.content)
 
     def _victims(self) -> Iterator[Entry[Content]]:
-        """In the order in which they would go."""
+        """In the order in which they would go; nobody is ranked before the first is asked for."""
         unused = [entry for entry in self.entries.values() if not entry.in_use]
-        return iter(sorted(unused, key=lambda entry: self.policy.rank(entry.usage)))
+        yield from sorted(unused, key=lambda entry: self.policy.rank(entry.usage))
 
     def _use(self, entry: Entry[Content]) -> None:
         self._uses += 1

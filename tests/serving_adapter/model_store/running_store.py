@@ -1,9 +1,11 @@
-"""`rrl-store serve` as a subprocess with a folder of its own, and what can be seen of it from outside."""
+"""Stores to test: `rrl-store serve` as a subprocess with a folder of its own, or in the test's process."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -12,24 +14,33 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import torch
 from safetensors.torch import save_file
 
 from serving_adapter import messages
 from serving_adapter.model_store import Client
+from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, bearer
+from serving_adapter.model_store.host_memory import tensor_bytes
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol.model_store_pb2_grpc import ModelStoreStub
+from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.sharing_rule import SharingCosts
+from serving_adapter.model_store.store import ModelStore, Opened
+from serving_adapter.model_store.tier import Address
 
 COMMAND = (sys.executable, "-m", "serving_adapter.model_store.command_line")
 PATIENCE_S = 10.0
+PLENTY = 1 << 30
+PAGE = mmap.PAGESIZE
 COSTS = SharingCosts(overhead_s=1e-5, disk_bytes_per_s=1e9, open_s=1e-6)  # so that sharing pays from 11 kB
 
 
@@ -196,6 +207,63 @@ def script(text: str, *arguments: object, **variables: str) -> Iterator[subproce
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+# --- within the test's own process -----------------------------------------------------------------
+
+
+def address(name: str, version: str = "1") -> Address:
+    return Address("safetensors", name, version)
+
+
+def account(quota_bytes: int = PLENTY, **limits: int) -> Account:
+    return Account(quota_bytes, **limits)
+
+
+def value_of(opened: Opened) -> int:
+    """The one value that a model of `pages` is filled with."""
+    ((_, data),) = tensor_bytes(opened.model)
+    (value,) = set(bytes(data))
+    return value
+
+
+def counters(store: ModelStore) -> dict[str, tuple[int, int]]:
+    """Hits and misses by tier."""
+    counted = {tier.name: (tier.hits, tier.misses) for tier in store.tiers}
+    return counted | {"remote": (store.remote_hits, store.remote_misses)}
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for something that other tasks or threads do."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        await asyncio.sleep(0.001)
+
+
+class Gated(Remote):
+    """A repository that gives nothing before it is told to, and counts how often it was asked."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.gate = threading.Event()
+        self.opened: list[str] = []
+
+    def open(self, address: Address) -> Any:
+        self.opened.append(address.name)
+        assert len(self.opened) < 100, "asked for ever"
+        assert self.gate.wait(PATIENCE_S)
+        return super().open(address)
+
+
+def hold_writing(store: ModelStore, gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = store.disk.write
+
+    def held(*arguments):
+        assert gate.wait(PATIENCE_S)
+        return write(*arguments)
+
+    monkeypatch.setattr(store.disk, "write", held)
 
 
 # --- models ----------------------------------------------------------------------------------------

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
 
 import numpy as np
 import pytest
 import torch
-from running_store import stores
+from running_store import PAGE, PLENTY, Gated, address, counters, eventually, stores
 from safetensors.numpy import save
 
 from serving_adapter.model_store import tensors
+from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, CudaError
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import OnDevice
-from serving_adapter.model_store.store import Account, ModelStore
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.store import ModelStore
 
-PAGE = mmap.PAGESIZE
-PLENTY = 1 << 30
 GPU = "cuda:0"
 
 
@@ -58,16 +55,6 @@ class FakeCuda:
             p.tensor.name: bytes(memory[p.offset_bytes : p.offset_bytes + p.tensor.size_bytes])
             for p in model.placements
         }
-
-
-def address(name: str) -> Address:
-    return Address("safetensors", name, "1")
-
-
-def counters(store: ModelStore) -> dict[str, tuple[int, int]]:
-    """Hits and misses by tier."""
-    counted = {tier.name: (tier.hits, tier.misses) for tier in store.tiers}
-    return counted | {"remote": (store.remote_hits, store.remote_misses)}
 
 
 async def opened_and_closed(store: ModelStore, client: Account, name: str) -> str:
@@ -253,6 +240,26 @@ def test_many_models_load_at_once_for_one_client(make_store, repository, pages):
     asyncio.run(session())
 
 
+def test_who_joins_a_copying_is_bound_by_his_own_quota(make_store, repository, pages):
+    repository.add("a", pages(2))
+
+    async def session():
+        async with make_store(device=FakeCuda()) as store:
+            remote = Gated(repository.url)
+            store.remotes = [remote]
+            opening = [
+                asyncio.ensure_future(store.open(Account(quota), address("a"), GPU))
+                for quota in (PAGE, PLENTY)
+            ]
+            await eventually(lambda: remote.opened == ["a"])
+            remote.gate.set()
+            refused, opened = await asyncio.gather(*opening, return_exceptions=True)
+            assert isinstance(refused, NoRoom)
+            assert opened.model is store.gpu.entries[address("a")].content
+
+    asyncio.run(session())
+
+
 class Broken(FakeCuda):
     """A device that takes no bytes."""
 
@@ -298,7 +305,7 @@ def test_an_unnamed_file_leaves_the_gpu_with_its_last_reference(make_store, page
             with os.fdopen(os.memfd_create("weights", os.MFD_CLOEXEC), "w+b") as file:
                 file.write(save(pages(value=7)))
                 file.flush()
-                opened = await store.open_file(client, "safetensors", "label", file.fileno(), GPU)
+                opened = await store.open_file(client, "safetensors", "label", os.dup(file.fileno()), GPU)
             assert device.read(opened.model) == {"weight": b"\7" * PAGE}
             store.close(client, opened.lease)
             assert [tier.used_bytes for tier in store.tiers] == [0, 0, 0]

@@ -343,6 +343,7 @@ def test_bytes_and_descriptors_are_those_of_the_distinct_contents(open_descripto
         resident = [e.content for e in host.entries.values()]
         segments = {s.digest for w in resident for s in w.segments}
         assert open_descriptors() == before + len(segments)
+        assert host.held_bytes == sum(in_pages(s.size_bytes) for s in host.segments.values())
         if smallest == 1:
             values = {bytes(data) for w in resident for _, data in tensor_bytes(w)}
             assert host.used_bytes == len(values) * PAGE

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownModel
 from serving_adapter.model_store.host_memory import tensor_bytes
 from serving_adapter.model_store.remote import MAX_NAME_CHARACTERS, Remote, check_name
-from serving_adapter.model_store.store import Account
 from serving_adapter.model_store.tier import Address
 
 PLENTY = 1 << 30

@@ -92,6 +92,7 @@ def test_no_sequence_of_operations_frees_what_is_in_use_or_overfills_the_tier(po
             shelf.evict(entry)
             assert address(key) not in shelf.entries
         assert shelf.used_bytes <= 100
+        assert shelf.held_bytes == sum(e.usage.size_bytes for e in shelf.entries.values())
         assert shelf.reserved_bytes == sum(held)
     assert shelf.hits + shelf.misses == looked
     assert shelf.evictions == room_made
@@ -158,6 +159,19 @@ def test_what_cannot_fit_beside_the_models_in_use_evicts_nobody():
     with pytest.raises(NoRoom):
         shelf.reserve(500)  # evicting model 2 would not be enough
     assert shelf.freed == []
+
+
+def test_who_asks_may_refuse_the_bytes_before_anything_goes_for_them():
+    def refuse(size_bytes: int) -> None:
+        raise NoRoom(f"not {size_bytes}")
+
+    shelf = Shelf(1000)
+    shelf.fill(1, 600)
+    with pytest.raises(NoRoom, match="not 500"):
+        shelf.reserve(500, refuse)
+    with pytest.raises(NoRoom, match="holds 1,000 in all"):  # the tier's own refusal comes first
+        shelf.reserve(1001, refuse)
+    assert (shelf.freed, shelf.reserved_bytes) == ([], 0)
 
 
 def test_a_reservation_keeps_its_room_until_it_is_given_up():
