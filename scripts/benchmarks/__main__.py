@@ -26,6 +26,10 @@ BENCHMARKS = {
     "store-oversubscribed": "37 models with room for a third of them: policies against private loads",
     "store-churn": "wrong bytes and leaks after 10,000 random opens, closes, kills and evictions",
     "store-dedup": "memory of fine-tuned models that share frozen layers, by granularity",
+    "parity-accuracy": "accuracy of what parity models reconstruct, and the time to train them",
+    "parity-tail": "p99.9 with slow workers: ParM against Equal-Resources, hedging, replication and others",
+    "parity-kill": "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed",
+    "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
 }
 
 

@@ -6,12 +6,16 @@ builds a model (`loading.load_model`) imports what it needs.
 
 from __future__ import annotations
 
+CLASSIFIERS = ("mlp", "lenet5", "vgg11", "resnet18")
+"""Those whose weights come from a file that names them."""
+
 CATALOGUE: dict[str, str] = {
     "minilm": "serving_adapter.models.minilm:minilm",
     "efficientnet_lite0": "serving_adapter.models.vision:efficientnet_lite0",
     "inception_v3": "serving_adapter.models.vision:inception_v3",
     "inception_resnet_v2": "serving_adapter.models.vision:inception_resnet_v2",
     "deepspeech2": "serving_adapter.models.deepspeech2:deepspeech2",
+    **{name: f"serving_adapter.models.classifiers:{name}" for name in CLASSIFIERS},
     "noop": "serving_adapter.models.synthetic:noop",
     "sleep": "serving_adapter.models.synthetic:sleep",
     "burn": "serving_adapter.models.synthetic:burn",

@@ -3,6 +3,7 @@
     minilm                        a name of the catalogue
     my_package.my_module:factory  a callable that returns (module, [TensorSpec, ...]) or a Model
     classifier.pt2, tagger.pt     an exported file, see `exported`
+    classifier.safetensors        weights of a model of the catalogue that the file names, see `weights_files`
 
 Building starts no thread and runs no parallel branch, so that the process may fork afterwards.
 """
@@ -21,10 +22,11 @@ from typing import Any
 
 from torch import nn
 
-from serving_adapter.models import CATALOGUE
+from serving_adapter.models import CATALOGUE, CLASSIFIERS
 from serving_adapter.models.branches import has_forks
 from serving_adapter.models.exported import SUFFIXES, load_exported
 from serving_adapter.models.model import Model, ModelError
+from serving_adapter.models.weights_files import SUFFIX, architecture_of, put_weights
 from serving_adapter.tensors import TensorSpec
 
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -41,12 +43,27 @@ def load_model(reference: str, options: Mapping[str, str]) -> Model:
         if options:
             raise ModelError(f"the exported file {reference} takes no options, got {', '.join(options)}")
         return load_exported(Path(reference))
+    if Path(reference).suffix == SUFFIX:
+        if options:
+            raise ModelError(f"the weights file {reference} takes no options, got {', '.join(options)}")
+        return _from_weights_file(Path(reference))
     if ":" in reference:
         return _made(reference, _factory(reference), options)
     raise ModelError(
         f"unknown model {reference!r}; give one of {', '.join(CATALOGUE)}, a factory of your own as "
-        f"package.module:factory, or an exported file ({', '.join(SUFFIXES)})"
+        f"package.module:factory, or an exported file ({', '.join((*SUFFIXES, SUFFIX))})"
     )
+
+
+def _from_weights_file(path: Path) -> Model:
+    name, options = architecture_of(path)
+    if name not in CLASSIFIERS:
+        raise ModelError(
+            f"{path} is for the model {name!r}; weights files are read for {', '.join(CLASSIFIERS)}"
+        )
+    model = _made(name, _factory(CATALOGUE[name]), options)
+    put_weights(model, path)
+    return model
 
 
 def _factory(reference: str) -> Callable[..., Any]:

@@ -7,21 +7,29 @@ import logging
 import os
 import signal
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import grpc
+import numpy as np
 import uvloop
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from tyro.conf import UseAppendAction
 
 from serving_adapter import model_configuration
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.server.faults import Faults, inject, read_faults
 from serving_adapter.server.metrics import serve_metrics
+from serving_adapter.server.redundant_models import ModelReference, RedundantModels, parity_model
+from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
 from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.worker_pool import ModelFailed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class ServeOptions:
     """A model to serve (default: minilm): a name of the catalogue, package.module:factory, or an exported
     .pt or .pt2 file; again for more models."""
     model_option: UseAppendAction[tuple[str, ...]] = ()
-    """KEY=VALUE for the models' factories, MODEL.KEY=VALUE for one of several; again for more options."""
+    """KEY=VALUE for the models' factories, MODEL.KEY=VALUE for one of several (also parity.KEY=VALUE and
+    backup.KEY=VALUE); again for more options."""
     host: str = "127.0.0.1"
     """Address to listen on; the default keeps the server on this machine."""
     port: int = 8500
@@ -53,6 +62,32 @@ class ServeOptions:
     """Items in a batch at most."""
     max_queue_delay_us: int = 0
     """Microseconds that the oldest request may wait for its batch to fill."""
+    resilience: str = "none"
+    """What is done about slow and failed workers: none, equal-resources, replication, hedging,
+    approximate-backup, default-answer or parity (README, "Late and lost answers")."""
+    k: int = 2
+    """Batches in a coding group; every mode has m/k redundant workers for m instances."""
+    r: int = 1
+    """Parity batches of a coding group, each with a parity model and m/k workers of its own."""
+    redundant_instances: int = 0
+    """Redundant workers, where m/k is not wanted."""
+    hedge_percentile: int = 95
+    """Hedging: percentile of recent service times after which a batch runs a second time."""
+    unavailable_after_us: int = 0
+    """Microseconds that an answer may take until it is reconstructed (0: no longer than that takes), or until
+    a request gets the default answer."""
+    group_timeout_us: int = 100_000
+    """Microseconds that a coding group may wait for its last batches."""
+    parity_model: UseAppendAction[tuple[str, ...]] = ()
+    """A parity model, of rrl-parity train; again for other k and rows."""
+    parity_encoder: Literal["sum", "concat"] = "sum"
+    """The encoder of parity models that do not say what they were trained for."""
+    backup_model: str | None = None
+    """The cheaper model of the mode approximate-backup."""
+    default_answer: Path | None = None
+    """NumPy .npz with one row of each output for the mode default-answer (default: zeros)."""
+    faults: Path | None = None
+    """YAML file of faults to inject into the workers, for tests and benchmarks (server/faults.py)."""
     max_queue_size: int = 2048
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_message_bytes: int = 64 << 20
@@ -90,6 +125,7 @@ async def serve(options: ServeOptions) -> None:
     if options.private_weights:
         os.environ[FOLDER_VARIABLE] = OFF
     models = _models(options)
+    faults = _faults(options)
     service_limits = [
         # The handler refuses what is over the limit with a full sentence; grpc's own is the backstop.
         ("grpc.max_receive_message_length", 2 * options.max_message_bytes),
@@ -127,7 +163,10 @@ async def serve(options: ServeOptions) -> None:
     names = ", ".join(models)
     metrics_url = f"http://{options.host}:{metrics_port}/metrics"
     print(f"serving {names} on {options.host}:{port}, metrics on {metrics_url}", flush=True)
+    injecting = asyncio.create_task(_inject(faults, models))
+    injecting.add_done_callback(_note_end_of_faults)
     await stop.wait()
+    injecting.cancel()
     print("draining: finishing what is in flight, taking nothing new", flush=True)
     await server.stop(options.drain_s)
     await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
@@ -141,31 +180,95 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
     except ValueError as error:
         fail(str(error))
     protection = Protection(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
+    resilience = Resilience(
+        options.resilience,
+        options.k,
+        options.r,
+        options.redundant_instances,
+        options.hedge_percentile,
+        options.unavailable_after_us,
+        options.group_timeout_us,
+    )
+    redundant_models = _redundant_models(options)
     models = {}
     for reference in options.model or ("minilm",):
         name = _name(reference)
         if name in models:
             fail(f"model {name!r} is given twice")
-        model_options = _model_options(options.model_option, name)
-        models[name] = ServedModel(name, reference, model_options, options.device, Knobs(**given), protection)
+        models[name] = ServedModel(
+            name,
+            _reference(options, reference),
+            options.device,
+            Knobs(**given),
+            protection,
+            resilience,
+            redundant_models,
+        )
     return models
+
+
+def _redundant_models(options: ServeOptions) -> RedundantModels:
+    if len(options.model) > 1 and (options.parity_model or options.backup_model or options.default_answer):
+        fail("--parity-model, --backup-model and --default-answer are for one model; serve the others apart")
+    try:
+        deployed = options.model[0] if options.model else "minilm"
+        parities = [
+            parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
+        ]
+        default = {} if options.default_answer is None else _arrays(options.default_answer)
+    except (OSError, ValueError) as error:
+        fail(in_a_sentence(error))
+    backup = None if options.backup_model is None else _reference(options, options.backup_model, "backup")
+    return RedundantModels(tuple(parities), options.parity_encoder, backup, default)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile):
+        raise ValueError(f"{path} is no .npz file of arrays; write one with numpy.savez") from None
+
+
+def _faults(options: ServeOptions) -> Faults | None:
+    if options.faults is None:
+        return None
+    try:
+        return read_faults(options.faults)
+    except (OSError, ValueError) as error:
+        fail(in_a_sentence(error))
+
+
+async def _inject(faults: Faults | None, models: dict[str, ServedModel]) -> None:
+    if faults is not None:
+        await inject(faults, lambda: [pool for model in models.values() for pool in model.pools], log)
+
+
+def _note_end_of_faults(injecting: asyncio.Task[None]) -> None:
+    if not injecting.cancelled() and injecting.exception() is not None:
+        log.error("the injection of faults ended: %s", injecting.exception())
+
+
+def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
+    given = _model_options(options.model_option, ("", _name(reference), role))
+    return ModelReference(reference, tuple(sorted(given.items())))
 
 
 def _name(reference: str) -> str:
     """What clients call a model: a file's stem, a factory's name, or the name in the catalogue."""
-    if "/" in reference or reference.endswith((".pt", ".pt2", ".ts")):
+    if "/" in reference or reference.endswith((".pt", ".pt2", ".ts", ".safetensors")):
         return Path(reference).stem
     return reference.rpartition(":")[2]
 
 
-def _model_options(texts: tuple[str, ...], model: str) -> dict[str, str]:
+def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str, str]:
     options = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             fail(f"cannot read --model-option {text!r}; expected KEY=VALUE")
         owner, _, key = key.rpartition(".")
-        if owner in ("", model):
+        if owner in owners:
             options[key] = value
     return options
 

@@ -142,7 +142,20 @@ _MODEL_SERIES = (
     ),
     ("nv_inference_pending_request_count", "Requests waiting for a worker", lambda m: m.queued),
     ("rrl_in_flight_request_count", "Requests waiting or being run", lambda m: m.in_flight),
-    ("rrl_worker_replacements", "Workers replaced because they died or hung", lambda m: m.pool.replacements),
+    (
+        "rrl_reconstructed_count",
+        "Requests answered with a reconstruction from a parity model",
+        lambda m: m.statistics.answers["reconstructed"],
+    ),
+    ("rrl_backup_count", "Requests answered by the backup model", lambda m: m.statistics.answers["backup"]),
+    ("rrl_default_count", "Requests given the default answer", lambda m: m.statistics.answers["default"]),
+    (
+        "rrl_batch_copies",
+        "Batches run once more: replicas, hedges, retries",
+        lambda m: m.statistics.copies_count,
+    ),
+    ("rrl_redundant_batches", "Parity and backup batches run", lambda m: m.redundant_batches),
+    ("rrl_worker_replacements", "Workers replaced because they died or hung", lambda m: m.replacements),
 )
 
 _HISTOGRAMS = (
@@ -187,7 +200,7 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
     """Processor seconds of the front and of all it started; ended workers count in their zygote."""
     total = time.process_time()
     for model in models:
-        for pid in (model.pool.zygote_pid, *model.pool.pids):
+        for pid in model.pids:
             try:
                 times = psutil.Process(pid).cpu_times()
             except psutil.Error:

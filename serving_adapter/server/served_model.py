@@ -2,7 +2,8 @@
 
     infer() -> queue -> next_batch() -> a free worker's arena -> answer -> infer() returns
 
-All of it runs on the front's event loop; only the pure rule in `batching` decides.
+All of it runs on the front's event loop; only the pure rule in `batching` decides. What is done about slow
+and failed workers beside running a batch again is in `redundancy`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,25 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from serving_adapter.server.arena import Placed, place
+from serving_adapter.server.batches import EXACT, Answer, Batch, InputTensor, Request, cut, read_outputs
 from serving_adapter.server.batching import Batching, next_batch
+from serving_adapter.server.modes import Modes
+from serving_adapter.server.redundancy import Redundancy
+from serving_adapter.server.redundant_models import ModelReference, RedundantModels
+from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.statistics import ComputeTimes, ModelStatistics
 from serving_adapter.server.worker_pool import ModelFailed, Parallelism, Worker, WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
+
+NOT_COMPUTED = ComputeTimes(0, 0, 0)  # by the deployed model
 
 
 class InferenceFailed(Exception):
@@ -32,18 +39,6 @@ class InferenceFailed(Exception):
 
 class QueueFull(Exception):
     """The bounded queue has no room; the text says what to do."""
-
-
-class InputTensor(NamedTuple):
-    data: memoryview | bytes
-    shape: tuple[int, ...]  # batch dimension included
-
-
-class OutputTensor(NamedTuple):
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -74,57 +69,42 @@ class Protection:
     max_attempts: int = 3  # a batch that has ended this many workers is given up
 
 
-class Request:
-    """One waiting inference request."""
+class Execution:
+    """A batch on a worker of the deployed model."""
 
-    __slots__ = ("arrived_ns", "future", "inputs", "rows", "shape_key")
+    __slots__ = ("batch", "busy_instances", "dispatched_ns")
 
-    def __init__(
-        self, inputs: Sequence[InputTensor], shape_key: Hashable, future: asyncio.Future[Any]
-    ) -> None:
-        self.inputs = inputs
-        self.rows = inputs[0].shape[0]
-        self.shape_key = shape_key
-        self.arrived_ns = time.monotonic_ns()
-        self.future = future
-
-
-class Batch:
-    """Requests on their way through one worker."""
-
-    __slots__ = ("attempts", "busy_instances", "dispatched_ns", "requests", "rows", "worker")
-
-    def __init__(self, requests: list[Request]) -> None:
-        self.requests = requests
-        self.rows = sum(request.rows for request in requests)
-        self.attempts = 0
-        self.dispatched_ns = 0
-        self.busy_instances = 0
-        self.worker: Worker | None = None
+    def __init__(self, batch: Batch, busy_instances: int) -> None:
+        self.batch, self.busy_instances = batch, busy_instances
+        self.dispatched_ns = time.monotonic_ns()
 
 
 class ServedModel:
-    """Serves one model. `infer`, `apply` and `close` are its whole interface, the rest is to be read."""
+    """Serves one model. `infer`, `check`, `apply` and `close` are its interface, the rest is to be read."""
 
     def __init__(
         self,
         name: str,
-        reference: str,
-        options: dict[str, str],
+        model: ModelReference,
         device: str,
         knobs: Knobs,
         protection: Protection,
+        resilience: Resilience,
+        redundant_models: RedundantModels,
     ) -> None:
         self.name, self.device = name, device
         self.knobs, self.protection = knobs, protection
+        self.resilience = resilience
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
         self.ready = False
         self.executing = 0  # requests
-        self.pool = WorkerPool(reference, options, device, self._answered, self._dispatch)
+        self.pool = WorkerPool(model.reference, dict(model.options), device, self._answered, self._dispatch)
+        self._redundancy = Redundancy(Resilience())
+        self._modes = Modes(self, redundant_models, device)
         self._queue: deque[Request] = deque()
-        self._again: deque[Batch] = deque()  # batches whose worker died
+        self._again: deque[Batch] = deque()  # batches whose worker died, and redundant copies
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._empty = asyncio.Event()
@@ -144,25 +124,67 @@ class ServedModel:
     def has_parallel_branches(self) -> bool:
         return self.pool.has_parallel_branches
 
+    @property
+    def pools(self) -> list[WorkerPool]:
+        """The deployed model's workers, then those of the redundant lanes."""
+        return [self.pool, *self._modes.pools]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all zygotes and workers."""
+        return [pid for pool in self.pools for pid in (pool.zygote_pid, *pool.pids)]
+
+    @property
+    def replacements(self) -> int:
+        """Workers replaced because they died or hung."""
+        return sum(pool.replacements for pool in self.pools)
+
+    @property
+    def redundant_batches(self) -> int:
+        """Parity and backup batches run so far, by the lanes that are there."""
+        return self._modes.executed
+
     async def start(self) -> None:
         description = await self.pool.start()
         self.inputs = {spec["name"]: _spec(spec) for spec in description["inputs"]}
         self.outputs = {spec["name"]: _spec(spec) for spec in description["outputs"]}
-        await self.pool.reshape(self.knobs.parallelism)
+        try:
+            self.check(self.knobs, self.resilience)
+        except ValueError as error:
+            raise ModelFailed(str(error)) from None
+        self._redundancy = await self._modes.make(self.resilience)
+        await self._reshape(self._redundancy, self.knobs)
         self._watchdog = asyncio.get_running_loop().create_task(self._kill_hung_workers())
         self.ready = True
 
-    async def apply(self, knobs: Knobs) -> None:
+    # --- configuration -----------------------------------------------------------------------------
+
+    def check(self, knobs: Knobs, resilience: Resilience) -> None:
+        """Raises ValueError, in one sentence, for what this model cannot be served with."""
+        self._modes.check(resilience, knobs.instances)
+
+    async def apply(self, knobs: Knobs, resilience: Resilience) -> None:
         """Puts a configuration in force without losing a request; on ModelFailed the old one stays."""
         async with self._apply_lock:
-            before, self.knobs = self.knobs, knobs
+            before, old = (self.knobs, self.resilience), self._redundancy
+            new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
-                await self.pool.reshape(knobs.parallelism)
+                await self._reshape(new, knobs)
             except ModelFailed:
-                self.knobs = before
-                await self.pool.reshape(before.parallelism)
+                await self._reshape(old, before[0])
+                self._modes.keep_only(old)
                 raise
+            self.knobs, self.resilience, self._redundancy = knobs, resilience, new
+            if new is not old:
+                old.stop()
+                self._modes.keep_only(new)
             self._dispatch()
+
+    async def _reshape(self, redundancy: Redundancy, knobs: Knobs) -> None:
+        """More workers first, so that what waits has someone to run it."""
+        deployed = redundancy.deployed_instances(knobs.instances)
+        await redundancy.reshape(knobs.parallelism)
+        await self.pool.reshape(Parallelism(deployed, knobs.intra_op_threads, knobs.inter_op_threads))
 
     async def close(self, grace_s: float) -> None:
         """Answers what is queued (for at most `grace_s`), fails the rest, ends the workers."""
@@ -176,9 +198,12 @@ class ServedModel:
             self._watchdog.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        await self.pool.close()
+        self._redundancy.stop()
+        await asyncio.gather(self._modes.close(), self.pool.close())
 
-    async def infer(self, inputs: Sequence[InputTensor]) -> list[OutputTensor]:
+    # --- requests ----------------------------------------------------------------------------------
+
+    async def infer(self, inputs: Sequence[InputTensor], accepts_approximation: bool = True) -> Answer:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
         if len(self._queue) >= self.protection.max_queue_size:
             self.statistics.record_failure(0)
@@ -186,19 +211,25 @@ class ServedModel:
                 f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
                 "send less, or later"
             )
-        request = Request(inputs, self._shape_key(inputs), asyncio.get_running_loop().create_future())
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = Request(inputs, self._shape_key(inputs), future, accepts_approximation)
         self._queue.append(request)
         self._empty.clear()
+        self._redundancy.arrived(request)
         self._dispatch()
         try:
-            outputs: list[OutputTensor] = await request.future
-            return outputs
+            return await future
         except asyncio.CancelledError:  # the client went away, or its deadline passed
-            if request in self._queue:
-                self._queue.remove(request)
+            if self._leaves_queue(request):
                 self.statistics.record_failure(time.monotonic_ns() - request.arrived_ns)
-                self._note_if_empty()
             raise
+
+    def _leaves_queue(self, request: Request) -> bool:
+        if request not in self._queue:
+            return False
+        self._queue.remove(request)
+        self._note_if_empty()
+        return True
 
     def _shape_key(self, inputs: Sequence[InputTensor]) -> Hashable:
         """Inputs that can be padded may differ in shape; the others must agree."""
@@ -211,9 +242,10 @@ class ServedModel:
 
     def _dispatch(self) -> None:
         """Gives free instances what there is to do."""
-        while self.pool.idle and self.pool.busy < self.knobs.instances:
+        instances = self._redundancy.deployed_instances(self.knobs.instances)
+        while self.pool.idle and self.pool.busy < instances:
             if self._again:
-                self._run(self._again.popleft())
+                self._run_copy(self._again.popleft())
                 continue
             decision = next_batch(self._queue, self.knobs.batching, time.monotonic_ns())
             if not decision.take:
@@ -222,7 +254,21 @@ class ServedModel:
                 return
             batch = Batch([self._queue.popleft() for _ in range(decision.take)])
             self.executing += len(batch.requests)
-            self._run(batch)
+            batch.copies += 1
+            if self._run(batch):
+                self._redundancy.dispatched(batch)
+
+    def run_again(self, batch: Batch) -> None:
+        """Queues another copy of a batch before what waits."""
+        batch.copies += 1
+        self._again.append(batch)
+        self._dispatch()
+
+    def _run_copy(self, batch: Batch) -> None:
+        if batch.finished:
+            batch.copies -= 1
+        elif self._run(batch):
+            self.statistics.copies_count += 1
 
     def _look_again_at(self, when_ns: int) -> None:
         if self._timer is not None and not self._timer.cancelled() and self._timer_ns == when_ns:
@@ -238,82 +284,100 @@ class ServedModel:
         self._timer = None
         self._dispatch()
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: Batch) -> bool:
+        """Hands a batch to an idle worker; False, its requests failed, if it does not fit in memory."""
         worker = self.pool.idle.pop()
         try:
-            placed = self._write(batch, worker)
+            placed = batch.write(self.inputs, worker.inputs)
         except (OSError, ValueError, MemoryError) as error:
             self.pool.idle.append(worker)
-            self._finish(batch)
-            self._fail(
-                batch.requests, f"the batch does not fit in shared memory ({error}); send smaller requests"
-            )
-            return
-        batch.worker = worker
-        batch.attempts += 1
-        batch.dispatched_ns = time.monotonic_ns()
-        batch.busy_instances = self.pool.busy + 1
-        message = {
-            "inputs": placed,
-            "capacity": worker.inputs.capacity_bytes,
-            "intra_op_threads": self.knobs.intra_op_threads,
-        }
-        self.pool.run(worker, batch, message)
-
-    def _write(self, batch: Batch, worker: Worker) -> list[Placed]:
-        """Puts the batch's inputs into the worker's arena, padded to one shape."""
-        shapes = []
-        for i, spec in enumerate(self.inputs.values()):
-            largest = map(max, zip(*(request.inputs[i].shape[1:] for request in batch.requests), strict=True))
-            shapes.append((spec.name, spec.datatype, (batch.rows, *largest)))
-        placed, needed_bytes = place(shapes)
-        worker.inputs.ensure(needed_bytes)
-        for i, (spec, tensor) in enumerate(zip(self.inputs.values(), placed, strict=True)):
-            _stack([request.inputs[i] for request in batch.requests], spec, worker.inputs.array(tensor))
-        return placed
+            batch.copies -= 1
+            self._give_up(batch, f"the batch does not fit in shared memory ({error}); send smaller requests")
+            return False
+        execution = Execution(batch, self.pool.busy + 1)
+        batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
+        self.pool.run(worker, execution, placed, self.knobs.intra_op_threads)
+        return True
 
     # --- answers -----------------------------------------------------------------------------------
 
-    def _answered(self, batch: Batch, message: dict[str, Any] | None) -> None:
+    def _answered(self, execution: Execution, worker: Worker, message: dict[str, Any] | None) -> None:
         """A worker answered a batch, or (None) died with it."""
+        batch = execution.batch
+        batch.copies -= 1
         if message is None:
-            if all(request.future.done() for request in batch.requests):  # nobody waits for it any more
-                self._finish(batch)
-                self._fail(batch.requests, "the client did not wait for the answer")
-                return
-            if batch.attempts < self.protection.max_attempts:
-                self._again.append(batch)
-                return
-            text = f"{batch.attempts} workers ended while they ran this batch; check the model and the inputs"
+            self._lost(batch)
+        elif "error" in message:
+            self._give_up(batch, message["error"])
+        else:
+            compute = ComputeTimes(*message["compute_ns"])
+            service_ns = time.monotonic_ns() - execution.dispatched_ns
+            self.statistics.record_batch(batch.rows, execution.busy_instances, service_ns, compute)
+            outputs = read_outputs(message, worker.outputs)
+            for request, first_row in _waiting(batch):
+                self._settle(batch, request, outputs, first_row, EXACT, compute)
             self._finish(batch)
-            self._fail(batch.requests, text)
+            self._redundancy.answered(batch, outputs, service_ns)
+
+    def _lost(self, batch: Batch) -> None:
+        batch.losses += 1
+        if not batch.finished and all(request.future.done() for request in batch.requests):
+            self._give_up(batch, "the client did not wait for the answer")
             return
-        now_ns = time.monotonic_ns()
+        self._redundancy.lost(batch)
+        if batch.copies:  # another worker has it, or will have it
+            return
+        if batch.finished:
+            self._redundancy.forget(batch)
+        elif batch.losses < self.protection.max_attempts:
+            batch.copies += 1
+            self._again.append(batch)
+        else:
+            workers = f"{batch.losses} workers ended while they ran this batch"
+            self._give_up(batch, f"{workers}; check the model and the inputs")
+
+    def approximate(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
+        """Answers those requests of a batch that take an approximation and have no answer yet."""
+        for request, first_row in _waiting(batch):
+            if request.accepts_approximation:
+                self._settle(batch, request, outputs, first_row, origin, NOT_COMPUTED)
+        if all(request.settled for request in batch.requests):
+            self._finish(batch)
+
+    def approximate_request(self, request: Request, outputs: Mapping[str, np.ndarray], origin: str) -> None:
+        """Answers one request, which may still be queued."""
+        self._leaves_queue(request)
+        batch = Batch([request])
+        batch.dispatched_ns = time.monotonic_ns()
+        self._settle(batch, request, outputs, 0, origin, NOT_COMPUTED)
+
+    def _settle(
+        self,
+        batch: Batch,
+        request: Request,
+        outputs: Mapping[str, np.ndarray],
+        first_row: int,
+        origin: str,
+        compute: ComputeTimes,
+    ) -> None:
+        request.settled = True
+        queue_ns = batch.dispatched_ns - request.arrived_ns
+        service_ns = time.monotonic_ns() - batch.dispatched_ns
+        self.statistics.record_success(request.rows, queue_ns, service_ns, compute, origin)
+        if not request.future.done():
+            tensors = cut(outputs, self.outputs, first_row, request.rows)
+            request.future.set_result(Answer(tensors, origin))
+
+    def _give_up(self, batch: Batch, text: str) -> None:
+        self._fail(batch.requests, text)
         self._finish(batch)
-        if "error" in message:
-            self._fail(batch.requests, message["error"])
-            return
-        compute = ComputeTimes(*message["compute_ns"])
-        service_ns = now_ns - batch.dispatched_ns
-        self.statistics.record_batch(batch.rows, batch.busy_instances, service_ns, compute)
-        assert batch.worker is not None
-        outputs = [
-            Placed(name, datatype, tuple(shape), at) for name, datatype, shape, at in message["outputs"]
-        ]
-        first_row = 0
-        for request in batch.requests:
-            queue_ns = batch.dispatched_ns - request.arrived_ns
-            self.statistics.record_success(request.rows, queue_ns, service_ns, compute)
-            if not request.future.done():
-                rows = slice(first_row, first_row + request.rows)
-                request.future.set_result(
-                    [_cut(tensor, rows, batch.worker.outputs.view) for tensor in outputs]
-                )
-            first_row += request.rows
+        self._redundancy.forget(batch)
 
     def _finish(self, batch: Batch) -> None:
-        self.executing -= len(batch.requests)
-        self._note_if_empty()
+        if not batch.finished:
+            batch.finished = True
+            self.executing -= len(batch.requests)
+            self._note_if_empty()
 
     def _note_if_empty(self) -> None:
         if self.in_flight == 0:
@@ -322,6 +386,9 @@ class ServedModel:
     def _fail(self, requests: list[Request], text: str) -> None:
         now_ns = time.monotonic_ns()
         for request in requests:
+            if request.settled:
+                continue
+            request.settled = True
             self.statistics.record_failure(now_ns - request.arrived_ns)
             if not request.future.done():
                 request.future.set_exception(InferenceFailed(text))
@@ -332,31 +399,21 @@ class ServedModel:
         while True:
             await asyncio.sleep(timeout_s / 10)
             late_ns = time.monotonic_ns() - int(timeout_s * 1e9)
-            for worker in self.pool.workers:
-                if worker.job is not None and worker.job.dispatched_ns < late_ns:
-                    log.warning("worker %d holds a batch for over %g s; ending it", worker.pid, timeout_s)
-                    self.pool.kill(worker)
+            for pool in self.pools:
+                for worker in pool.workers:
+                    if worker.job is not None and worker.job.dispatched_ns < late_ns:
+                        log.warning("worker %d holds a batch for over %g s; ending it", worker.pid, timeout_s)
+                        pool.kill(worker)
+
+
+def _waiting(batch: Batch) -> Iterator[tuple[Request, int]]:
+    """The requests of a batch that have no answer yet, each with its first row."""
+    first_row = 0
+    for request in batch.requests:
+        if not request.settled:
+            yield request, first_row
+        first_row += request.rows
 
 
 def _spec(fields: dict[str, Any]) -> TensorSpec:
     return TensorSpec(**fields | {"shape": tuple(fields["shape"])})
-
-
-def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> None:
-    """Copies each request's rows into `target` (rows, ...), padding at the end of every dimension."""
-    first_row = 0
-    for tensor in tensors:
-        rows = np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
-        place_ = target[first_row : first_row + tensor.shape[0]]
-        if rows.shape != place_.shape:
-            place_[...] = spec.pad_value
-            place_ = place_[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
-        place_[...] = rows
-        first_row += tensor.shape[0]
-
-
-def _cut(tensor: Placed, rows: slice, arena: memoryview) -> OutputTensor:
-    """The rows of one request out of a batch's output."""
-    row_bytes = tensor.size_bytes // tensor.shape[0]
-    data = bytes(arena[tensor.offset + rows.start * row_bytes : tensor.offset + rows.stop * row_bytes])
-    return OutputTensor(tensor.name, tensor.datatype, (rows.stop - rows.start, *tensor.shape[1:]), data)

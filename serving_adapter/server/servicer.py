@@ -20,14 +20,10 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter import model_configuration
+from serving_adapter.server.batches import EXACT, InputTensor
 from serving_adapter.server.metrics import VERSION
-from serving_adapter.server.served_model import (
-    InferenceFailed,
-    InputTensor,
-    Knobs,
-    QueueFull,
-    ServedModel,
-)
+from serving_adapter.server.resilience import Resilience, as_parameters, from_parameters
+from serving_adapter.server.served_model import InferenceFailed, Knobs, QueueFull, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.server.worker_pool import ModelFailed
 from serving_adapter.tensors import TensorSpec
@@ -93,7 +89,7 @@ class InferenceService(GRPCInferenceServiceServicer):
         self._models = models
         self._control_key = control_key
         self._max_message_bytes = max_message_bytes
-        self._defaults = {name: model.knobs for name, model in models.items()}
+        self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
         self._extensions = [
             "statistics",
             "model_configuration",
@@ -157,8 +153,10 @@ class InferenceService(GRPCInferenceServiceServicer):
         for name in wanted:
             if name not in model.outputs:
                 raise _invalid(f"model {model.name!r} has no output {name!r}; it has {_names(model.outputs)}")
-        outputs = await model.infer(read_inputs(request, model))
+        outputs, origin = await model.infer(read_inputs(request, model), _accepts_approximation(request))
         response = pb.ModelInferResponse(model_name=model.name, model_version=VERSION, id=request.id)
+        if origin != EXACT:
+            response.parameters[origin].bool_param = True
         for output in outputs:
             if not wanted or output.name in wanted:
                 response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
@@ -202,11 +200,11 @@ class InferenceService(GRPCInferenceServiceServicer):
         unknown = set(request.parameters) - {"config"}
         if unknown:
             raise _invalid(f"load takes the parameter 'config' only, got {', '.join(sorted(unknown))}")
-        knobs = model.knobs
+        knobs, resilience = model.knobs, model.resilience
         if "config" in request.parameters:
-            knobs = self._override(model, request.parameters["config"].string_param)
+            knobs, resilience = self._override(model, request.parameters["config"].string_param)
         # To its end even if the client does not wait: a change is in force whole or not at all.
-        await asyncio.shield(asyncio.ensure_future(model.apply(knobs)))
+        await asyncio.shield(asyncio.ensure_future(model.apply(knobs, resilience)))
         return pb.RepositoryModelLoadResponse()
 
     @_answers
@@ -219,7 +217,7 @@ class InferenceService(GRPCInferenceServiceServicer):
             f"model {request.model_name!r} is served for as long as the server runs; end the server instead",
         )
 
-    def _override(self, model: ServedModel, text: str) -> Knobs:
+    def _override(self, model: ServedModel, text: str) -> tuple[Knobs, Resilience]:
         """The knobs of an override; like Triton's it replaces, so a knob it leaves out gets its default."""
         try:
             override = model_configuration.parse(text)
@@ -239,7 +237,15 @@ class InferenceService(GRPCInferenceServiceServicer):
                 f"inter_op_threads={values['inter_op_threads']} has no effect on model {model.name!r}: "
                 "it has no parallel branches; leave INTER_OP_THREAD_COUNT out"
             )
-        return Knobs(**vars(self._defaults[model.name]) | values)
+        default_knobs, default_resilience = self._defaults[model.name]
+        knobs = Knobs(**vars(default_knobs) | values)
+        parameters = {name: parameter.string_value for name, parameter in override.parameters.items()}
+        try:
+            resilience = from_parameters(parameters, default_resilience)
+            model.check(knobs, resilience)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        return knobs, resilience
 
     def _check_control_key(self, context: grpc.aio.ServicerContext) -> None:
         if self._control_key is None:
@@ -267,6 +273,15 @@ class InferenceService(GRPCInferenceServiceServicer):
             sentence = f"model {name!r} is starting or shutting down; try again"
             raise Refused(grpc.StatusCode.UNAVAILABLE, sentence)
         return model
+
+
+def _accepts_approximation(request: pb.ModelInferRequest) -> bool:
+    """A client refuses approximate answers with the request parameter `exact`."""
+    if "exact" not in request.parameters:
+        return True
+    if request.parameters["exact"].WhichOneof("parameter_choice") != "bool_param":
+        raise _invalid("the request parameter 'exact' must be a bool_param: true refuses approximate answers")
+    return not request.parameters["exact"].bool_param
 
 
 def _names(known: dict[str, Any]) -> str:
@@ -351,6 +366,8 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
     knobs = vars(model.knobs).copy()
     if not model.has_parallel_branches:
         del knobs["inter_op_threads"]
+    for name, text in as_parameters(model.resilience).items():
+        config.parameters[name].string_value = text
     return model_configuration.edited(config, knobs)
 
 

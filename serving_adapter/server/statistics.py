@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,14 +70,19 @@ class ModelStatistics:
         self.last_inference_ms = 0
         self.latency, self.queueing, self.service = Histogram(), Histogram(), Histogram()
         self.telemetry: dict[tuple[int, int], Tally] = defaultdict(Tally)
+        self.answers: Counter[str] = Counter()  # requests, by where their answer came from
+        self.copies_count = 0  # batches run again: replicas, hedges, and those whose worker died
 
     def record_batch(self, rows: int, busy_instances: int, service_ns: int, compute: ComputeTimes) -> None:
         self.execution_count += 1
         self.batches[rows].add(compute)
         self.telemetry[busy_instances, rows].add(service_ns)
 
-    def record_success(self, rows: int, queue_ns: int, service_ns: int, compute: ComputeTimes) -> None:
+    def record_success(
+        self, rows: int, queue_ns: int, service_ns: int, compute: ComputeTimes, origin: str
+    ) -> None:
         total_ns = queue_ns + service_ns
+        self.answers[origin] += 1
         self.inference_count += rows
         self.last_inference_ms = time.time_ns() // 1_000_000
         self.success.add(total_ns)

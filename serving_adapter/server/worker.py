@@ -71,6 +71,7 @@ class Worker:
                 read_ns = time.monotonic_ns()
                 results = self.model.run(tensors)
                 results = {name: tensor.to("cpu") for name, tensor in results.items()}
+            _suffer_injected_delay(message)
             infer_ns = time.monotonic_ns()
             outputs = self._write(results)
         except Exception as error:
@@ -101,3 +102,9 @@ class Worker:
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+def _suffer_injected_delay(message: dict[str, Any]) -> None:
+    """Makes the batch take longer where the front's fault injector says so (faults.py)."""
+    if "slow_ms" in message:
+        time.sleep(1e-3 * message["slow_ms"])

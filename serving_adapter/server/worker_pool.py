@@ -14,10 +14,15 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from serving_adapter import messages
-from serving_adapter.server.arena import Arena
+from serving_adapter.server.arena import Arena, Placed
+
+if TYPE_CHECKING:
+    from serving_adapter.server.faults import Delay
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,7 @@ class Worker:
         self.pid = 0
         self.job: Any = None  # the batch it holds
         self.retired = False
+        self.slow: Delay | None = None  # extra time of its batches: an injected fault
 
 
 class WorkerPool:
@@ -63,11 +69,13 @@ class WorkerPool:
         reference: str,
         options: dict[str, str],
         device: str,
-        on_answer: Callable[[Any, dict[str, Any] | None], None],
+        on_answer: Callable[[Any, Worker, dict[str, Any] | None], None],
         on_free: Callable[[], None],
+        is_redundant: bool = False,
     ) -> None:
         self._description = {"reference": reference, "options": options, "device": device}
         self._on_answer, self._on_free = on_answer, on_free
+        self.is_redundant = is_redundant
         self._parallelism = Parallelism()
         self._lock = asyncio.Lock()
         self._repair: asyncio.Task[None] | None = None
@@ -75,6 +83,7 @@ class WorkerPool:
         self.workers: set[Worker] = set()
         self.idle: list[Worker] = []
         self.replacements = 0
+        self._rng = np.random.default_rng(0)  # of injected slowness
         self.has_parallel_branches = False
         self.zygote_pid = 0
 
@@ -185,17 +194,35 @@ class WorkerPool:
 
     # --- batches -----------------------------------------------------------------------------------
 
-    def run(self, worker: Worker, job: Any, message: dict[str, Any]) -> None:
+    def run(self, worker: Worker, job: Any, placed: list[Placed], intra_op_threads: int) -> None:
         """Hands a batch, already in the worker's input arena, to an idle worker."""
         worker.job = job
+        message = {
+            "inputs": placed,
+            "capacity": worker.inputs.capacity_bytes,
+            "intra_op_threads": intra_op_threads,
+        }
+        if worker.slow is not None:
+            message["slow_ms"] = worker.slow.draw_ms(self._rng)
         # A worker that died in this instant is noticed by its reader, which re-runs the batch.
         with contextlib.suppress(OSError):
             messages.send(worker.channel, message)
 
     def kill(self, worker: Worker) -> None:
         """Ends a hung worker; its reader then sees it gone, as if it had died by itself."""
+        self._signal("kill", worker)
+
+    def stop(self, worker: Worker) -> None:
+        """Stalls a worker until `resume`: an injected fault."""
+        self._signal("stop", worker)
+
+    def resume(self, worker: Worker) -> None:
+        self._signal("resume", worker)
+
+    def _signal(self, what: str, worker: Worker) -> None:
+        """Through the zygote, which knows which processes are its own."""
         with contextlib.suppress(OSError):
-            messages.send(self._control, {"kill": worker.pid})
+            messages.send(self._control, {what: worker.pid})
 
     def _answered(self, worker: Worker) -> None:
         message = messages.receive(worker.channel)
@@ -205,7 +232,7 @@ class WorkerPool:
         job, worker.job = worker.job, None
         if "capacity" in message:
             worker.outputs.ensure(message["capacity"])
-        self._on_answer(job, message)
+        self._on_answer(job, worker, message)
         if worker.retired:
             self._close(worker)
         else:
@@ -217,7 +244,7 @@ class WorkerPool:
         was_wanted = not worker.retired
         self._close(worker)
         if job is not None:
-            self._on_answer(job, None)
+            self._on_answer(job, worker, None)
         if was_wanted and not self._closing:
             self.replacements += 1
             log.warning("worker %d ended unexpectedly; starting another", worker.pid)

@@ -12,6 +12,7 @@ when the zygote does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import logging
@@ -29,6 +30,7 @@ from serving_adapter import messages
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "resume": signal.SIGCONT}
 PROBE_SIZES = (3, 5)  # two lengths for variable dimensions, to see which output dimensions follow them
 
 
@@ -84,10 +86,11 @@ class Zygote:
             message, descriptors = messages.receive_with_descriptors(self.control)
             if message is None:
                 return
-            if "kill" in message:
-                self._kill(message["kill"])
-            else:
+            order = next((order for order in SIGNALS if order in message), None)
+            if order is None:
                 self._fork_worker(message, descriptors)
+            else:
+                self._signal(message[order], SIGNALS[order])
 
     def _build(self, message: dict[str, Any]) -> Any:
         import torch
@@ -145,10 +148,11 @@ class Zygote:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _kill(self, pid: int) -> None:
+    def _signal(self, pid: int, signum: signal.Signals) -> None:
         # Only a child not reaped yet: its pid cannot have been given to another process.
         if pid in self.children:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # reaped in this instant
+                os.kill(pid, signum)
 
     def _reap(self, signum: int, frame: FrameType | None) -> None:
         while True:

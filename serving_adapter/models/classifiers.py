@@ -1,0 +1,229 @@
+"""Small image classifiers whose weights come from a file: MLP 200-100, LeNet-5, VGG-11, ResNet-18.
+
+They are the architectures of ParM's evaluation (Kosaian et al., SOSP'19, section 5.1), in the forms usual
+for images of about 32 x 32 pixels, and adapt to smaller ones: LeNet-5 pads its convolutions below 32 pixels,
+and VGG-11 leaves out a pooling that would have nothing left to pool. ResNet-18 has a 3 x 3 stem and no
+max-pooling.
+
+Without a file (`weights_files`) the weights are random, initialised as section 5.1 says: convolutions by
+Xavier, biases zero, other weights N(0, 0.01). 0.01 is read as the variance: with a standard deviation of 0.01
+the signal fades tenfold in each of the MLP's layers, and the first epochs learn nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from serving_adapter.models.model import Model, ModelError
+from serving_adapter.tensors import TensorSpec
+
+LINEAR_DEVIATION = 0.01**0.5
+LENET_SIZE = 32  # pixels that LeNet-5 was made for; below, its convolutions are padded
+VGG11_WIDTHS = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
+ANSWERS = ("logits", "probabilities")
+
+
+def mlp(
+    classes: int = 10,
+    channels: int = 1,
+    size: int = 28,
+    answer: str = "logits",
+    times: float = 1.0,
+    seed: int = 0,
+) -> Model:
+    """Two hidden layers of 200 and 100 units with ReLUs."""
+    return _model(multi_layer_perceptron, classes, channels, size, answer, times, seed)
+
+
+def lenet5(
+    classes: int = 10,
+    channels: int = 1,
+    size: int = 32,
+    answer: str = "logits",
+    times: float = 1.0,
+    seed: int = 0,
+) -> Model:
+    """LeNet-5 with ReLUs and max-pooling."""
+    return _model(lenet_5, classes, channels, size, answer, times, seed)
+
+
+def vgg11(
+    classes: int = 10,
+    channels: int = 3,
+    size: int = 32,
+    answer: str = "logits",
+    times: float = 1.0,
+    seed: int = 0,
+) -> Model:
+    """VGG-11 with batch normalisation and one linear layer."""
+    return _model(vgg_11, classes, channels, size, answer, times, seed)
+
+
+def resnet18(
+    classes: int = 10,
+    channels: int = 3,
+    size: int = 32,
+    answer: str = "logits",
+    times: float = 1.0,
+    seed: int = 0,
+) -> Model:
+    """ResNet-18 for small images."""
+    return _model(resnet_18, classes, channels, size, answer, times, seed)
+
+
+class Probabilities(nn.Module):
+    """Answers `times` softmax instead of the network's logits.
+
+    A parity model of the concatenating encoder answers k softmax: the sum of k one-hot labels, normalised, is
+    what it learned (section 5.2.3), and subtracting k - 1 answers from the unnormalised sum leaves one.
+    """
+
+    def __init__(self, net: nn.Module, times: float) -> None:
+        super().__init__()
+        self.net, self.times = net, times
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.times * F.softmax(self.net(x), dim=-1)
+
+
+def network(module: nn.Module) -> nn.Module:
+    """The network itself, which answers logits, of a classifier's module."""
+    return module.net if isinstance(module, Probabilities) else module
+
+
+def multi_layer_perceptron(classes: int, channels: int, size: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(channels * size * size, 200),
+        nn.ReLU(),
+        nn.Linear(200, 100),
+        nn.ReLU(),
+        nn.Linear(100, classes),
+    )
+
+
+def lenet_5(classes: int, channels: int, size: int) -> nn.Module:
+    padding = 0 if size >= LENET_SIZE else 2
+    after_first = (size + 2 * padding - 4) // 2
+    after_second = (after_first + 2 * padding - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * after_second**2, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+def vgg_11(classes: int, channels: int, size: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for width in VGG11_WIDTHS:
+        if isinstance(width, int):
+            layers += [
+                nn.Conv2d(channels, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
+            channels = width
+        elif size >= 2:
+            layers.append(nn.MaxPool2d(2))
+            size //= 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * size * size, classes))
+
+
+def resnet_18(classes: int, channels: int, size: int) -> nn.Module:
+    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
+    widths += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        *(ResidualBlock(before, after, stride) for before, after, stride in widths),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, classes),
+    )
+
+
+class ResidualBlock(nn.Module):
+    """He et al., "Deep residual learning", 2016: two convolutions beside a short cut."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(after)
+        self.short_cut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.short_cut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        return F.relu(self.norm2(self.conv2(inner)) + self.short_cut(x), inplace=True)
+
+
+ARCHITECTURES: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "mlp": multi_layer_perceptron,
+    "lenet5": lenet_5,
+    "vgg11": vgg_11,
+    "resnet18": resnet_18,
+}
+"""Name in the catalogue -> the network itself, answering logits."""
+
+LEAST_SIZE = {"mlp": 1, "lenet5": 4, "vgg11": 2, "resnet18": 1}  # pixels
+
+
+def initialise(net: nn.Module, seed: int) -> None:
+    """Section 5.1's random weights."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.xavier_uniform_(module.weight, generator=generator)
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, LINEAR_DEVIATION, generator=generator)
+        else:
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _model(
+    build: Callable[[int, int, int], nn.Module],
+    classes: int,
+    channels: int,
+    size: int,
+    answer: str,
+    times: float,
+    seed: int,
+) -> Model:
+    name = next(name for name, architecture in ARCHITECTURES.items() if architecture is build)
+    if min(classes, channels) < 1 or size < LEAST_SIZE[name]:
+        raise ModelError(
+            f"{name}: classes and channels must be at least 1 and size at least {LEAST_SIZE[name]} pixels, "
+            f"got classes={classes}, channels={channels}, size={size}"
+        )
+    if answer not in ANSWERS:
+        raise ModelError(f"{name}: answer must be one of {', '.join(ANSWERS)}, got {answer!r}")
+    with torch.device("meta"):
+        net = build(classes, channels, size)
+    net = net.to_empty(device="cpu")
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+    initialise(net, seed)
+    module = net if answer == "logits" and times == 1.0 else Probabilities(net, times)
+    return Model(module, (TensorSpec("x", "FP32", (channels, size, size)),), ("y",))

@@ -1,0 +1,84 @@
+"""Models from weights files that say what they are: safetensors with an architecture of the catalogue.
+
+The header's metadata has `model` (a name of the catalogue, never code), `options` (a JSON object of texts,
+the options of that model) and, for a parity model, `parity` (see `parity_metadata`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from serving_adapter.models.classifiers import network
+from serving_adapter.models.model import Model, ModelError
+from serving_adapter.models.parity_metadata import ParityMetadata, WeightsFileError, read_architecture
+
+SUFFIX = ".safetensors"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def put_weights(model: Model, path: Path) -> None:
+    """Puts a file's weights into a model of the architecture that the file names."""
+    net, weights = network(model.module), read_weights(path)
+    expected = {name: tensor.shape for name, tensor in net.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if found != expected:
+        raise ModelError(f"{path} does not fit its architecture: {_difference(expected, found)}")
+    net.load_state_dict(weights)
+
+
+def architecture_of(path: Path) -> tuple[str, dict[str, str]]:
+    try:
+        return read_architecture(path)
+    except WeightsFileError as error:
+        raise ModelError(str(error)) from None
+
+
+def save_weights(
+    path: Path,
+    net: nn.Module,
+    model: str,
+    options: Mapping[str, str],
+    parity: ParityMetadata | None = None,
+) -> None:
+    """Writes a file that `load_model` builds; whole, or not at all."""
+    metadata = {"model": model, "options": json.dumps(dict(options))}
+    if parity is not None:
+        metadata["parity"] = json.dumps(parity._asdict())
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+    write_whole(path, save(state, metadata))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replaces a file at once, so that a reader or an interruption never meets half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _difference(expected: Mapping[str, torch.Size], found: Mapping[str, torch.Size]) -> str:
+    for name in (*expected, *found):
+        if name not in found:
+            return f"the tensor {name!r} is missing"
+        if name not in expected:
+            return f"it has a tensor {name!r} too many"
+        if expected[name] != found[name]:
+            return f"the tensor {name!r} should be {list(expected[name])}, it is {list(found[name])}"
+    raise AssertionError("they are equal")

@@ -1,0 +1,344 @@
+"""`rrl-parity`: trains and evaluates parity models (ParM).
+
+rrl-parity train-base --architecture lenet5 --data digits --out base.safetensors
+rrl-parity train --model base.safetensors --data digits --k 2 --out parity.safetensors
+rrl-parity evaluate --model base.safetensors --parity parity.safetensors --data digits
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from tyro.conf import UseAppendAction
+
+from serving_adapter.models.classifiers import initialise, network
+from serving_adapter.models.loading import load_model
+from serving_adapter.models.model import Model
+from serving_adapter.models.parity_metadata import (
+    ParityMetadata,
+    read_architecture,
+    read_parity_metadata,
+    weights_digest,
+)
+from serving_adapter.models.weights_files import save_weights
+from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.parity.coding import ENCODERS
+from serving_adapter.parity.datasets import Dataset, load_dataset
+from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
+from serving_adapter.parity.training import (
+    Classification,
+    Interrupted,
+    Parity,
+    Task,
+    Trained,
+    TrainingSettings,
+    Watch,
+    train,
+)
+
+INTERRUPTED = 130
+UNAVAILABLE = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFlags:
+    """How to train, for whatever is trained."""
+
+    data: str
+    """Images: digits, cifar10, or FILE.npz with x (N, channels, size, size) and, for labels, y (N,); a file
+    with x alone is recorded traffic."""
+    out: Path
+    """The weights file to write; a training that is interrupted goes on from OUT.checkpoint."""
+    epochs: int = 100
+    """Passes through the training images."""
+    batch_size: int = 64
+    """Images a step."""
+    learning_rate: float = 1e-3
+    """Of Adam; it decays to zero along a cosine."""
+    decay: bool = True
+    """Let the learning rate decay."""
+    weight_decay: float = 1e-5
+    """L2 regularisation."""
+    shift_pixels: int = 0
+    """Augmentation: move images by up to as many pixels."""
+    flip: bool = False
+    """Augmentation: mirror half of the images."""
+    bf16: bool = False
+    """Compute in bfloat16, where the processor is quick at it."""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where to train."""
+    threads: int | None = None
+    """Of the CPU (default: torch's choice)."""
+    seed: int = 0
+    """Of the weights and of what is drawn."""
+    data_folder: Path | None = None
+    """Where cifar10.zip is (default: shared/data beside the project's folder)."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {self.threads}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"--device {self.device} is not there: use --device cpu")
+        if self.out.suffix != ".safetensors":
+            raise ValueError(f"--out must be a file NAME.safetensors, got {self.out}")
+        if self.out.exists():
+            raise ValueError(f"{self.out} exists already: name another --out, or delete it")
+        self.settings()
+
+    def settings(self) -> TrainingSettings:
+        return TrainingSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            decay=self.decay,
+            weight_decay=self.weight_decay,
+            shift_pixels=self.shift_pixels,
+            flip=self.flip,
+            bf16=self.bf16,
+            device=self.device,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBaseOptions(TrainingFlags):
+    """Trains a classifier to be deployed."""
+
+    architecture: Literal["mlp", "lenet5", "vgg11", "resnet18"]
+    """Of the catalogue."""
+    answer: Literal["logits", "probabilities"] = "logits"
+    """What it serves; a parity model of --loss cross-entropy needs probabilities."""
+    label_smoothing: float = 0.1
+    """Share of each label that is spread over all classes; it also keeps logits small, and small logits are
+    easier to reconstruct."""
+
+    def settings(self) -> TrainingSettings:
+        return TrainingSettings(**(vars(super().settings()) | {"label_smoothing": self.label_smoothing}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(TrainingFlags):
+    """Trains a parity model for a deployed model."""
+
+    model: Path
+    """The deployed model's weights file, of rrl-parity train-base."""
+    k: int = 2
+    """Queries of a coding group."""
+    r: int = 1
+    """Parities of a coding group: as many answers may be lost at once."""
+    row: int = 0
+    """Which of the r parities this model is for."""
+    encoder: Literal["sum", "concat"] = "sum"
+    """How queries make a parity query."""
+    loss: Literal["decoded", "mse", "cross-entropy"] = "decoded"
+    """decoded: of the answers that decoding will give; mse: of the parity model's own answers, as the paper
+    trains sums; cross-entropy: against the summed labels, as it trains concatenated images."""
+    start: Literal["deployed", "random"] = "deployed"
+    """The weights to start from."""
+
+    def __post_init__(self) -> None:
+        self.coding()
+        super().__post_init__()
+
+    def coding(self) -> Coding:
+        return Coding(self.k, self.row, self.r, self.encoder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Reports how accurate a deployed model is, and what its parity models reconstruct."""
+
+    model: Path
+    """The deployed model's weights file."""
+    parity: UseAppendAction[tuple[Path, ...]]
+    """A parity model's weights file; again for each further row of a code with r above 1."""
+    data: str
+    """Images: digits, cifar10 or FILE.npz; the test part is used."""
+    seed: int = 0
+    """Of the random groups."""
+    data_folder: Path | None = None
+    """Where cifar10.zip is."""
+
+
+# --- train-base and train ---------------------------------------------------------------------------
+
+
+def train_base(options: TrainBaseOptions) -> None:
+    dataset = load_dataset(options.data, options.data_folder)
+    if dataset.classes is None:
+        raise ValueError(f"{options.data} has no labels 'y', which a deployed model is trained with")
+    model_options = {
+        "classes": str(dataset.classes),
+        "channels": str(dataset.channels),
+        "size": str(dataset.size),
+        "answer": options.answer,
+    }
+    net = network(load_model(options.architecture, model_options | {"seed": str(options.seed)}).module)
+    task = Classification(dataset.training, options.settings())
+    trained = _trained(net, task, options)
+    save_weights(options.out, trained.net, options.architecture, model_options)
+    _say(f"{options.out}: validation accuracy {trained.score:.1%}", trained)
+
+
+def train_parity(options: TrainOptions) -> None:
+    dataset = load_dataset(options.data, options.data_folder)
+    deployed, coding = load_model(str(options.model), {}), options.coding()
+    check_fit(deployed, dataset, coding)
+    architecture, model_options = read_architecture(options.model)
+    if read_parity_metadata(options.model) is not None:
+        raise ValueError(f"{options.model} is a parity model itself: give the deployed model")
+    served = model_options.get("answer", "logits")
+    needed = "probabilities" if options.loss == "cross-entropy" else "logits"
+    if options.loss != "mse" and served != needed:
+        raise ValueError(
+            f"--loss {options.loss} needs a deployed model that answers {needed}, {options.model} answers "
+            f"{served}: use another --loss, or rrl-parity train-base --answer {needed}"
+        )
+    net = network(load_model(str(options.model), {}).module)
+    if options.start == "random":
+        initialise(net, options.seed)
+    task = Parity(deployed.module, coding, dataset.training, options.loss, options.settings())
+    trained = _trained(net, task, options)
+    answer = {"answer": "logits"}
+    if options.loss == "cross-entropy":
+        answer = {"answer": "probabilities", "times": str(coding.k)}
+    parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, weights_digest(options.model))
+    save_weights(options.out, trained.net, architecture, model_options | answer, parity)
+    _say(f"{options.out}: validation accuracy of reconstructions {trained.score:.1%}", trained)
+
+
+def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> None:
+    """ValueError unless the model takes such images, and groups of them can be encoded."""
+    spec = deployed.inputs[0]
+    if spec.shape != dataset.training.x.shape[1:]:
+        raise ValueError(
+            f"the model takes images of {spec.shape}, those of {dataset.name} are "
+            f"{dataset.training.x.shape[1:]}"
+        )
+    ENCODERS[coding.encoder].check(spec, coding.k)
+
+
+def _trained(net: torch.nn.Module, task: Task, options: TrainingFlags) -> Trained:
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    columns += [TextColumn("validated {task.fields[score]}")]
+    checkpoint = options.out.with_name(f"{options.out.name}.checkpoint")
+    with _told_to_stop() as stopping, Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("steps", total=None, score="-")
+
+        def on_step(done: int, steps: int, score: float) -> None:
+            progress.update(
+                bar, completed=done, total=steps, score=f"{score:.1%}" if score >= 0 else "not yet"
+            )
+
+        print(f"training with {len(task.images.x):,} images on {options.device}", file=sys.stderr, flush=True)
+        try:
+            return train(net, task, options.settings(), Watch(on_step, stopping, checkpoint))
+        except Interrupted:
+            progress.stop()
+            print(f"interrupted; the same command goes on from {checkpoint}", file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C (or a polite kill) was met; a second one ends the command at once."""
+    met: list[int] = []
+
+    def meet(signum: int, frame: FrameType | None) -> None:
+        met.append(signum)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {signum: signal.signal(signum, meet) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(met)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _say(result: str, trained: Trained) -> None:
+    print(f"{result}, after {trained.seconds:.0f} s")
+
+
+# --- evaluate ---------------------------------------------------------------------------------------
+
+
+def report(options: EvaluateOptions) -> None:
+    dataset = load_dataset(options.data, options.data_folder)
+    deployed = load_model(str(options.model), {})
+    parities = [(_coding_of(path, options.model), load_model(str(path), {})) for path in options.parity]
+    for coding, _ in parities:
+        check_fit(deployed, dataset, coding)
+    found = evaluate(
+        deployed.module,
+        [(coding, model.module) for coding, model in parities],
+        dataset.test.x,
+        dataset.test.y,
+        seed=options.seed,
+    )
+    Console().print(_table(found, dataset, parities[0][0]))
+
+
+def _coding_of(path: Path, deployed: Path) -> Coding:
+    metadata = read_parity_metadata(path)
+    if metadata is None:
+        raise ValueError(f"{path} is no parity model: its header has no 'parity'")
+    if metadata.of != weights_digest(deployed):
+        raise ValueError(f"{path} was trained for another deployed model than {deployed}")
+    return Coding(metadata.k, metadata.row, metadata.r, metadata.encoder)
+
+
+def _table(found: Evaluation, dataset: Dataset, coding: Coding) -> Table:
+    labels = "the labels" if dataset.test.y is not None else "the deployed model's answers"
+    table = Table(f"accuracy by {labels}", *(f"{lost} lost of {coding.k}" for lost in found.degraded))
+    table.add_row("A_a: available", *(f"{found.available:.2%}" for _ in found.degraded))
+    table.add_row("A_d: reconstructed", *(f"{value:.2%}" for value in found.degraded.values()))
+    for f in UNAVAILABLE:
+        table.add_row(
+            f"A_o: {f:.0%} unavailable", *(f"{found.overall(f, lost):.2%}" for lost in found.degraded)
+        )
+    table.add_row("floor: a default answer", *(f"{found.default:.2%}" for _ in found.degraded))
+    return table
+
+
+COMMANDS: dict[str, tuple[type, Callable[..., None], str]] = {
+    "train-base": (TrainBaseOptions, train_base, "train a classifier to be deployed"),
+    "train": (TrainOptions, train_parity, "train a parity model for a deployed model"),
+    "evaluate": (EvaluateOptions, report, "report A_a, A_d and A_o(f)"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("usage: rrl-parity COMMAND [--help]\n")
+        for name, (_, _, text) in COMMANDS.items():
+            print(f"  {name:10} {text}")
+        return
+    if not arguments or arguments[0] not in COMMANDS:
+        fail(f"usage: rrl-parity COMMAND, with COMMAND one of {', '.join(COMMANDS)}")
+    options_class, run, _ = COMMANDS[arguments[0]]
+    options: object = parse(options_class, arguments[1:])
+    try:
+        run(options)
+    except (ValueError, OSError) as error:
+        fail(in_a_sentence(error))
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Images to train and to evaluate parity models with.
+
+| name | what | x | images |
+|---|---|---|---|
+| `digits` | scikit-learn's digits (they come with it) | pixels / 16 | 1,437 + 360 of 1 x 8 x 8 |
+| `cifar10` | CIFAR-10 | (pixels / 255 - 0.5) / 0.25 | 50,000 + 10,000 of 3 x 32 x 32 |
+| `FILE.npz` | arrays of your own | as it is | |
+
+A file's arrays are `x` (N, channels, size, size) FP32 as the deployed model takes it, and may be `y` (N,)
+whole numbers, `x_test` and `y_test`. A file with `x` alone is recorded traffic (ParM, section 4.4): what the
+deployed model answers stands for the labels, and the accuracies are then agreement with it. Without `x_test`,
+every fifth image is kept for the test.
+
+`cifar10.zip` (`train/CLASS/NNNN.jpg`, `test/CLASS/NNNN.jpg`) is looked for in `--data-folder`, by default
+`shared/data` beside the project's folder. Its images are decoded once, and the arrays kept in `$RRL_CACHE`
+(default: ~/.cache/rrl-tune).
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+CIFAR10_FILE = "cifar10.zip"
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CACHE_VARIABLE = "RRL_CACHE"
+PROJECT = Path(__file__).resolve().parents[2]
+DIGITS_TEST = 360  # images; the usual fifth
+TEST_EVERY = 5
+NAMES = ("digits", "cifar10")
+
+
+class DataError(ValueError):
+    """The data cannot be had or read; the message is one sentence for the user."""
+
+
+class Images(NamedTuple):
+    """Images (N, channels, size, size) FP32 and their classes (N,), or None where nobody labelled them."""
+
+    x: np.ndarray
+    y: np.ndarray | None
+
+
+class Dataset(NamedTuple):
+    name: str
+    training: Images
+    test: Images
+
+    @property
+    def channels(self) -> int:
+        return self.training.x.shape[1]
+
+    @property
+    def size(self) -> int:
+        return self.training.x.shape[2]
+
+    @property
+    def classes(self) -> int | None:
+        return None if self.training.y is None else int(self.training.y.max()) + 1
+
+
+def load_dataset(name: str, folder: Path | None = None) -> Dataset:
+    """`digits`, `cifar10` or the path of an .npz file; DataError with one sentence where it cannot be had."""
+    if name == "digits":
+        return _digits()
+    if name == "cifar10":
+        return _cifar10(folder or PROJECT.parent / "shared" / "data")
+    if Path(name).suffix == ".npz":
+        return _from_file(Path(name))
+    raise DataError(f"unknown data {name!r}; give {', '.join(NAMES)} or the path of an .npz file")
+
+
+def _digits() -> Dataset:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise DataError("the data 'digits' needs scikit-learn: pip install 'rrl-tune[parity]'") from None
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    x = (bunch.images[order, None] / 16).astype(np.float32)
+    y = bunch.target[order].astype(np.int64)
+    return Dataset(
+        "digits", Images(x[DIGITS_TEST:], y[DIGITS_TEST:]), Images(x[:DIGITS_TEST], y[:DIGITS_TEST])
+    )
+
+
+def _cifar10(folder: Path) -> Dataset:
+    path = folder / CIFAR10_FILE
+    if not path.is_file():
+        raise DataError(f"the data 'cifar10' needs the file {path}: name the folder of it with --data-folder")
+    cached = cache_folder() / f"cifar10-{path.stat().st_size}.npz"
+    try:
+        with np.load(cached) as file:
+            arrays = {name: file[name] for name in ("train_x", "train_y", "test_x", "test_y")}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        arrays = _decode_cifar10(path)
+        _keep(cached, arrays)
+    return Dataset(
+        "cifar10",
+        Images(_normalised(arrays["train_x"]), arrays["train_y"]),
+        Images(_normalised(arrays["test_x"]), arrays["test_y"]),
+    )
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/rrl-tune").expanduser()
+
+
+def _normalised(pixels: np.ndarray) -> np.ndarray:
+    x = pixels.astype(np.float32)
+    x -= 0.5 * 255
+    x /= 0.25 * 255
+    return x
+
+
+def _decode_cifar10(path: Path) -> dict[str, np.ndarray]:
+    """Pixels (N, 3, 32, 32) uint8 and classes of both parts, in the order of their names."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError("the data 'cifar10' needs Pillow: pip install 'rrl-tune[parity]'") from None
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
+            for part in ("train", "test"):
+                chosen = [name for name in names if name.split("/")[-3] == part]
+                pixels = np.empty((len(chosen), 3, 32, 32), np.uint8)
+                for i, name in enumerate(chosen):
+                    with archive.open(name) as file:
+                        pixels[i] = np.asarray(Image.open(file).convert("RGB")).transpose(2, 0, 1)
+                classes = [CIFAR10_CLASSES.index(name.split("/")[-2]) for name in chosen]
+                arrays |= {f"{part}_x": pixels, f"{part}_y": np.array(classes, np.int64)}
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not the zip file of CIFAR-10's images: {error}") from None
+    if not all(len(array) for array in arrays.values()):
+        raise DataError(f"{path} holds no images like train/CLASS/NNNN.jpg and test/CLASS/NNNN.jpg")
+    return arrays
+
+
+def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Where there is no room or permission, the next run decodes again."""
+    partial = path.with_suffix(f".{os.getpid()}.npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(partial, **arrays)  # type: ignore[arg-type]
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def _from_file(path: Path) -> Dataset:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"cannot read the data file {path}: {error}") from None
+    if "x" not in arrays:
+        raise DataError(f"{path} has no array 'x' (N, channels, size, size); it has {', '.join(arrays)}")
+    everything = _images(path, arrays, "")
+    if "x_test" in arrays:
+        training, test = everything, _images(path, arrays, "_test")
+        if test.x.shape[1:] != training.x.shape[1:]:
+            raise DataError(
+                f"{path}: the images of 'x' are {training.x.shape[1:]}, those of 'x_test' {test.x.shape[1:]}"
+            )
+        if (training.y is None) != (test.y is None):
+            raise DataError(
+                f"{path} labels only one of 'x' and 'x_test': give both 'y' and 'y_test', or none"
+            )
+    else:
+        training, test = _split(everything)
+    return Dataset(path.stem, training, test)
+
+
+def _images(path: Path, arrays: dict[str, np.ndarray], part: str) -> Images:
+    x, y = arrays[f"x{part}"], arrays.get(f"y{part}")
+    if x.ndim != 4 or x.shape[2] != x.shape[3] or not np.issubdtype(x.dtype, np.floating):
+        raise DataError(
+            f"{path}: 'x{part}' must be (N, channels, size, size) of FP32, got {x.shape} of {x.dtype}"
+        )
+    if len(x) < TEST_EVERY or not np.isfinite(x).all():
+        raise DataError(f"{path}: 'x{part}' must have {TEST_EVERY} images or more, and finite numbers only")
+    if y is None:
+        return Images(x.astype(np.float32), None)
+    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
+        raise DataError(f"{path}: 'y{part}' must be one class from 0 on for each image of 'x{part}'")
+    return Images(x.astype(np.float32), y.astype(np.int64))
+
+
+def _split(images: Images) -> tuple[Images, Images]:
+    test = np.arange(len(images.x)) % TEST_EVERY == TEST_EVERY - 1
+    x, y = images
+    return (
+        Images(x[~test], None if y is None else y[~test]),
+        Images(x[test], None if y is None else y[test]),
+    )

@@ -1,0 +1,144 @@
+"""Coding groups (ParM, section 4.1): which batches share a parity batch, and what can be reconstructed.
+
+A group has k batches that were dispatched one after the other, and r parity batches. The i-th queries of
+its batches are encoded to the i-th query of each parity batch. Batches may differ in size: a shorter one
+is repeated from its beginning, so that every parity query is made of k real queries.
+
+Pure bookkeeping: no clock, no process, no event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from serving_adapter.parity.coding import Encoder, coefficients, decode, is_decodable
+
+Tensors = Mapping[str, np.ndarray]
+"""Arrays by tensor name, each (rows, *item)."""
+
+
+class Member:
+    """A batch in a coding group: its queries, and its outputs once they are there."""
+
+    __slots__ = ("group", "outputs", "queries", "rows")
+
+    def __init__(self, queries: Tensors) -> None:
+        self.queries = queries
+        self.rows = len(next(iter(queries.values())))
+        self.outputs: Tensors | None = None
+        self.group: CodingGroup | None = None
+
+
+class CodingGroup:
+    """k members and the outputs of r parity models, as far as they have come."""
+
+    def __init__(self, k: int, r: int) -> None:
+        self.k = k
+        self.coefficients = coefficients(k, r)
+        self.members: list[Member] = []
+        self.parities: list[Tensors | None] = [None] * r
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) == self.k
+
+    @property
+    def rows(self) -> int:
+        """Of a parity batch: those of the longest member."""
+        return max(member.rows for member in self.members)
+
+    def add(self, member: Member) -> None:
+        assert not self.is_full
+        member.group = self
+        self.members.append(member)
+
+    def encode(self, row: int, name: str, encoder: Encoder, out: np.ndarray) -> None:
+        """Writes parity batch `row` of input `name` to `out` (self.rows, *item)."""
+        queries = [repeated_to(self.rows, member.queries[name]) for member in self.members]
+        encoder.encode(queries, self.coefficients[row], out)
+
+    @property
+    def missing(self) -> list[Member]:
+        return [member for member in self.members if member.outputs is None]
+
+    @property
+    def is_decodable(self) -> bool:
+        """Whether outputs are missing and can be reconstructed from what is there."""
+        there = [member.outputs is not None for member in self.members]
+        parities_there = [parity is not None for parity in self.parities]
+        return self.is_full and not all(there) and is_decodable(there, parities_there)
+
+    def reconstruct(self) -> dict[Member, Tensors]:
+        """Approximate outputs of the missing members; the group must be decodable."""
+        names = next(parity for parity in self.parities if parity is not None).keys()
+        decoded = {name: self._decode(name) for name in names}
+        return {
+            member: {name: decoded[name][i][: member.rows] for name in names}
+            for i, member in enumerate(self.members)
+            if member.outputs is None
+        }
+
+    def _decode(self, name: str) -> dict[int, np.ndarray]:
+        outputs = [
+            None if member.outputs is None else repeated_to(self.rows, member.outputs[name])
+            for member in self.members
+        ]
+        parities = [None if parity is None else parity[name] for parity in self.parities]
+        return decode(self.coefficients, outputs, parities)
+
+
+class CodingGroups:
+    """Puts batches into groups in the order in which they are dispatched.
+
+    It keeps the last answered members, to fill up a group that would wait too long for its last ones.
+    """
+
+    def __init__(self, k: int, r: int) -> None:
+        self.k, self.r = k, r
+        self.open: CodingGroup | None = None
+        self._answered: deque[Member] = deque(maxlen=k - 1)
+
+    def add(self, member: Member) -> CodingGroup | None:
+        """The member's group if it is full now, else None."""
+        self.open = self.open or CodingGroup(self.k, self.r)
+        self.open.add(member)
+        return self._taken() if self.open.is_full else None
+
+    def answered(self, member: Member, outputs: Tensors) -> None:
+        member.outputs = outputs
+        self._answered.append(member)
+
+    def flush(self) -> CodingGroup | None:
+        """Ends the open group: filled up with members answered before, or (None) given up.
+
+        It is given up if it has nothing to reconstruct, or if too few others were answered so far.
+        """
+        group = self.open
+        if group is None:
+            return None
+        others: Sequence[Member] = [member for member in self._answered if member.group is not group]
+        wanted = self.k - len(group.members)
+        if not group.missing or len(others) < wanted:
+            self.open = None
+            return None
+        for member in others[-wanted:]:
+            group.add(_copy(member))
+        return self._taken()
+
+    def _taken(self) -> CodingGroup | None:
+        group, self.open = self.open, None
+        return group
+
+
+def repeated_to(rows: int, array: np.ndarray) -> np.ndarray:
+    """The array's rows again and again until there are `rows` of them; itself if it has as many."""
+    return array if len(array) == rows else array[np.arange(rows) % len(array)]
+
+
+def _copy(member: Member) -> Member:
+    copy = Member(member.queries)
+    copy.outputs = member.outputs
+    return copy

@@ -1,0 +1,140 @@
+"""Requests, the batches they are put into, and the tensors of both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from serving_adapter.server.arena import Arena, Placed, place
+from serving_adapter.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from serving_adapter.parity.groups import Member
+
+Specs = Mapping[str, TensorSpec]
+
+
+class InputTensor(NamedTuple):
+    data: memoryview | bytes
+    shape: tuple[int, ...]  # batch dimension included
+
+
+class OutputTensor(NamedTuple):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class Answer(NamedTuple):
+    """What a request gets."""
+
+    outputs: list[OutputTensor]
+    origin: str
+    """`EXACT`: the deployed model's own answer; else one of `APPROXIMATE`."""
+
+
+EXACT = "model"
+APPROXIMATE = ("reconstructed", "backup", "default")
+"""Reconstructed from a parity model's answer, a backup model's answer, the default answer."""
+
+
+class Request:
+    """One inference request, from its arrival to its answer."""
+
+    __slots__ = ("accepts_approximation", "arrived_ns", "future", "inputs", "rows", "settled", "shape_key")
+
+    def __init__(
+        self,
+        inputs: Sequence[InputTensor],
+        shape_key: Hashable,
+        future: asyncio.Future[Answer],
+        accepts_approximation: bool = True,
+    ) -> None:
+        self.inputs = inputs
+        self.rows = inputs[0].shape[0]
+        self.shape_key = shape_key
+        self.accepts_approximation = accepts_approximation
+        self.arrived_ns = time.monotonic_ns()
+        self.future = future
+        self.settled = False  # answered or failed, and counted as such
+
+
+class Batch:
+    """Requests that run together, on one worker or (redundantly, or again) on several."""
+
+    __slots__ = ("copies", "dispatched_ns", "finished", "losses", "member", "requests", "rows")
+
+    def __init__(self, requests: list[Request]) -> None:
+        self.requests = requests
+        self.rows = sum(request.rows for request in requests)
+        self.copies = 0  # that run, or wait to be run again
+        self.losses = 0  # workers that ended with it
+        self.dispatched_ns = 0  # for the first time
+        self.finished = False  # nobody waits for an answer any more
+        self.member: Member | None = None  # in a coding group
+
+    def may_be_approximated(self) -> bool:
+        """Whether somebody waits who would take an approximate answer."""
+        return not self.finished and any(
+            request.accepts_approximation and not request.future.done() for request in self.requests
+        )
+
+    def queries(self, specs: Specs) -> dict[str, np.ndarray]:
+        """Its inputs by name, (rows, *item) each; of one shape, since coding takes no other models."""
+        queries = {}
+        for i, spec in enumerate(specs.values()):
+            parts = [_array(request.inputs[i], spec) for request in self.requests]
+            queries[spec.name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return queries
+
+    def write(self, specs: Specs, arena: Arena) -> list[Placed]:
+        """Puts its inputs into a worker's arena, padded to one shape."""
+        shapes = []
+        for i, spec in enumerate(specs.values()):
+            largest = map(max, zip(*(request.inputs[i].shape[1:] for request in self.requests), strict=True))
+            shapes.append((spec.name, spec.datatype, (self.rows, *largest)))
+        placed, needed_bytes = place(shapes)
+        arena.ensure(needed_bytes)
+        for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
+            _stack([request.inputs[i] for request in self.requests], spec, arena.array(tensor))
+        return placed
+
+
+def read_outputs(message: Mapping[str, Any], arena: Arena) -> dict[str, np.ndarray]:
+    """A worker's outputs by name: views of its arena, valid until it runs its next batch."""
+    placed = (Placed(name, datatype, tuple(shape), at) for name, datatype, shape, at in message["outputs"])
+    return {tensor.name: arena.array(tensor) for tensor in placed}
+
+
+def cut(outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int) -> list[OutputTensor]:
+    """The rows of one request out of a batch's outputs, copied."""
+    return [
+        OutputTensor(name, specs[name].datatype, (rows, *array.shape[1:]), _bytes(array, first_row, rows))
+        for name, array in outputs.items()
+    ]
+
+
+def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes:
+    return array[first_row : first_row + rows].tobytes()
+
+
+def _array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
+    return np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
+
+
+def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> None:
+    """Copies each request's rows into `target` (rows, ...), padding at the end of every dimension."""
+    first_row = 0
+    for tensor in tensors:
+        rows = _array(tensor, spec)
+        place_ = target[first_row : first_row + tensor.shape[0]]
+        if rows.shape != place_.shape:
+            place_[...] = spec.pad_value
+            place_ = place_[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
+        place_[...] = rows
+        first_row += tensor.shape[0]

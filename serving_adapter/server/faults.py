@@ -1,0 +1,443 @@
+"""The fault injector: slows workers down, stalls them and kills them, as a YAML file says; off without one.
+
+    seed: 0                  # of every draw below, of the workers concerned too
+    faults:
+      - kind: slow           # every batch takes `delay_ms` longer
+        delay_ms: [5, 40]    # drawn anew for each batch, uniformly; a single number is always the same;
+                             #   {median: 5, sigma: 1} is log-normal, {mean: 10} exponential
+        always: 4            # four such episodes at any time, a new one when one ends: in kind the four
+        workers: 2           #   background shuffles of ParM's section 6.1, each on two random instances
+        for_s: [0.5, 1.5]    # how long an episode lasts, drawn for each; or a number
+      - kind: stall          # the process stands still (SIGSTOP) and then goes on (SIGCONT)
+        pool: redundant      # concerns workers that are there for redundancy; or deployed; or all (default)
+        mean_gap_s: 0.5      # at random, with exponential gaps between the beginnings
+        for_s: 1
+      - kind: kill           # SIGKILL
+        every_s: 2.0         # first after 2 s
+      - kind: kill
+        at_s: [1.0, 5.0]     # seconds from the server's start
+
+When something happens is a pure function of the file (`episodes`); `inject` lets it happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import yaml
+
+Range = tuple[float, float]
+
+KINDS = ("slow", "stall", "kill")
+POOLS = ("all", "deployed", "redundant")
+SCHEDULES = ("at_s", "every_s", "mean_gap_s", "always")
+KINDS_THAT_NEED = {"for_s": ("slow", "stall"), "delay_ms": ("slow",)}
+
+SHORTEST_S = 0.001  # of gaps and durations: the injector must not take the front's processor
+LONGEST_S = 86_400.0
+LONGEST_DELAY_MS = 60_000.0
+MOST = 1000  # workers at once, episodes at any time
+
+
+class Delay(NamedTuple):
+    """The distribution of a slow batch's extra time."""
+
+    name: str
+    first: float  # the low end, the median, or the mean in ms
+    second: float  # the high end, or the standard deviation of the logarithm
+
+    @property
+    def mean_ms(self) -> float:
+        if self.name == "uniform":
+            return (self.first + self.second) / 2
+        return self.first * (math.exp(self.second**2 / 2) if self.name == "log-normal" else 1.0)
+
+    def draw_ms(self, rng: np.random.Generator) -> float:
+        if self.name == "uniform":
+            drawn_ms = rng.uniform(self.first, self.second)
+        elif self.name == "log-normal":
+            drawn_ms = self.first * math.exp(self.second * rng.standard_normal())
+        else:
+            drawn_ms = rng.exponential(self.first)
+        return float(min(drawn_ms, LONGEST_DELAY_MS))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One entry of the file; exactly one of the four schedules is set."""
+
+    kind: str
+    workers: int = 1  # concerned at once
+    pool: str = "all"
+    at_s: tuple[float, ...] | None = None
+    every_s: float | None = None
+    mean_gap_s: float | None = None
+    always: int | None = None
+    for_s: Range | None = None
+    delay_ms: Delay | None = None
+
+    def __post_init__(self) -> None:
+        schedules = [name for name in SCHEDULES if getattr(self, name) is not None]
+        if len(schedules) != 1:
+            given = " and ".join(schedules) or "none"
+            raise ValueError(f"needs exactly one schedule ({', '.join(SCHEDULES)}), got {given}")
+        if self.kind == "kill" and self.always is not None:
+            raise ValueError("a kill has no end, so `always` does not fit it; use every_s or mean_gap_s")
+        for key, kinds in KINDS_THAT_NEED.items():
+            if self.kind in kinds and getattr(self, key) is None:
+                raise ValueError(f"a {self.kind} needs {key}")
+            if self.kind not in kinds and getattr(self, key) is not None:
+                raise ValueError(f"{key} is for {' and '.join(kinds)}, not for a {self.kind}; leave it out")
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The whole file."""
+
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+
+
+# --- reading the file --------------------------------------------------------------------------------
+
+
+def read_faults(path: Path) -> Faults:
+    """The faults that a YAML file describes; ValueError with one sentence where it is no good."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the faults file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
+    try:
+        return parse_faults(document)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse_faults(document: object) -> Faults:
+    """The faults of a parsed document, `{seed: 0, faults: [...]}`."""
+    values = _values(document, {"seed": _seed, "faults": _list})
+    if "faults" not in values:
+        raise ValueError("needs a list `faults`")
+    faults = []
+    for number, entry in enumerate(values["faults"], 1):
+        try:
+            faults.append(_fault(entry))
+        except ValueError as error:
+            raise ValueError(f"fault {number}: {error}") from None
+    return Faults(tuple(faults), values.get("seed", 0))
+
+
+def _fault(entry: object) -> Fault:
+    values = _values(entry, _READERS)
+    if "kind" not in values:
+        raise ValueError(f"needs a kind ({', '.join(KINDS)})")
+    return Fault(**values)
+
+
+def _values(mapping: object, readers: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Each value read by its key's reader, which raises ValueError with what it expected."""
+    if not isinstance(mapping, dict):
+        raise ValueError(f"must hold `key: value` lines ({', '.join(readers)}), got {_shown(mapping)}")
+    values = {}
+    for key, value in mapping.items():
+        if key not in readers:
+            raise ValueError(f"the key {_shown(key)} is unknown; the keys are {', '.join(readers)}")
+        try:
+            values[key] = readers[key](value)
+        except ValueError as expected:
+            raise ValueError(f"{key} must be {expected}, got {_shown(value)}") from None
+    return values
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("a list")
+    return value
+
+
+def _seed(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a whole number from 0")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise ValueError(f"a whole number from 1 to {MOST}")
+    return value
+
+
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return str(value)
+
+    return read
+
+
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        number = _float(value)
+        if number is None or not low <= number <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
+        return number
+
+    return read
+
+
+def _float(value: Any) -> float | None:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)  # YAML 1.1 reads 1e-3 (without a point) as text
+    except (ValueError, OverflowError):
+        return None
+
+
+def _times(value: Any) -> tuple[float, ...]:
+    with contextlib.suppress(ValueError):
+        times = sorted(map(_number(0, LONGEST_S), _list(value)))
+        if times:
+            return tuple(times)
+    raise ValueError(f"a list of numbers from 0 to {LONGEST_S:g}")
+
+
+def _range(low: float, high: float) -> Callable[[Any], Range]:
+    """A number, or the two ends of a range."""
+
+    def read(value: Any) -> Range:
+        ends = value if isinstance(value, list) else [value, value]
+        with contextlib.suppress(ValueError):
+            first, last = map(_number(low, high), ends)
+            if first <= last:
+                return first, last
+        raise ValueError(f"a number from {low:g} to {high:g} or a range [LOW, HIGH] of such")
+
+    return read
+
+
+def _delay(value: Any) -> Delay:
+    """A number, the two ends of a range, {median, sigma} or {mean}."""
+    with contextlib.suppress(ValueError):
+        if not isinstance(value, dict):
+            return Delay("uniform", *_range(0, LONGEST_DELAY_MS)(value))
+        if value.keys() == {"median", "sigma"}:
+            median_ms, sigma = _number(0, LONGEST_DELAY_MS)(value["median"]), _number(0, 5)(value["sigma"])
+            return Delay("log-normal", median_ms, sigma)
+        if value.keys() == {"mean"}:
+            return Delay("exponential", _number(0, LONGEST_DELAY_MS)(value["mean"]), 0.0)
+    raise ValueError(
+        f"a number from 0 to {LONGEST_DELAY_MS:g}, a range [LOW, HIGH] of such, {{mean: MS}}, or "
+        "{median: MS, sigma: S} with S of at most 5"
+    )
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "kind": _one_of(*KINDS),
+    "workers": _count,
+    "pool": _one_of(*POOLS),
+    "at_s": _times,
+    "every_s": _number(SHORTEST_S, LONGEST_S),
+    "mean_gap_s": _number(SHORTEST_S, LONGEST_S),
+    "always": _count,
+    "for_s": _range(SHORTEST_S, LONGEST_S),
+    "delay_ms": _delay,
+}
+
+
+# --- what happens when -------------------------------------------------------------------------------
+
+
+class Episode(NamedTuple):
+    """A fault that begins `when_s` after the start and lasts `duration_s` (a kill: 0)."""
+
+    when_s: float
+    fault: Fault
+    duration_s: float
+
+    @property
+    def end_s(self) -> float:
+        return self.when_s + self.duration_s
+
+
+def episodes(faults: Faults) -> Iterator[Episode]:
+    """Everything that is to happen, in order, often without end; the same for the same file."""
+    generators = np.random.default_rng(faults.seed).spawn(len(faults.faults))
+    each = [_episodes(fault, rng) for fault, rng in zip(faults.faults, generators, strict=True)]
+    return _in_order(each)
+
+
+def _episodes(fault: Fault, rng: np.random.Generator) -> Iterator[Episode]:
+    if fault.always is not None:
+        return _in_order([_back_to_back(fault, lane) for lane in rng.spawn(fault.always)])
+    return (Episode(when_s, fault, _duration_s(fault, rng)) for when_s in _times_s(fault, rng))
+
+
+def _back_to_back(fault: Fault, rng: np.random.Generator) -> Iterator[Episode]:
+    """One episode at any time."""
+    when_s = 0.0
+    while True:
+        episode = Episode(when_s, fault, _duration_s(fault, rng))
+        yield episode
+        when_s = episode.end_s
+
+
+def _times_s(fault: Fault, rng: np.random.Generator) -> Iterator[float]:
+    if fault.at_s is not None:
+        yield from fault.at_s
+    elif fault.every_s is not None:
+        for i in itertools.count(1):
+            yield i * fault.every_s
+    elif fault.mean_gap_s is not None:
+        when_s = 0.0
+        while True:
+            when_s += rng.exponential(fault.mean_gap_s)
+            yield when_s
+
+
+def _duration_s(fault: Fault, rng: np.random.Generator) -> float:
+    return 0.0 if fault.for_s is None else float(rng.uniform(*fault.for_s))
+
+
+def _in_order(several: Sequence[Iterator[Episode]]) -> Iterator[Episode]:
+    return heapq.merge(*several, key=lambda episode: episode.when_s)
+
+
+# --- to whom it happens ------------------------------------------------------------------------------
+
+
+class FaultyWorker(Protocol):
+    """A worker as its pool sees it; `slow` is read when a batch is handed to it."""
+
+    pid: int
+    slow: Delay | None
+
+
+class FaultyPool(Protocol):
+    """The workers of one model that are there for one purpose."""
+
+    @property
+    def is_redundant(self) -> bool: ...
+    @property
+    def workers(self) -> Collection[FaultyWorker]: ...
+    def stop(self, worker: Any) -> None: ...
+    def resume(self, worker: Any) -> None: ...
+    def kill(self, worker: Any) -> None: ...
+
+
+class Victim(NamedTuple):
+    pool: FaultyPool
+    worker: FaultyWorker
+
+
+def pick(fault: Fault, pools: Sequence[FaultyPool], rng: np.random.Generator) -> list[Victim]:
+    """As many different workers as the fault is for, or all there are; each as likely as the others."""
+    concerned = [
+        Victim(pool, worker)
+        for pool in pools
+        if fault.pool == "all" or pool.is_redundant == (fault.pool == "redundant")
+        for worker in sorted(pool.workers, key=lambda worker: worker.pid)
+    ]
+    chosen = rng.permutation(len(concerned))[: fault.workers]
+    return [concerned[i] for i in chosen]
+
+
+class _Ailments:
+    """What ails the workers at the moment; episodes that overlap on one worker nest."""
+
+    def __init__(self) -> None:
+        self._delays: defaultdict[FaultyWorker, list[Delay]] = defaultdict(list)
+        self._stalls = Counter[FaultyWorker]()
+
+    def of(self, fault: Fault, victim: Victim) -> contextlib.AbstractContextManager[None]:
+        if fault.delay_ms is not None:
+            return self._slow(victim.worker, fault.delay_ms)
+        return self._stall(victim)
+
+    @contextlib.contextmanager
+    def _slow(self, worker: FaultyWorker, delay: Delay) -> Iterator[None]:
+        """The delay that is larger in the mean holds."""
+        delays = self._delays[worker]
+        delays.append(delay)
+        worker.slow = max(delays, key=_mean_ms)
+        try:
+            yield
+        finally:
+            delays.remove(delay)
+            worker.slow = max(delays, key=_mean_ms, default=None)
+            if not delays:
+                del self._delays[worker]
+
+    @contextlib.contextmanager
+    def _stall(self, victim: Victim) -> Iterator[None]:
+        pool, worker = victim
+        self._stalls[worker] += 1
+        if self._stalls[worker] == 1:
+            pool.stop(worker)
+        try:
+            yield
+        finally:
+            self._stalls[worker] -= 1
+            if not self._stalls[worker]:
+                del self._stalls[worker]
+                # Also when its pool has let go of it: a stopped process does not see that it should end.
+                pool.resume(worker)
+
+
+def _mean_ms(delay: Delay) -> float:
+    return delay.mean_ms
+
+
+async def inject(faults: Faults, pools: Callable[[], Sequence[FaultyPool]], log: logging.Logger) -> None:
+    """Lets the faults happen, counted from now; returns when all are over. Cancelled, it ends them all."""
+    start_s = asyncio.get_running_loop().time()
+    rng = np.random.default_rng([faults.seed, 1])  # `episodes` draws from children of the seed
+    ailments = _Ailments()
+
+    async def suffer(episode: Episode, victims: list[Victim]) -> None:
+        with contextlib.ExitStack() as lasting:
+            for victim in victims:
+                lasting.enter_context(ailments.of(episode.fault, victim))
+            await _sleep_until(start_s + episode.end_s)
+
+    async with asyncio.TaskGroup() as running:
+        for episode in episodes(faults):
+            await _sleep_until(start_s + episode.when_s)
+            victims = pick(episode.fault, pools(), rng)
+            log.info("injected fault: %s", _described(episode, victims))
+            if episode.fault.kind == "kill":
+                for pool, worker in victims:
+                    pool.kill(worker)
+            else:
+                running.create_task(suffer(episode, victims))
+
+
+async def _sleep_until(time_s: float) -> None:
+    await asyncio.sleep(time_s - asyncio.get_running_loop().time())
+
+
+def _described(episode: Episode, victims: list[Victim]) -> str:
+    pids = ", ".join(str(worker.pid) for _, worker in victims) or "none there"
+    lasting = f" for {episode.duration_s:.3f} s" if episode.duration_s else ""
+    return f"{episode.fault.kind}{lasting}, workers: {pids}"

@@ -1,0 +1,108 @@
+"""Makes the resilience mode that settings ask for, and owns the lanes that it needs.
+
+A lane that the next mode needs too stays as it is; the others end once what they hold is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from serving_adapter.server.lane import Lane
+from serving_adapter.server.redundancy import (
+    ApproximateBackup,
+    DefaultAnswer,
+    Hedging,
+    Host,
+    Parity,
+    Redundancy,
+    Replication,
+)
+from serving_adapter.server.redundant_models import (
+    ModelReference,
+    RedundantModels,
+    check_coding,
+    default_answer,
+)
+from serving_adapter.server.resilience import Resilience
+from serving_adapter.server.worker_pool import ModelFailed, WorkerPool
+
+
+class Modes:
+    """The resilience modes of one deployed model."""
+
+    def __init__(self, host: Host, models: RedundantModels, device: str) -> None:
+        self._host, self._models, self._device = host, models, device
+        self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def pools(self) -> list[WorkerPool]:
+        return [lane.pool for lane in list(self._lanes.values())]
+
+    @property
+    def executed(self) -> int:
+        """Batches that the present lanes have run."""
+        return sum(lane.executed for lane in list(self._lanes.values()))
+
+    def check(self, settings: Resilience, instances: int) -> None:
+        """Raises ValueError, in one sentence, for what this model cannot be served with."""
+        settings.check(instances)
+        if settings.mode == "parity":
+            _, encoder = self._models.parities_for(settings)
+            check_coding(encoder, settings.k, self._host.inputs, self._host.outputs)
+        elif settings.mode == "approximate-backup" and self._models.backup is None:
+            raise ValueError(
+                "the mode approximate-backup needs a backup model; start the server with --backup-model"
+            )
+        elif settings.mode == "default-answer":
+            default_answer(self._models.default, self._host.outputs)
+
+    async def make(self, settings: Resilience) -> Redundancy:
+        """The mode of checked settings, its lanes started; ModelFailed if one cannot be."""
+        match settings.mode:
+            case "replication":
+                return Replication(settings, self._host)
+            case "hedging":
+                return Hedging(settings, self._host)
+            case "default-answer":
+                default = default_answer(self._models.default, self._host.outputs)
+                return DefaultAnswer(settings, self._host, default)
+            case "approximate-backup":
+                assert self._models.backup is not None
+                (lane,) = await self._started([self._models.backup])
+                return ApproximateBackup(settings, self._host, lane)
+            case "parity":
+                models, encoder = self._models.parities_for(settings)
+                return Parity(settings, self._host, await self._started(models), encoder)
+            case _:
+                return Redundancy(settings)
+
+    async def _started(self, models: Sequence[ModelReference]) -> list[Lane]:
+        """The lanes of these models; on ModelFailed there is none that was not there before."""
+        keys = list(enumerate(models))
+        new = {
+            (row, model): Lane(model.reference, dict(model.options), self._device)
+            for row, model in keys
+            if (row, model) not in self._lanes
+        }
+        try:
+            for lane in new.values():
+                await lane.start(self._host.inputs, self._host.outputs)
+        except ModelFailed:
+            await asyncio.gather(*(lane.close() for lane in new.values()))
+            raise
+        self._lanes |= new
+        return [self._lanes[key] for key in keys]
+
+    def keep_only(self, redundancy: Redundancy) -> None:
+        """Ends the lanes of other modes, in the background."""
+        for key, lane in list(self._lanes.items()):
+            if lane not in redundancy.lanes:
+                del self._lanes[key]
+                closing = asyncio.get_running_loop().create_task(lane.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._closing, *(pool.close() for pool in self.pools))

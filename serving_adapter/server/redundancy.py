@@ -1,0 +1,299 @@
+"""The resilience modes: what is done about a batch beside running it once.
+
+Each mode hears of every batch when it is dispatched, answered or lost, and may run it again or answer it
+approximately. The first answer counts; a request that refuses approximation waits for the exact one.
+`ServedModel` is the `Host`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from serving_adapter.parity.coding import Encoder
+from serving_adapter.parity.groups import CodingGroup, CodingGroups, Member
+from serving_adapter.server.arena import Arena, Placed, place
+from serving_adapter.server.batches import Batch, Request
+from serving_adapter.server.lane import Lane
+from serving_adapter.server.resilience import Resilience
+from serving_adapter.server.worker_pool import Parallelism
+from serving_adapter.tensors import TensorSpec
+
+HEDGE_WINDOW = 1000  # service times that the percentile is taken of
+HEDGE_REFRESH = 50  # service times between two computations of it
+FIRST_HEDGE_S = 1.0  # the delay until so many service times are known
+NS_PER_US = 1000
+
+
+class Host(Protocol):
+    """What a mode needs of the model it protects."""
+
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+    def run_again(self, batch: Batch) -> None:
+        """Queues another copy of a batch before what waits."""
+
+    def approximate(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
+        """Answers those requests of a batch that take an approximation and have no answer yet."""
+
+    def approximate_request(
+        self, request: Request, outputs: Mapping[str, np.ndarray], origin: str
+    ) -> None: ...
+
+
+class Redundancy:
+    """The modes `none` and `equal-resources`: a batch runs once; the latter has more workers for it."""
+
+    def __init__(self, settings: Resilience) -> None:
+        self.settings = settings
+        self.lanes: list[Lane] = []
+
+    def deployed_instances(self, instances: int) -> int:
+        """Workers of the deployed model."""
+        return instances + self.settings.redundant(instances)
+
+    async def reshape(self, parallelism: Parallelism) -> None:
+        """Brings the redundant lanes' workers in line with the deployed ones."""
+        redundant = self.settings.redundant(parallelism.instances)
+        for lane in self.lanes:
+            await lane.reshape(
+                Parallelism(redundant, parallelism.intra_op_threads, parallelism.inter_op_threads)
+            )
+
+    def arrived(self, request: Request) -> None: ...
+
+    def dispatched(self, batch: Batch) -> None:
+        """A batch was handed to a worker for the first time."""
+
+    def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+        """The deployed model answered, first or late; `outputs` are views that do not last."""
+
+    def lost(self, batch: Batch) -> None:
+        """A worker died with a batch, which runs again on another."""
+
+    def forget(self, batch: Batch) -> None:
+        """No answer of the deployed model will come: it refused the batch, or its workers ended."""
+
+    def stop(self) -> None:
+        """No batch comes any more; those that are out may still be answered."""
+
+
+class Replication(Redundancy):
+    """Every batch is queued twice; the copy of a batch that has its answer does not run."""
+
+    def __init__(self, settings: Resilience, host: Host) -> None:
+        super().__init__(settings)
+        self._host = host
+
+    def dispatched(self, batch: Batch) -> None:
+        self._host.run_again(batch)
+
+
+class Hedging(Redundancy):
+    """A batch that has no answer after a percentile of the recent service times runs again elsewhere."""
+
+    def __init__(self, settings: Resilience, host: Host) -> None:
+        super().__init__(settings)
+        self._host = host
+        self._service_ns: deque[int] = deque(maxlen=HEDGE_WINDOW)
+        self._seen = 0
+        self.delay_s = FIRST_HEDGE_S
+
+    def dispatched(self, batch: Batch) -> None:
+        asyncio.get_running_loop().call_later(self.delay_s, self._hedge, batch)
+
+    def _hedge(self, batch: Batch) -> None:
+        if not batch.finished:
+            self._host.run_again(batch)
+
+    def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+        self._service_ns.append(service_ns)
+        self._seen += 1
+        if self._seen % HEDGE_REFRESH == 0:
+            self.delay_s = 1e-9 * float(np.percentile(self._service_ns, self.settings.hedge_percentile))
+
+
+class DefaultAnswer(Redundancy):
+    """A request that has no answer `unavailable_after_us` after its arrival gets the default one.
+
+    `default` has one row of each output (as Clipper's default predictions).
+    """
+
+    def __init__(self, settings: Resilience, host: Host, default: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings)
+        self._host, self._default = host, default
+
+    def arrived(self, request: Request) -> None:
+        if request.accepts_approximation:
+            delay_s = 1e-6 * self.settings.unavailable_after_us
+            asyncio.get_running_loop().call_later(delay_s, self._answer, request)
+
+    def _answer(self, request: Request) -> None:
+        if not request.future.done():
+            outputs = {name: np.repeat(row, request.rows, axis=0) for name, row in self._default.items()}
+            self._host.approximate_request(request, outputs, "default")
+
+
+class ApproximateBackup(Redundancy):
+    """Every batch also runs on a cheaper model of its own lane (section 6.2.6)."""
+
+    def __init__(self, settings: Resilience, host: Host, lane: Lane) -> None:
+        super().__init__(settings)
+        self._host, self.lanes = host, [lane]
+
+    def deployed_instances(self, instances: int) -> int:
+        return instances
+
+    def dispatched(self, batch: Batch) -> None:
+        self.lanes[0].put(BackupCopy(self._host, batch))
+
+
+class BackupCopy:
+    """A batch as the backup model's lane runs it."""
+
+    def __init__(self, host: Host, batch: Batch) -> None:
+        self._host, self._batch = host, batch
+
+    def is_wanted(self) -> bool:
+        return self._batch.may_be_approximated()
+
+    def write(self, arena: Arena) -> list[Placed]:
+        return self._batch.write(self._host.inputs, arena)
+
+    def answered(self, outputs: dict[str, np.ndarray]) -> None:
+        self._host.approximate(self._batch, outputs, "backup")
+
+
+class Parity(Redundancy):
+    """Coding groups of k consecutive batches, r parity lanes, and reconstruction (sections 4.1, 4.2 and 7).
+
+    An answer is unavailable, and reconstructed as soon as it can be, when its group's others and the
+    parity are there before it; with `unavailable_after_us`, only that long after its dispatch, or once its
+    worker is known to be dead. A parity query is encoded when a parity worker is free for it, straight
+    into that worker's memory, and not at all if its group has all answers by then.
+    """
+
+    def __init__(self, settings: Resilience, host: Host, lanes: Sequence[Lane], encoder: Encoder) -> None:
+        super().__init__(settings)
+        self._host, self.lanes, self._encoder = host, list(lanes), encoder
+        self._groups = CodingGroups(settings.k, settings.r)
+        self._batches: dict[Member, Batch] = {}  # of members whose exact answer is still out
+        self._lost: set[Member] = set()
+        self._flush_timer: asyncio.TimerHandle | None = None
+
+    def deployed_instances(self, instances: int) -> int:
+        return instances
+
+    # --- what happens to batches -----------------------------------------------------------------------
+
+    def dispatched(self, batch: Batch) -> None:
+        member = Member(batch.queries(self._host.inputs))
+        batch.member = member
+        self._batches[member] = batch
+        group = self._groups.add(member)
+        if group is not None:
+            self._cancel_flush()
+            self._protect(group)
+        elif self._flush_timer is None and self.settings.group_timeout_us:
+            delay_s = 1e-6 * self.settings.group_timeout_us
+            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
+
+    def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+        member = batch.member
+        if member is None or member.outputs is not None:
+            return
+        self._groups.answered(member, {name: array.copy() for name, array in outputs.items()})
+        self._batches.pop(member, None)
+        self._lost.discard(member)
+        if member.group is not None:
+            self._reconstruct(member.group)
+
+    def lost(self, batch: Batch) -> None:
+        if batch.member is not None and batch.member.group is not None:
+            self._lost.add(batch.member)
+            self._reconstruct(batch.member.group)
+
+    def forget(self, batch: Batch) -> None:
+        if batch.member is not None:
+            self._batches.pop(batch.member, None)
+            self._lost.discard(batch.member)
+
+    # --- groups ----------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        group = self._groups.flush()
+        if group is not None:
+            self._protect(group)
+
+    def _protect(self, group: CodingGroup) -> None:
+        """Has the group's parity batches run."""
+        for row, lane in enumerate(self.lanes):
+            lane.put(ParityBatch(self, group, row))
+
+    def needs_parity(self, group: CodingGroup) -> bool:
+        batches = (self._batches.get(member) for member in group.missing)
+        return any(batch is not None and batch.may_be_approximated() for batch in batches)
+
+    def encode(self, group: CodingGroup, row: int, arena: Arena) -> list[Placed]:
+        specs = self._host.inputs.values()
+        placed, needed_bytes = place((s.name, s.datatype, (group.rows, *s.shape)) for s in specs)
+        arena.ensure(needed_bytes)
+        for tensor in placed:
+            group.encode(row, tensor.name, self._encoder, arena.array(tensor))
+        return placed
+
+    def parity_answered(self, group: CodingGroup, row: int, outputs: dict[str, np.ndarray]) -> None:
+        group.parities[row] = {name: array.copy() for name, array in outputs.items()}
+        self._reconstruct(group)
+
+    def _reconstruct(self, group: CodingGroup) -> None:
+        """Answers the group's unavailable batches, if that is possible now and anybody waits for them."""
+        if not group.is_decodable or not self.needs_parity(group):
+            return
+        now_ns = time.monotonic_ns()
+        due = {member: self._unavailable_ns(member) for member in group.missing if member in self._batches}
+        if any(due_ns <= now_ns for due_ns in due.values()):
+            for member, outputs in group.reconstruct().items():
+                if member in due and due[member] <= now_ns:
+                    self._host.approximate(self._batches[member], outputs, "reconstructed")
+        later = [due_ns for due_ns in due.values() if due_ns > now_ns]
+        if later:
+            delay_s = 1e-9 * (min(later) - now_ns)
+            asyncio.get_running_loop().call_later(delay_s, self._reconstruct, group)
+
+    def _unavailable_ns(self, member: Member) -> int:
+        """From when on a missing answer counts as unavailable."""
+        if member in self._lost:
+            return 0
+        return self._batches[member].dispatched_ns + NS_PER_US * self.settings.unavailable_after_us
+
+    def _cancel_flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    def stop(self) -> None:
+        self._cancel_flush()
+
+
+class ParityBatch:
+    """A coding group's parity batch for one parity model, as its lane runs it."""
+
+    def __init__(self, parity: Parity, group: CodingGroup, row: int) -> None:
+        self._parity, self._group, self._row = parity, group, row
+
+    def is_wanted(self) -> bool:
+        return self._parity.needs_parity(self._group)
+
+    def write(self, arena: Arena) -> list[Placed]:
+        return self._parity.encode(self._group, self._row, arena)
+
+    def answered(self, outputs: dict[str, np.ndarray]) -> None:
+        self._parity.parity_answered(self._group, self._row, outputs)

@@ -1,0 +1,112 @@
+"""What is done about slow and failed workers: the resilience mode of a model and its settings.
+
+They are knobs in the model's configuration, `parameters` whose names begin with `RESILIENCE_`, and change
+live like the others. The number of redundant workers is m/k for every mode if nothing else is said
+(m = `instances`; ParM's Equal-Resources, section 6.1), so that modes are compared at equal cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+MODES = {
+    "none": "every batch runs once",
+    "equal-resources": "the redundant workers run the deployed model like the others",
+    "replication": "every batch runs twice at once; the first answer counts",
+    "hedging": "a batch that takes longer than most runs a second time",
+    "approximate-backup": "every batch runs on a cheaper backup model too; the first answer counts",
+    "default-answer": "a request that takes too long gets a default answer",
+    "parity": "k batches are coded into a parity batch, from which a late answer is reconstructed (ParM)",
+}
+PREFIX = "RESILIENCE_"
+LIMITS = {
+    "k": (2, 64),
+    "r": (1, 8),
+    "redundant_instances": (0, 64),
+    "hedge_percentile": (50, 100),
+    "unavailable_after_us": (0, 600_000_000),
+    "group_timeout_us": (0, 600_000_000),
+}
+
+
+@dataclass(frozen=True)
+class Resilience:
+    """A resilience mode; every mode reads those settings only that concern it."""
+
+    mode: str = "none"
+    k: int = 2
+    """Batches in a coding group."""
+    r: int = 1
+    """Parity batches of a coding group: as many lost answers can be reconstructed."""
+    redundant_instances: int = 0
+    """Redundant workers (parity: of each parity model); 0 is m/k, rounded up."""
+    hedge_percentile: int = 95
+    """Hedging: percentile of recent service times after which a batch runs again."""
+    unavailable_after_us: int = 0
+    """Parity: how long an answer may take until it is reconstructed (0: no longer than the reconstruction).
+    Default answer: how long a request may take."""
+    group_timeout_us: int = 100_000
+    """Parity: how long a coding group may wait for its last batches until it is filled with earlier ones."""
+
+    def redundant(self, instances: int) -> int:
+        """Redundant workers beside `instances` deployed ones (of each parity model)."""
+        if self.mode in ("none", "default-answer"):
+            return 0
+        return self.redundant_instances or -(-instances // self.k)
+
+    def check(self, instances: int) -> None:
+        """Raises ValueError, in one sentence, for settings that no server could serve."""
+        if self.mode not in MODES:
+            raise ValueError(f"resilience mode {self.mode!r} is unknown; known: {', '.join(MODES)}")
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ValueError(f"{_flag(name)} must be a whole number from {low} to {high}, got {value!r}")
+        if self.mode == "parity" and self.k > instances:
+            raise ValueError(
+                f"{_flag('k')}={self.k} needs at least {self.k} instances, so that a coding group's batches "
+                f"run on different workers, but there are {instances}; lower it or raise instances"
+            )
+        if self.mode == "parity" and self.r > self.k:
+            raise ValueError(
+                f"{_flag('r')}={self.r} is more than the k={self.k} batches of a coding group; lower it"
+            )
+        if self.mode == "default-answer" and self.unavailable_after_us == 0:
+            raise ValueError(
+                f"the mode default-answer needs {_flag('unavailable_after_us')}: the microseconds after "
+                "which a request gets the default answer"
+            )
+
+
+def from_parameters(parameters: Mapping[str, str], default: Resilience) -> Resilience:
+    """The settings among a configuration's parameters; ValueError where one is unknown or no number."""
+    given: dict[str, Any] = {}
+    for name, text in parameters.items():
+        if not name.startswith(PREFIX):
+            continue
+        setting = name.removeprefix(PREFIX).lower()
+        if setting == "mode":
+            given[setting] = text
+        elif setting in LIMITS:
+            given[setting] = _whole_number(name, text)
+        else:
+            known = ", ".join(_flag(field.name) for field in fields(Resilience))
+            raise ValueError(f"parameters.{name} is no setting of resilience; known: {known}")
+    return Resilience(**vars(default) | given)
+
+
+def as_parameters(resilience: Resilience) -> dict[str, str]:
+    return {_flag(name): str(value) for name, value in vars(resilience).items()}
+
+
+def _flag(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _whole_number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"parameters.{name}.string_value must be a whole number, got {text!r}") from None

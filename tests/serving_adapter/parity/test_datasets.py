@@ -1,0 +1,125 @@
+"""Images for training: where they come from, and files that are refused."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from serving_adapter.parity.datasets import CACHE_VARIABLE, CIFAR10_CLASSES, DataError, load_dataset
+
+X = np.arange(10 * 4, dtype=np.float32).reshape(10, 1, 2, 2)
+Y = np.arange(10) % 3
+
+
+def written(path, **arrays):
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def test_digits_are_the_same_every_time_and_between_0_and_1():
+    pytest.importorskip("sklearn")
+    first, again = load_dataset("digits"), load_dataset("digits")
+    assert (first.channels, first.size, first.classes) == (1, 8, 10)
+    assert (len(first.training.x), len(first.test.x)) == (1437, 360)
+    assert np.array_equal(first.test.x, again.test.x)
+    assert first.training.x.dtype == np.float32
+    assert (first.training.x.min(), first.training.x.max()) == (0.0, 1.0)
+
+
+def test_recorded_traffic_has_no_labels_and_keeps_every_fifth_image_for_the_test(tmp_path):
+    data = load_dataset(written(tmp_path / "traffic.npz", x=X))
+    assert data.training.y is None
+    assert data.test.y is None
+    assert data.classes is None
+    assert np.array_equal(data.test.x, X[[4, 9]])
+    assert len(data.training.x) == 8
+
+
+def test_a_file_may_bring_labels_and_its_own_test(tmp_path):
+    data = load_dataset(written(tmp_path / "own.npz", x=X, y=Y, x_test=X[:5], y_test=Y[:5]))
+    assert data.classes == 3
+    assert np.array_equal(data.training.y, Y)
+    assert np.array_equal(data.test.y, Y[:5])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"images": X}, "has no array 'x'"),
+        ({"x": X[:, 0]}, "'x' must be .N, channels, size, size. of FP32"),
+        ({"x": X.astype(int)}, "'x' must be .N, channels, size, size. of FP32"),
+        ({"x": X[..., :1]}, "'x' must be .N, channels, size, size."),
+        ({"x": X[:2]}, "must have 5 images or more"),
+        ({"x": np.where(X == 3, np.nan, X)}, "finite numbers only"),
+        ({"x": X, "y": Y[:3]}, "'y' must be one class from 0 on for each image"),
+        ({"x": X, "y": Y - 1}, "'y' must be one class from 0 on for each image"),
+        ({"x": X, "y": Y / 2}, "'y' must be one class from 0 on for each image"),
+        ({"x": X, "x_test": X[:, :, :1, :1]}, "the images of 'x' are .1, 2, 2., those of 'x_test' .1, 1, 1."),
+        ({"x": X, "y": Y, "x_test": X}, "labels only one of 'x' and 'x_test'"),
+    ],
+)
+def test_arrays_that_are_no_images_are_refused(tmp_path, arrays, sentence):
+    with pytest.raises(DataError, match=sentence):
+        load_dataset(written(tmp_path / "data.npz", **arrays))
+
+
+def test_pickled_objects_are_not_loaded(tmp_path):
+    path = written(tmp_path / "data.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="cannot read the data file"):
+        load_dataset(path)
+
+
+def test_what_is_no_data_is_refused(tmp_path):
+    (tmp_path / "broken.npz").write_bytes(b"PK no zip")
+    with pytest.raises(DataError, match="cannot read the data file"):
+        load_dataset(str(tmp_path / "broken.npz"))
+    with pytest.raises(DataError, match=r"cannot read the data file .*none\.npz"):
+        load_dataset(str(tmp_path / "none.npz"))
+    with pytest.raises(DataError, match="unknown data 'mnist'; give digits, cifar10 or the path"):
+        load_dataset("mnist")
+    with pytest.raises(
+        DataError, match=r"needs the file .*cifar10\.zip: name the folder of it with --data-folder"
+    ):
+        load_dataset("cifar10", tmp_path)
+
+
+@pytest.fixture
+def cifar10_folder(tmp_path, monkeypatch):
+    """Two images of each class and part, one colour each, where CIFAR-10 would be."""
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    with zipfile.ZipFile(tmp_path / "cifar10.zip", "w") as archive:
+        for part in ("train", "test"):
+            for i, name in enumerate(CIFAR10_CLASSES):
+                for number in range(2):
+                    file = io.BytesIO()
+                    image.new("RGB", (32, 32), (20 * i, 0, 255)).save(file, "jpeg", quality=100)
+                    archive.writestr(f"{part}/{name}/{number:04}.jpg", file.getvalue())
+    return tmp_path
+
+
+def test_cifar10_is_read_from_its_zip_file_and_kept_in_the_cache(cifar10_folder, monkeypatch):
+    data = load_dataset("cifar10", cifar10_folder)
+    assert data.training.x.shape == (20, 3, 32, 32)
+    assert data.training.y.tolist() == sorted([*range(10)] * 2)
+    red = data.training.x[data.training.y == 9, 0].mean()
+    assert red == pytest.approx((180 / 255 - 0.5) / 0.25, abs=0.05)
+    assert len(list((cifar10_folder / "cache").iterdir())) == 1
+
+    monkeypatch.setattr("serving_adapter.parity.datasets._decode_cifar10", lambda path: 1 / 0)
+    again = load_dataset("cifar10", cifar10_folder)
+    assert np.array_equal(again.test.x, data.test.x)
+
+
+def test_a_zip_file_of_something_else_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "cifar10.zip").write_bytes(b"something else")
+    with pytest.raises(DataError, match="is not the zip file of CIFAR-10's images"):
+        load_dataset("cifar10", tmp_path)
+    with zipfile.ZipFile(tmp_path / "cifar10.zip", "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    with pytest.raises(DataError, match="holds no images like"):
+        load_dataset("cifar10", tmp_path)

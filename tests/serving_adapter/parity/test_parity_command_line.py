@@ -1,0 +1,157 @@
+"""`rrl-parity` as users run it: train-base, train, evaluate; interrupted, resumed, and used wrongly."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving_adapter.models.loading import load_model
+from serving_adapter.models.parity_metadata import read_parity_metadata, weights_digest
+from serving_adapter.parity.command_line import main
+
+COMMAND = [sys.executable, "-m", "serving_adapter.parity.command_line"]
+BASE = ("--epochs", "5", "--device", "cpu")
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return code, out.getvalue(), err.getvalue()
+
+
+def done(*arguments: object) -> str:
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    return out
+
+
+def refusal(*arguments: object) -> str:
+    code, _, err = run(*arguments)
+    assert code == 2, err
+    return err.strip()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Labelled images, the traffic of the same images, and a classifier trained with the first."""
+    path = tmp_path_factory.mktemp("parity")
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=300)
+    x = rng.standard_normal((3, 1, 4, 4))[y] + 0.2 * rng.standard_normal((300, 1, 4, 4))
+    np.savez(path / "images.npz", x=x.astype(np.float32), y=y)
+    np.savez(path / "traffic.npz", x=x.astype(np.float32))
+    data, out = path / "images.npz", path / "base.safetensors"
+    done("train-base", "--architecture", "mlp", "--data", data, "--out", out, *BASE)
+    return path
+
+
+def test_a_parity_model_of_recorded_traffic_is_trained_evaluated_and_served(folder, tmp_path):
+    model, parity = folder / "base.safetensors", tmp_path / "parity.safetensors"
+    arguments = ("--model", model, "--data", folder / "traffic.npz")
+    assert "validation accuracy of reconstructions" in done("train", *arguments, "--out", parity, *BASE)
+    metadata = read_parity_metadata(parity)
+    assert metadata is not None
+    assert metadata[:4] == (2, 0, 1, "sum")
+    assert metadata.of == weights_digest(model)
+    served = load_model(str(parity), {})
+    assert served.run(served.example())["y"].shape == (1, 3)
+    printed = done("evaluate", *arguments, "--parity", parity)
+    assert re.search(r"A_a: available\s+│ 100\.00%", printed)
+    assert re.search(r"A_d: reconstructed\s+│ \d+\.\d+%", printed)
+    assert re.search(r"A_o: 10% unavailable", printed)
+    assert re.search(r"floor: a default answer", printed)
+
+
+def test_two_parity_models_are_evaluated_for_one_and_for_two_losses(folder, tmp_path):
+    arguments = ("--model", folder / "base.safetensors", "--data", folder / "images.npz")
+    parities = []
+    for row in range(2):
+        path = tmp_path / f"{row}.safetensors"
+        done("train", *arguments, "--r", 2, "--row", row, "--out", path, *BASE)
+        parities += ["--parity", path]
+    assert "2 lost" in done("evaluate", *arguments, *parities)
+    assert "a code of r=2 needs 2 parity models, got 1" in refusal("evaluate", *arguments, *parities[:2])
+
+
+def test_interrupting_leaves_a_checkpoint_and_the_same_command_goes_on(folder, tmp_path):
+    out = tmp_path / "slow.safetensors"
+    arguments = ["train-base", "--architecture", "mlp", "--data", str(folder / "images.npz")]
+    arguments += ["--out", str(out), "--epochs", "100000", "--threads", "1", "--device", "cpu"]
+    checkpoint = tmp_path / "slow.safetensors.checkpoint"
+    # With so many epochs the first validation is far away, and the signal is what stops it.
+    with subprocess.Popen(
+        [*COMMAND, *arguments, "--batch-size", "64"], stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        _wait_until_it_trains(process)
+        process.send_signal(signal.SIGINT)
+        _, printed = process.communicate(timeout=100)
+    assert process.returncode == 130, printed
+    assert "the same command goes on from" in printed
+    assert checkpoint.exists()
+    assert not out.exists()
+    assert "with other options or data" in refusal(*arguments, "--batch-size", "32")
+
+
+def test_a_parity_model_of_another_deployed_model_is_refused(folder, tmp_path):
+    data, parity, other = folder / "images.npz", tmp_path / "p.safetensors", tmp_path / "other.safetensors"
+    done("train", "--model", folder / "base.safetensors", "--data", data, "--out", parity, *BASE)
+    done("train-base", "--architecture", "mlp", "--data", data, "--out", other, "--seed", 1, *BASE)
+    sentence = refusal("evaluate", "--model", other, "--parity", parity, "--data", data)
+    assert f"{parity} was trained for another deployed model than {other}" in sentence
+    sentence = refusal("evaluate", "--model", other, "--parity", other, "--data", data)
+    assert "is no parity model" in sentence
+
+
+def test_wrong_use_is_one_sentence(folder, tmp_path):
+    model, data, out = folder / "base.safetensors", folder / "images.npz", tmp_path / "o.safetensors"
+    train = ("train", "--model", model, "--data", data, "--out", out, "--device", "cpu")
+    assert "usage: rrl-parity COMMAND, with COMMAND one of train-base, train, evaluate" in refusal()
+    assert "k must be from 2 to 64, got 1" in refusal(*train, "--k", 1)
+    assert "row must be from 0 to r - 1" in refusal(*train, "--row", 1)
+    assert "epochs must be at least 1" in refusal(*train, "--epochs", 0)
+    assert "exists already" in refusal("train", "--model", model, "--data", data, "--out", model)
+    assert "NAME.safetensors" in refusal(
+        "train", "--model", model, "--data", data, "--out", tmp_path / "o.pt"
+    )
+    assert "unknown data 'nothing'" in refusal(
+        "train", "--model", model, "--data", "nothing", "--out", out, "--device", "cpu"
+    )
+    assert "cannot read the weights file" in refusal(
+        "train", "--model", tmp_path / "none.safetensors", "--data", data, "--out", out, "--device", "cpu"
+    )
+    assert "needs a deployed model that answers probabilities" in refusal(*train, "--loss", "cross-entropy")
+    assert "has no labels" in refusal(
+        *("train-base", "--architecture", "mlp", "--data", folder / "traffic.npz", "--out", out)
+    )
+
+
+def test_images_that_do_not_fit_the_model_or_the_encoder_are_refused(folder, tmp_path):
+    model, out = folder / "base.safetensors", tmp_path / "o.safetensors"
+    np.savez(tmp_path / "large.npz", x=np.zeros((40, 1, 6, 6), np.float32))
+    sentence = refusal("train", "--model", model, "--data", tmp_path / "large.npz", "--out", out)
+    assert "the model takes images of (1, 4, 4), those of large are (1, 6, 6)" in sentence
+    data = folder / "images.npz"
+    sentence = refusal(
+        "train", "--model", model, "--data", data, "--out", out, "--encoder", "concat", "--k", 5
+    )
+    assert "concat encoder cannot divide into a grid of 2 x 3" in sentence
+
+
+def _wait_until_it_trains(process: subprocess.Popen[str]) -> None:
+    """Only from then on Ctrl-C is the training's."""
+    assert process.stderr is not None
+    assert any("training with" in line for line in iter(process.stderr.readline, ""))

@@ -1,0 +1,237 @@
+"""Training: what it reaches on small problems, that it repeats itself, and that it can be interrupted."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from serving_adapter.models.classifiers import ARCHITECTURES, initialise
+from serving_adapter.parity.datasets import Images
+from serving_adapter.parity.evaluation import Coding, evaluate
+from serving_adapter.parity.training import (
+    Classification,
+    Interrupted,
+    Parity,
+    TrainingSettings,
+    Watch,
+    augmented,
+    serving,
+    split,
+    train,
+)
+
+CLASSES = 3
+QUICK = TrainingSettings(epochs=6, batch_size=32)
+
+
+def blobs(count: int, seed: int) -> Images:
+    """Images of one of three patterns each, and noise."""
+    rng = np.random.default_rng(seed)
+    patterns = np.random.default_rng(7).standard_normal((CLASSES, 1, 4, 4))
+    y = rng.integers(CLASSES, size=count)
+    x = patterns[y] + 0.1 * rng.standard_normal((count, 1, 4, 4))
+    return Images(x.astype(np.float32), y)
+
+
+def mlp(seed: int = 0) -> nn.Module:
+    net = ARCHITECTURES["mlp"](CLASSES, 1, 4)
+    initialise(net, seed)
+    return net
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return blobs(400, seed=1)
+
+
+@pytest.fixture(scope="module")
+def deployed(images) -> nn.Module:
+    return train(mlp(), Classification(images, QUICK), QUICK).net
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
+
+
+def test_a_classifier_learns_what_is_easy(deployed):
+    test = blobs(200, seed=2)
+    found = evaluate(deployed, [(Coding(2), deployed)], test.x, test.y)
+    assert found.available > 0.95
+
+
+@pytest.mark.parametrize(("k", "row", "r"), [(2, 0, 1), (3, 0, 1), (2, 1, 2)])
+@pytest.mark.parametrize("loss", ["mse", "decoded"])
+def test_a_parity_model_learns_to_reconstruct_its_row(deployed, images, k, row, r, loss):
+    coding = Coding(k, row, r)
+    settings = TrainingSettings(epochs=40, batch_size=32)
+    trained = train(copy.deepcopy(deployed), Parity(deployed, coding, images, loss, settings), settings)
+    assert trained.score > 0.9
+
+
+def test_two_losses_are_reconstructed_from_two_parities(deployed, images):
+    settings = TrainingSettings(epochs=40, batch_size=32)
+    parities = []
+    for row in range(2):
+        coding = Coding(2, row, 2)
+        task = Parity(deployed, coding, images, "mse", settings)
+        parities.append((coding, train(copy.deepcopy(deployed), task, settings).net))
+    test = blobs(200, seed=2)
+    found = evaluate(deployed, parities, test.x, test.y)
+    assert min(found.degraded.values()) > 0.85
+
+
+def test_concatenated_images_are_learned_by_cross_entropy_for_a_model_of_probabilities(deployed, images):
+    probabilities = serving(deployed, "cross-entropy", 1)
+    coding = Coding(2, encoder="concat")
+    settings = TrainingSettings(epochs=40, batch_size=32)
+    net = train(mlp(), Parity(probabilities, coding, images, "cross-entropy", settings), settings).net
+    served = serving(net, "cross-entropy", 2)
+    test = blobs(200, seed=2)
+    assert evaluate(probabilities, [(coding, served)], test.x, test.y).degraded[1] > 0.7
+
+
+def test_recorded_traffic_needs_no_labels(deployed, images):
+    for loss in ("mse", "decoded", "cross-entropy"):
+        served = serving(deployed, loss, 1)
+        task = Parity(served, Coding(2), Images(images.x, None), loss, QUICK)
+        assert train(mlp(), task, QUICK).score > 0.5
+
+
+def test_the_decoded_loss_is_least_for_a_perfect_parity_model(deployed, images):
+    class Perfect(nn.Module):
+        """Answers the sum for the groups of the loss, which it draws as the loss does."""
+
+        def forward(self, x):
+            return outputs[first] + outputs[second]
+
+    chosen = torch.arange(32)
+    x = torch.from_numpy(images.x[:32])
+    with torch.no_grad():
+        outputs = deployed(x)
+    draw = torch.Generator().manual_seed(3)
+    first, second = chosen, torch.randperm(32, generator=draw)
+    task = Parity(deployed, Coding(2), Images(images.x, images.y), "decoded", QUICK)
+    reached = task.loss(Perfect(), x, chosen, torch.Generator().manual_seed(3))
+    entropy = torch.distributions.Categorical(logits=outputs).entropy().mean()
+    assert reached.item() == pytest.approx(entropy.item(), rel=1e-4)
+    assert task.loss(mlp(), x, chosen, torch.Generator().manual_seed(3)) > reached
+
+
+def test_the_seed_decides_everything(images):
+    first, again = (train(mlp(), Classification(images, QUICK), QUICK) for _ in range(2))
+    assert same(first.net, again.net)
+    other = TrainingSettings(epochs=6, batch_size=32, seed=1)
+    assert not same(first.net, train(mlp(), Classification(images, other), other).net)
+
+
+@pytest.mark.parametrize("steps", [1, 11, 40])
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, tmp_path, steps):
+    task = Parity(deployed, Coding(2), images, "mse", QUICK)
+    expected = train(mlp(), task, QUICK)
+    checkpoint = tmp_path / "p.checkpoint"
+    done = 0
+
+    def on_step(count: int, total: int, score: float) -> None:
+        nonlocal done
+        done = count
+
+    with pytest.raises(Interrupted):
+        train(mlp(), task, QUICK, Watch(on_step, lambda: done == steps, checkpoint))
+    assert checkpoint.exists()
+    resumed = train(mlp(seed=9), task, QUICK, Watch(checkpoint=checkpoint))
+    assert same(resumed.net, expected.net)
+    assert resumed.score == expected.score
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_of_something_else_is_refused(images, tmp_path):
+    checkpoint = tmp_path / "c.checkpoint"
+    with pytest.raises(Interrupted):
+        train(
+            mlp(), Classification(images, QUICK), QUICK, Watch(stopping=lambda: True, checkpoint=checkpoint)
+        )
+    other = TrainingSettings(epochs=7, batch_size=32)
+    with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .* with other options or data"):
+        train(mlp(), Classification(images, other), other, Watch(checkpoint=checkpoint))
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .*, or delete it to begin anew"):
+        train(mlp(), Classification(images, QUICK), QUICK, Watch(checkpoint=checkpoint))
+
+
+def test_the_best_validation_is_kept_not_the_last(images):
+    class Scored(Classification):
+        scores = [0.2, 0.9, 0.1, 0.3, 0.3, 0.3]  # noqa: RUF012
+        best: dict | None = None
+
+        def score(self, net: nn.Module) -> float:
+            score = self.scores.pop(0)
+            if score == 0.9:
+                self.best = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+            return score
+
+    task = Scored(images, QUICK)
+    trained = train(mlp(), task, QUICK)
+    assert trained.score == 0.9
+    assert task.best is not None
+    assert all(torch.equal(task.best[name], t) for name, t in trained.net.state_dict().items())
+
+
+def test_validation_images_are_not_trained_with(images):
+    training, validation = split(images)
+    assert len(training.x) + len(validation.x) == len(images.x)
+    seen = {image.tobytes() for image in training.x}
+    assert not any(image.tobytes() in seen for image in validation.x)
+
+
+def test_augmentation_moves_and_mirrors():
+    x = torch.zeros(200, 1, 5, 5)
+    x[:, 0, 2, 1] = 1.0
+    draw = torch.Generator().manual_seed(0)
+    moved = augmented(x, 1, False, draw)
+    assert {tuple(place) for place in moved.nonzero()[:, 2:].tolist()} == {
+        (row, column) for row in (1, 2, 3) for column in (0, 1, 2)
+    }
+    mirrored = augmented(x, 0, True, draw)
+    assert set(mirrored.nonzero()[:, 3].tolist()) == {1, 3}
+    assert torch.equal(augmented(x, 0, False, draw), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"batch_size": 1}, "the batch size at least 2"),
+        ({"learning_rate": 0.0}, "the learning rate must be above 0"),
+        ({"weight_decay": -1.0}, "the weight decay not negative"),
+        ({"label_smoothing": 1.0}, "label smoothing must be from 0 to below 1"),
+        ({"shift_pixels": -1}, "shift and seed must not be negative"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TrainingSettings(**options)
+
+
+def test_a_deployed_model_needs_labels(images):
+    with pytest.raises(ValueError, match="the data has no 'y'"):
+        Classification(Images(images.x, None), QUICK)
+
+
+def test_too_few_images_are_refused(deployed, images):
+    with pytest.raises(ValueError, match="12 images are too few to train and validate with k=2"):
+        Parity(deployed, Coding(2), Images(images.x[:12], None), "mse", QUICK)

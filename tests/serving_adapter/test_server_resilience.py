@@ -1,0 +1,270 @@
+"""The resilience modes on a real server: equal when nothing fails, nothing lost when workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving_adapter.server.resilience import MODES
+
+SLEEP = ("--model", "sleep", "--model-option", "sleep.ms=5", "--intra-op-threads", 1)
+REDUNDANT = ("--parity-model", "sleep", "--backup-model", "sleep")
+APPROXIMATIONS = {"reconstructed", "backup", "default"}
+
+
+def request_of(values: np.ndarray, exact: bool | None = None) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="sleep")
+    request.inputs.add(name="x", datatype="FP32", shape=list(values.shape))
+    request.raw_input_contents.append(values.astype(np.float32).tobytes())
+    if exact is not None:
+        request.parameters["exact"].bool_param = exact
+    return request
+
+
+def answer_of(response: pb.ModelInferResponse) -> np.ndarray:
+    (output,) = response.outputs
+    return np.frombuffer(response.raw_output_contents[0], np.float32).reshape(tuple(output.shape))
+
+
+def values_of(i: int, rows: int = 1) -> np.ndarray:
+    return np.random.default_rng(i).integers(-50, 50, (rows, 16)).astype(np.float32)
+
+
+def override(instances: int = 4, **resilience: object) -> pb.RepositoryModelLoadRequest:
+    parameters = {f"RESILIENCE_{name.upper()}": {"string_value": str(v)} for name, v in resilience.items()}
+    parameters["INTRA_OP_THREAD_COUNT"] = {"string_value": "1"}
+    config = {"max_batch_size": 1, "instance_group": [{"count": instances}], "parameters": parameters}
+    request = pb.RepositoryModelLoadRequest(model_name="sleep")
+    request.parameters["config"].string_param = json.dumps(config)
+    return request
+
+
+def metric(server, name: str) -> float:
+    from urllib.request import urlopen
+
+    page = urlopen(server.metrics_url, timeout=10).read().decode()
+    return sum(float(row.rpartition(" ")[2]) for row in page.splitlines() if row.startswith(name + "{"))
+
+
+async def answers(stub, count: int, rows: int = 1, exact: bool | None = None) -> list[pb.ModelInferResponse]:
+    """`count` requests at once; each answer is checked to be that of its own request."""
+    responses = await asyncio.gather(
+        *(stub.ModelInfer(request_of(values_of(i, rows), exact)) for i in range(count))
+    )
+    for i, response in enumerate(responses):
+        if "default" not in response.parameters:
+            np.testing.assert_allclose(answer_of(response), values_of(i, rows), rtol=1e-4, atol=1e-3)
+    return responses
+
+
+def on(server, drive):
+    async def run():
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            return await drive(GRPCInferenceServiceStub(channel))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_every_request_its_own_answer_when_nothing_fails(start_server, mode):
+    patience = 60_000_000  # so long that only what is unavailable is approximated
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--unavailable-after-us", patience
+    )
+
+    async def drive(stub):
+        plain = await answers(stub, 40)
+        larger = await answers(stub, 10, rows=3)
+        strict = await answers(stub, 40, exact=True)
+        return plain + larger, strict
+
+    plain, strict = on(server, drive)
+    assert all(not response.parameters for response in strict)
+    if mode != "approximate-backup":
+        assert all(not response.parameters for response in plain)
+    assert metric(server, "nv_inference_request_success") == 90
+    assert metric(server, "nv_inference_request_failure") == 0
+    assert metric(server, "rrl_in_flight_request_count") == 0
+
+
+def test_modes_change_under_load_and_no_request_is_lost(start_server):
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4)
+    changes = [
+        {"mode": "parity"},
+        {"mode": "parity", "k": 4, "unavailable_after_us": 1000},
+        {"mode": "hedging", "hedge_percentile": 90},
+        {"mode": "approximate-backup"},
+        {"mode": "equal-resources", "instances": 2},
+        {"mode": "replication"},
+        {"mode": "default-answer", "unavailable_after_us": 50_000_000},
+        {"mode": "parity", "k": 3, "r": 1, "redundant_instances": 3},
+        {"mode": "none"},
+    ]
+
+    async def drive(stub):
+        done, seen = asyncio.Event(), []
+
+        async def client() -> int:
+            count = 0
+            while not done.is_set():
+                count += len(await answers(stub, 3))
+            return count
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        for change in changes:
+            await stub.RepositoryModelLoad(override(**change))
+            config = (await stub.ModelConfig(pb.ModelConfigRequest(name="sleep"))).config
+            seen.append(
+                {
+                    name: config.parameters[f"RESILIENCE_{name.upper()}"].string_value
+                    for name in change
+                    if name != "instances"
+                }
+            )
+            await answers(stub, 20)
+        done.set()
+        return sum(await asyncio.gather(*clients)), seen
+
+    answered, seen = on(server, drive)
+    assert seen == [{n: str(v) for n, v in c.items() if n != "instances"} for c in changes]
+    assert answered > 0
+    assert metric(server, "nv_inference_request_failure") == 0
+
+
+@pytest.mark.parametrize("mode", ["parity", "hedging", "replication", "approximate-backup"])
+def test_stalled_workers_delay_no_answer_that_the_mode_can_give_otherwise(start_server, tmp_path, mode):
+    """One of the deployed workers stands still for an hour; only redundancy can answer what it holds."""
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--faults", faults,
+        "--worker-timeout-s", 3000,
+    )  # fmt: skip
+
+    async def drive(stub):
+        responses = []
+        for _ in range(20):
+            responses += await asyncio.wait_for(answers(stub, 12), 60)
+        return responses
+
+    responses = on(server, drive)
+    origins = {name for response in responses for name in response.parameters}
+    if mode == "parity":
+        assert origins == {"reconstructed"}
+        assert metric(server, "rrl_reconstructed_count") >= 1
+    elif mode == "approximate-backup":
+        assert origins == {"backup"}
+    else:
+        assert origins == set()
+        assert metric(server, "rrl_batch_copies") >= 1
+
+
+def test_workers_killed_again_and_again_fail_no_request_and_every_answer_is_right(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: kill, every_s: 0.1}]")
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--faults", faults)
+
+    async def drive(stub):
+        while metric(server, "rrl_worker_replacements") < 8:
+            await answers(stub, 20)
+
+    on(server, drive)
+    assert metric(server, "nv_inference_request_failure") == 0
+
+
+def test_a_request_that_refuses_approximation_waits_for_the_exact_answer(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text(
+        "faults: [{kind: slow, pool: deployed, workers: 1, at_s: [0], for_s: 3600, delay_ms: 300}]"
+    )
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 2, "--resilience", "parity", "--faults", faults)
+
+    async def drive(stub):
+        strict, reconstructed = [], 0
+        async with asyncio.timeout(60):
+            while not reconstructed:
+                strict += await answers(stub, 8, exact=True)
+                tolerant = await answers(stub, 8)
+                reconstructed += sum("reconstructed" in response.parameters for response in tolerant)
+        return strict
+
+    assert all(not response.parameters for response in on(server, drive))
+
+
+def test_a_late_request_gets_the_operators_default_answer(start_server, tmp_path):
+    default = tmp_path / "default.npz"
+    np.savez(default, y=np.full(16, 7.0, np.float32))
+    server = start_server(
+        "--model", "sleep", "--model-option", "ms=1000", "--resilience", "default-answer",
+        "--unavailable-after-us", 50_000, "--default-answer", default,
+    )  # fmt: skip
+
+    async def drive(stub):
+        late = await answers(stub, 3, rows=2)
+        return late, await answers(stub, 1, exact=True)
+
+    late, strict = on(server, drive)
+    for response in late:
+        assert response.parameters["default"].bool_param
+        np.testing.assert_array_equal(answer_of(response), np.full((2, 16), 7.0))
+    assert not strict[0].parameters
+    assert metric(server, "rrl_default_count") == 3
+
+
+WRONG_SETTINGS = [
+    ({"mode": "magic"}, "resilience mode 'magic' is unknown; known: none, "),
+    ({"mode": "parity", "k": 1}, "RESILIENCE_K must be a whole number from 2 to 64, got 1"),
+    ({"mode": "parity", "k": 5}, "RESILIENCE_K=5 needs at least 5 instances"),
+    ({"mode": "parity", "k": "two"}, "RESILIENCE_K.string_value must be a whole number, got 'two'"),
+    ({"mode": "parity", "r": 2}, "needs a parity model of k=2, row 1; the server was started with sleep"),
+    ({"mode": "parity", "r": 3, "k": 2}, "RESILIENCE_R=3 is more than the k=2 batches"),
+    ({"mode": "default-answer"}, "needs RESILIENCE_UNAVAILABLE_AFTER_US"),
+    ({"modes": "parity"}, "parameters.RESILIENCE_MODES is no setting of resilience"),
+    ({"mode": "hedging", "hedge_percentile": 101}, "from 50 to 100, got 101"),
+    ({"mode": "approximate-backup"}, "start the server with --backup-model"),
+]
+
+
+def test_a_wrong_setting_is_refused_in_one_sentence_and_changes_nothing(start_server):
+    server = start_server(*SLEEP, "--parity-model", "sleep", "--instances", 4)
+
+    async def drive(stub):
+        for change, sentence in WRONG_SETTINGS:
+            with pytest.raises(grpc.RpcError) as refused:
+                await stub.RepositoryModelLoad(override(**change))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert sentence in refused.value.details()
+        config = (await stub.ModelConfig(pb.ModelConfigRequest(name="sleep"))).config
+        return config.parameters["RESILIENCE_MODE"].string_value
+
+    assert on(server, drive) == "none"
+
+
+def test_a_parity_model_that_does_not_fit_is_refused_and_the_old_mode_stays(start_server):
+    server = start_server(*SLEEP, "--instances", 2, "--parity-model", "efficientnet_lite0")
+
+    async def drive(stub):
+        with pytest.raises(grpc.RpcError) as refused:
+            await stub.RepositoryModelLoad(override(instances=2, mode="parity"))
+        await answers(stub, 4)
+        return refused.value.details()
+
+    assert "the inputs of efficientnet_lite0 do not fit the deployed model's" in on(server, drive)
+    (zygote,) = psutil.Process(server.process.pid).children()  # that of the parity model is gone
+    assert zygote.is_running()
+
+
+def test_the_exact_parameter_must_be_a_bool(start_server):
+    server = start_server(*SLEEP)
+    request = request_of(values_of(0))
+    request.parameters["exact"].string_param = "yes"
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        GRPCInferenceServiceStub(channel).ModelInfer(request)
+    assert "'exact' must be a bool_param" in refused.value.details()
