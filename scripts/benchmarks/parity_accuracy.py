@@ -74,12 +74,12 @@ def _recipe(deployed_epochs: int, parity_epochs: int, **options: Any) -> Recipe:
 
 
 RECIPES = {
-    "digits/mlp": _recipe(60, 180),
-    "digits/lenet5": _recipe(60, 150),
+    "digits/mlp": _recipe(120, 180),
+    "digits/lenet5": _recipe(120, 160),
     "digits/vgg11": _recipe(20, 40),
     "digits/resnet18": _recipe(20, 40),
-    "cifar10/mlp": _recipe(20, 40, shift_pixels=2, flip=True),
-    "cifar10/lenet5": _recipe(20, 40, shift_pixels=2, flip=True),
+    "cifar10/mlp": _recipe(20, 30, shift_pixels=2, flip=True),
+    "cifar10/lenet5": _recipe(20, 30, shift_pixels=2, flip=True),
     "cifar10/vgg11": _recipe(30, 60, shift_pixels=4, flip=True, bf16=True),
     "cifar10/resnet18": _recipe(30, 60, shift_pixels=4, flip=True, bf16=True),
 }

@@ -88,7 +88,7 @@ class Batch:
         """Its inputs by name, (rows, *item) each; of one shape, since coding takes no other models."""
         queries = {}
         for i, spec in enumerate(specs.values()):
-            parts = [_array(request.inputs[i], spec) for request in self.requests]
+            parts = [as_array(request.inputs[i], spec) for request in self.requests]
             queries[spec.name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return queries
 
@@ -123,7 +123,8 @@ def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes:
     return array[first_row : first_row + rows].tobytes()
 
 
-def _array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
+def as_array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
+    """A view (rows, *item) of what the client sent."""
     return np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
 
 
@@ -131,7 +132,7 @@ def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> 
     """Copies each request's rows into `target` (rows, ...), padding at the end of every dimension."""
     first_row = 0
     for tensor in tensors:
-        rows = _array(tensor, spec)
+        rows = as_array(tensor, spec)
         place_ = target[first_row : first_row + tensor.shape[0]]
         if rows.shape != place_.shape:
             place_[...] = spec.pad_value

@@ -23,6 +23,7 @@ from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.faults import Faults, inject, read_faults
 from serving_adapter.server.metrics import serve_metrics
+from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundant_models import ModelReference, RedundantModels, parity_model
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
@@ -88,6 +89,10 @@ class ServeOptions:
     """NumPy .npz with one row of each output for the mode default-answer (default: zeros)."""
     faults: Path | None = None
     """YAML file of faults to inject into the workers, for tests and benchmarks (server/faults.py)."""
+    record: Path | None = None
+    """.npz file for a sample of the requests' inputs, written at the end, to train parity models with."""
+    record_items: int = 10_000
+    """Items in that sample at most."""
     max_queue_size: int = 2048
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_message_bytes: int = 64 << 20
@@ -111,6 +116,7 @@ class ServeOptions:
                 )
         for flag, low, high in (
             ("max_queue_size", 1, 1_000_000),
+            ("record_items", 1, 10_000_000),
             ("max_message_bytes", 1024, 1 << 30),
             ("worker_timeout_s", 0.1, 86_400),
             ("drain_s", 0, 86_400),
@@ -152,6 +158,7 @@ async def serve(options: ServeOptions) -> None:
             await model.start()
     except ModelFailed as error:
         fail(f"model {model.name!r} cannot be served: {error}")
+    _start_recording(options, models)
     service = InferenceService(
         models,
         metrics_port=metrics_port,
@@ -170,6 +177,7 @@ async def serve(options: ServeOptions) -> None:
     print("draining: finishing what is in flight, taking nothing new", flush=True)
     await server.stop(options.drain_s)
     await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
+    _end_recording(models)
 
 
 def _models(options: ServeOptions) -> dict[str, ServedModel]:
@@ -228,6 +236,25 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except (ValueError, AttributeError, EOFError, zipfile.BadZipFile):
         raise ValueError(f"{path} is no .npz file of arrays; write one with numpy.savez") from None
+
+
+def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> None:
+    if options.record is None:
+        return
+    (model, *others) = models.values()
+    sizes = [size for spec in model.inputs.values() for size in spec.shape]
+    if others or len(model.inputs) > 1 or -1 in sizes:
+        fail("--record is for one model with one input of one size; parity models are for no others")
+    if options.record.suffix != ".npz" or not os.access(options.record.parent, os.W_OK):
+        fail(f"--record must be a file NAME.npz in a folder that can be written to, got {options.record}")
+    model.recording = Recording(options.record, options.record_items)
+
+
+def _end_recording(models: dict[str, ServedModel]) -> None:
+    for model in models.values():
+        if model.recording is not None:
+            kept = model.recording.write()
+            print(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}", flush=True)
 
 
 def _faults(options: ServeOptions) -> Faults | None:

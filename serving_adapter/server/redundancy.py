@@ -193,6 +193,12 @@ class Parity(Redundancy):
     # --- what happens to batches -----------------------------------------------------------------------
 
     def dispatched(self, batch: Batch) -> None:
+        """Grouping and encoding wait until everything that can be dispatched is."""
+        asyncio.get_running_loop().call_soon(self._group, batch)
+
+    def _group(self, batch: Batch) -> None:
+        if not batch.copies:  # answered or lost meanwhile
+            return
         member = Member(batch.queries(self._host.inputs))
         batch.member = member
         self._batches[member] = batch

@@ -18,9 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from serving_adapter.server.batches import EXACT, Answer, Batch, InputTensor, Request, cut, read_outputs
+from serving_adapter.server.batches import (
+    EXACT,
+    Answer,
+    Batch,
+    InputTensor,
+    Request,
+    as_array,
+    cut,
+    read_outputs,
+)
 from serving_adapter.server.batching import Batching, next_batch
 from serving_adapter.server.modes import Modes
+from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy import Redundancy
 from serving_adapter.server.redundant_models import ModelReference, RedundantModels
 from serving_adapter.server.resilience import Resilience
@@ -109,6 +119,7 @@ class ServedModel:
         self._timer_ns = 0
         self._empty = asyncio.Event()
         self._empty.set()
+        self.recording: Recording | None = None
         self._apply_lock = asyncio.Lock()
         self._watchdog: asyncio.Task[None] | None = None
 
@@ -217,6 +228,9 @@ class ServedModel:
         self._empty.clear()
         self._redundancy.arrived(request)
         self._dispatch()
+        if self.recording is not None:
+            (spec,) = self.inputs.values()
+            self.recording.show(as_array(inputs[0], spec))
         try:
             return await future
         except asyncio.CancelledError:  # the client went away, or its deadline passed

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import grpc
 import numpy as np
 import psutil
 import pytest
+import torch
+from safetensors.torch import save
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -259,6 +264,49 @@ def test_a_parity_model_that_does_not_fit_is_refused_and_the_old_mode_stays(star
     assert "the inputs of efficientnet_lite0 do not fit the deployed model's" in on(server, drive)
     (zygote,) = psutil.Process(server.process.pid).children()  # that of the parity model is gone
     assert zygote.is_running()
+
+
+def truncated(tmp_path: Path) -> Path:
+    path = tmp_path / "parity.safetensors"
+    weights = save({"w": torch.zeros(1000)}, metadata={"model": "mlp"})
+    path.write_bytes(weights[:-100])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--resilience", "parity", "--k", 3, "--instances", 2], "RESILIENCE_K=3 needs at least 3 instances"),
+        (["--resilience", "parity", "--instances", 2], "the server was started with none"),
+        (["--resilience", "parity", "--parity-model", truncated], "parity.safetensors is not whole"),
+        (["--resilience", "default-answer", "--unavailable-after-us", 9, "--default-answer", truncated],
+         "no .npz file of arrays"),
+        (["--model", "minilm", "--resilience", "parity", "--parity-model", "minilm", "--instances", 2],
+         "input 'token_ids' is INT64"),
+        (["--faults", truncated], "is not a YAML file"),
+        (["--record", "requests.csv"], "--record must be a file NAME.npz"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_said_when_the_server_starts(tmp_path, flags, sentence):
+    given = [str(flag(tmp_path) if callable(flag) else flag) for flag in flags]
+    model = [] if "--model" in flags else ["--model", "sleep"]
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *model, *given]
+    ended = subprocess.run([*command, "--port", "0", "--metrics-port", "0"], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_recorded_requests_are_a_sample_that_a_parity_model_can_be_trained_with(start_server, tmp_path):
+    file = tmp_path / "requests.npz"
+    server = start_server(*SLEEP, "--record", file, "--record-items", 20)
+    on(server, lambda stub: answers(stub, 30, rows=2))
+    server.stop()
+    with np.load(file) as recorded:
+        sample = recorded["x"]
+    sent = {row.tobytes() for i in range(30) for row in values_of(i, 2)}
+    assert sample.shape == (20, 16)
+    assert {row.tobytes() for row in sample} <= sent
 
 
 def test_the_exact_parameter_must_be_a_bool(start_server):

@@ -56,7 +56,7 @@ class RecordingHost:
 
 
 class Setting:
-    """A parity mode, its host and lanes, and a coding group's batches, dispatched."""
+    """A parity mode, its host and lanes, and a coding group's batches."""
 
     def __init__(self, k: int, r: int, **settings: int) -> None:
         self.host, self.lanes = RecordingHost(), [PlayedLane() for _ in range(r)]
@@ -65,16 +65,22 @@ class Setting:
         self.arena = Arena.create("parity")
         self.values = [np.arange(WIDTH, dtype=np.float32)[None] + 10 * i for i in range(k)]
         self.batches = [self.batch(value) for value in self.values]
-        for batch in self.batches:
-            self.dispatch(batch)
+
+    @classmethod
+    async def dispatched(cls, k: int, r: int, **settings: int) -> Setting:
+        setting = cls(k, r, **settings)
+        for batch in setting.batches:
+            await setting.dispatch(batch)
+        return setting
 
     def batch(self, values: np.ndarray, accepts: bool = True) -> Batch:
         future = asyncio.get_running_loop().create_future()
         return Batch([Request([InputTensor(values.tobytes(), values.shape)], None, future, accepts)])
 
-    def dispatch(self, batch: Batch) -> None:
-        batch.dispatched_ns = batch.requests[0].arrived_ns
+    async def dispatch(self, batch: Batch) -> None:
+        batch.dispatched_ns, batch.copies = batch.requests[0].arrived_ns, 1
         self.mode.dispatched(batch)
+        await asyncio.sleep(0)  # until it is in its group
 
     def answer(self, i: int) -> None:
         self.batches[i].finished = True
@@ -91,7 +97,7 @@ def test_every_batch_is_answered_once_as_soon_as_any_k_outputs_are_there(k, r):
     events = [("answer", i) for i in range(k)] + [("parity", j) for j in range(r)]
 
     async def play(order) -> None:
-        setting = Setting(k, r)
+        setting = await Setting.dispatched(k, r)
         answered, parities = set(), set()
         for kind, i in order:
             before = {id(batch) for batch, _ in setting.host.approximated}
@@ -120,7 +126,7 @@ def test_every_batch_is_answered_once_as_soon_as_any_k_outputs_are_there(k, r):
 
 def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
     async def play() -> None:
-        setting = Setting(2, 1, unavailable_after_us=600_000_000)
+        setting = await Setting.dispatched(2, 1, unavailable_after_us=600_000_000)
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []
@@ -134,7 +140,7 @@ def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
 
 def test_a_patient_mode_reconstructs_once_the_time_is_over():
     async def play() -> None:
-        setting = Setting(2, 1, unavailable_after_us=50_000)
+        setting = await Setting.dispatched(2, 1, unavailable_after_us=50_000)
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []
@@ -148,7 +154,7 @@ def test_a_patient_mode_reconstructs_once_the_time_is_over():
 
 def test_a_parity_batch_nobody_needs_is_not_run():
     async def play() -> None:
-        setting = Setting(2, 1)
+        setting = await Setting.dispatched(2, 1)
         (parity,) = setting.lanes[0].batches
         assert parity.is_wanted()
         setting.answer(0)
@@ -161,11 +167,11 @@ def test_a_parity_batch_nobody_needs_is_not_run():
 
 def test_a_batch_whose_requests_refuse_approximation_is_not_reconstructed_but_helps_the_other():
     async def play() -> None:
-        setting = Setting(2, 1)
+        setting = await Setting.dispatched(2, 1)
         strict = setting.batch(setting.values[0], accepts=False)
         other = setting.batch(setting.values[1])
-        setting.dispatch(strict)
-        setting.dispatch(other)
+        await setting.dispatch(strict)
+        await setting.dispatch(other)
         parity = setting.lanes[0].batches[1]
         setting.mode.answered(strict, {"y": setting.values[0]}, 0)
         strict.finished = True
@@ -177,7 +183,7 @@ def test_a_batch_whose_requests_refuse_approximation_is_not_reconstructed_but_he
 
 def test_a_batch_that_the_model_refuses_is_not_reconstructed():
     async def play() -> None:
-        setting = Setting(2, 1)
+        setting = await Setting.dispatched(2, 1)
         setting.batches[0].finished = True
         setting.mode.forget(setting.batches[0])
         setting.answer(1)
@@ -189,7 +195,7 @@ def test_a_batch_that_the_model_refuses_is_not_reconstructed():
 
 def test_a_late_exact_answer_completes_the_group_of_the_others():
     async def play() -> None:
-        setting = Setting(3, 1)
+        setting = await Setting.dispatched(3, 1)
         setting.answer(0)
         setting.mode.answered(setting.batches[1], {"y": setting.values[1]}, 0)  # late: it is finished already
         setting.answer_parity(0)
@@ -200,11 +206,11 @@ def test_a_late_exact_answer_completes_the_group_of_the_others():
 
 def test_an_open_group_is_filled_with_answered_batches_when_its_time_is_over():
     async def play() -> None:
-        setting = Setting(2, 1, group_timeout_us=1000)
+        setting = await Setting.dispatched(2, 1, group_timeout_us=1000)
         setting.answer(0)
         setting.answer(1)
         lonely = setting.batch(setting.values[0] + 5)
-        setting.dispatch(lonely)
+        await setting.dispatch(lonely)
         async with asyncio.timeout(30):
             while len(setting.lanes[0].batches) < 2:
                 await asyncio.sleep(0)

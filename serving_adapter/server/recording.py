@@ -1,0 +1,41 @@
+"""Records requests, to train a parity model where the deployed model's own data is not at hand (ParM, 4.4).
+
+A bounded random sample of all items that came (reservoir sampling), so that the first minutes of a day do
+not stand for all of it; written when the server ends, as the `.npz` that `rrl-parity train --data` reads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+
+class Recording:
+    """Keeps a uniform sample of at most `items` of the items (rows) that it is shown."""
+
+    def __init__(self, path: Path, items: int, seed: int = 0) -> None:
+        self.path, self.items = path, items
+        self.seen = 0
+        self._sample: list[np.ndarray] = []
+        self._rng = np.random.default_rng(seed)
+
+    def show(self, rows: np.ndarray) -> None:
+        """(rows, *item); an item replaces a kept one with the probability items / seen (algorithm R)."""
+        for row in rows:
+            self.seen += 1
+            if len(self._sample) < self.items:
+                self._sample.append(row.copy())
+                continue
+            place = int(self._rng.integers(self.seen))
+            if place < self.items:
+                self._sample[place] = row.copy()
+
+    def write(self) -> int:
+        """Writes the sample, if there is one, whole or not at all; returns the number of items."""
+        if self._sample:
+            unfinished = self.path.with_name(f".{self.path.name}.unfinished.npz")
+            np.savez(unfinished, x=np.stack(self._sample))
+            os.replace(unfinished, self.path)
+        return len(self._sample)
