@@ -150,10 +150,11 @@ def _modes() -> list[Row]:
     return [
         Row("no redundancy", "none"),
         Row("Equal-Resources", "equal-resources"),
-        Row("ParM", "parity"),
-        Row("ParM, patient", "parity", flags=("--unavailable-after-us", 20_000)),
+        Row("ParM, eager", "parity"),
+        Row("ParM, p50", "parity", flags=("--late-percentile", 50)),
+        Row("ParM, p95", "parity", flags=("--late-percentile", 95)),
         Row("hedging, p95", "hedging"),
-        Row("hedging, p80", "hedging", flags=("--hedge-percentile", 80)),
+        Row("hedging, p80", "hedging", flags=("--late-percentile", 80)),
         Row("backup 1.4x faster", "approximate-backup"),
         Row("replication", "replication"),
         Row("replication, 24", "replication", flags=("--redundant-instances", WORKERS)),
@@ -239,7 +240,8 @@ def _serving(row: Row, faults: Path) -> Iterator[tuple[str, str]]:
     }  # fmt: skip
     times = [part for key, value in times_ms.items() for part in ("--model-option", f"{key}={value}")]
     knobs = ("--instances", WORKERS, "--intra-op-threads", 1, "--max-batch-size", row.max_batch_size)
-    resilience = ("--resilience", row.mode, "--k", row.k, *row.flags)
+    eager = ("--late-percentile", 0) if row.mode == "parity" else ()  # the paper's rule
+    resilience = ("--resilience", row.mode, "--k", row.k, *eager, *row.flags)
     others = ("--port", 0, "--metrics-port", 0, "--faults", faults)
     command = (*model, *times, *knobs, *resilience, *others)
     with started("serving_adapter.server.command_line", *command, quiet=True) as process:

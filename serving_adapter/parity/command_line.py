@@ -141,9 +141,9 @@ class TrainOptions(TrainingFlags):
     """Which of the r parities this model is for."""
     encoder: Literal["sum", "concat"] = "sum"
     """How queries make a parity query."""
-    loss: Literal["decoded", "mse", "cross-entropy"] = "decoded"
-    """decoded: of the answers that decoding will give; mse: of the parity model's own answers, as the paper
-    trains sums; cross-entropy: against the summed labels, as it trains concatenated images."""
+    loss: Literal["mse", "decoded", "cross-entropy"] = "mse"
+    """mse: against the deployed model's summed answers; decoded: of the answers that decoding will give;
+    cross-entropy: against the summed labels (the paper's for concat; mse reconstructs better here)."""
     start: Literal["deployed", "random"] = "deployed"
     """The weights to start from."""
 

@@ -164,7 +164,8 @@ class Parity:
     ) -> None:
         if loss not in PARITY_LOSSES:
             raise ValueError(f"unknown loss {loss!r}; known: {', '.join(PARITY_LOSSES)}")
-        self.deployed, self.coding, self.loss_name, self.settings = deployed, coding, loss, settings
+        self.deployed = deployed.to(settings.device)
+        self.coding, self.loss_name, self.settings = coding, loss, settings
         self.identity = f"{coding} {loss}"
         self.images, self.validation = split(images)
         if len(self.validation.x) < coding.k:

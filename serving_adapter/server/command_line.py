@@ -72,11 +72,12 @@ class ServeOptions:
     """Parity batches of a coding group, each with a parity model and m/k workers of its own."""
     redundant_instances: int = 0
     """Redundant workers, where m/k is not wanted."""
-    hedge_percentile: int = 95
-    """Hedging: percentile of recent service times after which a batch runs a second time."""
-    unavailable_after_us: int = 0
-    """Microseconds that an answer may take until it is reconstructed (0: no longer than that takes), or until
-    a request gets the default answer."""
+    late_percentile: int = 95
+    """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
+    reconstructs its answer if it can (0: as soon as it can)."""
+    late_after_us: int = 0
+    """Microseconds after which a batch is late, instead of the percentile; or until a request gets the
+    default answer."""
     group_timeout_us: int = 100_000
     """Microseconds that a coding group may wait for its last batches."""
     parity_model: UseAppendAction[tuple[str, ...]] = ()
@@ -193,8 +194,8 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         options.k,
         options.r,
         options.redundant_instances,
-        options.hedge_percentile,
-        options.unavailable_after_us,
+        options.late_percentile,
+        options.late_after_us,
         options.group_timeout_us,
     )
     redundant_models = _redundant_models(options)

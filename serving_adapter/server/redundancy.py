@@ -24,10 +24,10 @@ from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.worker_pool import Parallelism
 from serving_adapter.tensors import TensorSpec
 
-HEDGE_WINDOW = 1000  # service times that the percentile is taken of
-HEDGE_REFRESH = 50  # service times between two computations of it
-FIRST_HEDGE_S = 1.0  # the delay until so many service times are known
+SERVICE_TIMES = 1000  # that the percentile is taken of
+REFRESH = 50  # service times between two computations of it
 NS_PER_US = 1000
+FIRST_HEDGE_NS = 1_000_000_000  # a hedge's delay until so many service times are known
 
 
 class Host(Protocol):
@@ -95,32 +95,45 @@ class Replication(Redundancy):
         self._host.run_again(batch)
 
 
+class Lateness:
+    """From when on a batch is late: a set time, or a percentile of the recent service times."""
+
+    def __init__(self, settings: Resilience, first_ns: int) -> None:
+        self._percentile = 0 if settings.late_after_us else settings.late_percentile
+        self.late_ns = first_ns if self._percentile else NS_PER_US * settings.late_after_us
+        """After its dispatch; `first_ns` until enough is known."""
+        self._service_ns: deque[int] = deque(maxlen=SERVICE_TIMES)
+        self._seen = 0
+
+    def observe(self, service_ns: int) -> None:
+        self._service_ns.append(service_ns)
+        self._seen += 1
+        if self._percentile and self._seen % REFRESH == 0:
+            self.late_ns = int(np.percentile(self._service_ns, self._percentile))
+
+
 class Hedging(Redundancy):
-    """A batch that has no answer after a percentile of the recent service times runs again elsewhere."""
+    """A batch that is late runs again elsewhere."""
 
     def __init__(self, settings: Resilience, host: Host) -> None:
         super().__init__(settings)
         self._host = host
-        self._service_ns: deque[int] = deque(maxlen=HEDGE_WINDOW)
-        self._seen = 0
-        self.delay_s = FIRST_HEDGE_S
+        self._lateness = Lateness(settings, FIRST_HEDGE_NS)
 
     def dispatched(self, batch: Batch) -> None:
-        asyncio.get_running_loop().call_later(self.delay_s, self._hedge, batch)
+        delay_s = 1e-9 * self._lateness.late_ns
+        asyncio.get_running_loop().call_later(delay_s, self._hedge, batch)
 
     def _hedge(self, batch: Batch) -> None:
         if not batch.finished:
             self._host.run_again(batch)
 
     def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
-        self._service_ns.append(service_ns)
-        self._seen += 1
-        if self._seen % HEDGE_REFRESH == 0:
-            self.delay_s = 1e-9 * float(np.percentile(self._service_ns, self.settings.hedge_percentile))
+        self._lateness.observe(service_ns)
 
 
 class DefaultAnswer(Redundancy):
-    """A request that has no answer `unavailable_after_us` after its arrival gets the default one.
+    """A request that has no answer `late_after_us` after its arrival gets the default one.
 
     `default` has one row of each output (as Clipper's default predictions).
     """
@@ -131,7 +144,7 @@ class DefaultAnswer(Redundancy):
 
     def arrived(self, request: Request) -> None:
         if request.accepts_approximation:
-            delay_s = 1e-6 * self.settings.unavailable_after_us
+            delay_s = 1e-6 * self.settings.late_after_us
             asyncio.get_running_loop().call_later(delay_s, self._answer, request)
 
     def _answer(self, request: Request) -> None:
@@ -173,16 +186,19 @@ class BackupCopy:
 class Parity(Redundancy):
     """Coding groups of k consecutive batches, r parity lanes, and reconstruction (sections 4.1, 4.2 and 7).
 
-    An answer is unavailable, and reconstructed as soon as it can be, when its group's others and the
-    parity are there before it; with `unavailable_after_us`, only that long after its dispatch, or once its
-    worker is known to be dead. A parity query is encoded when a parity worker is free for it, straight
-    into that worker's memory, and not at all if its group has all answers by then.
+    An answer is unavailable when its group's others and the parity are there before it and its batch is late,
+    or its worker is known to be dead. With a `late_percentile` of 0, the paper's first rule, every batch is
+    late at once, and many answers are reconstructed that would have come a moment later.
+
+    A parity query is encoded when a parity worker is free for it, straight into that worker's memory, and not
+    at all if its group has all answers by then.
     """
 
     def __init__(self, settings: Resilience, host: Host, lanes: Sequence[Lane], encoder: Encoder) -> None:
         super().__init__(settings)
         self._host, self.lanes, self._encoder = host, list(lanes), encoder
         self._groups = CodingGroups(settings.k, settings.r)
+        self._lateness = Lateness(settings, first_ns=0)
         self._batches: dict[Member, Batch] = {}  # of members whose exact answer is still out
         self._lost: set[Member] = set()
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -211,6 +227,7 @@ class Parity(Redundancy):
             self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
 
     def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+        self._lateness.observe(service_ns)
         member = batch.member
         if member is None or member.outputs is not None:
             return
@@ -278,7 +295,7 @@ class Parity(Redundancy):
         """From when on a missing answer counts as unavailable."""
         if member in self._lost:
             return 0
-        return self._batches[member].dispatched_ns + NS_PER_US * self.settings.unavailable_after_us
+        return self._batches[member].dispatched_ns + self._lateness.late_ns
 
     def _cancel_flush(self) -> None:
         if self._flush_timer is not None:

@@ -25,8 +25,8 @@ LIMITS = {
     "k": (2, 64),
     "r": (1, 8),
     "redundant_instances": (0, 64),
-    "hedge_percentile": (50, 100),
-    "unavailable_after_us": (0, 600_000_000),
+    "late_percentile": (0, 100),
+    "late_after_us": (0, 600_000_000),
     "group_timeout_us": (0, 600_000_000),
 }
 
@@ -42,11 +42,12 @@ class Resilience:
     """Parity batches of a coding group: as many lost answers can be reconstructed."""
     redundant_instances: int = 0
     """Redundant workers (parity: of each parity model); 0 is m/k, rounded up."""
-    hedge_percentile: int = 95
-    """Hedging: percentile of recent service times after which a batch runs again."""
-    unavailable_after_us: int = 0
-    """Parity: how long an answer may take until it is reconstructed (0: no longer than the reconstruction).
-    Default answer: how long a request may take."""
+    late_percentile: int = 95
+    """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
+    reconstructs its answer if it can (0: as soon as it can, as in the paper)."""
+    late_after_us: int = 0
+    """If set, a batch is late so long after its dispatch, whatever the percentile; the mode default-answer
+    needs it, and counts from a request's arrival."""
     group_timeout_us: int = 100_000
     """Parity: how long a coding group may wait for its last batches until it is filled with earlier ones."""
 
@@ -73,9 +74,9 @@ class Resilience:
             raise ValueError(
                 f"{_flag('r')}={self.r} is more than the k={self.k} batches of a coding group; lower it"
             )
-        if self.mode == "default-answer" and self.unavailable_after_us == 0:
+        if self.mode == "default-answer" and self.late_after_us == 0:
             raise ValueError(
-                f"the mode default-answer needs {_flag('unavailable_after_us')}: the microseconds after "
+                f"the mode default-answer needs {_flag('late_after_us')}: the microseconds after "
                 "which a request gets the default answer"
             )
 

@@ -81,7 +81,7 @@ def on(server, drive):
 def test_every_mode_gives_every_request_its_own_answer_when_nothing_fails(start_server, mode):
     patience = 60_000_000  # so long that only what is unavailable is approximated
     server = start_server(
-        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--unavailable-after-us", patience
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--late-after-us", patience
     )
 
     async def drive(stub):
@@ -103,12 +103,12 @@ def test_modes_change_under_load_and_no_request_is_lost(start_server):
     server = start_server(*SLEEP, *REDUNDANT, "--instances", 4)
     changes = [
         {"mode": "parity"},
-        {"mode": "parity", "k": 4, "unavailable_after_us": 1000},
-        {"mode": "hedging", "hedge_percentile": 90},
+        {"mode": "parity", "k": 4, "late_after_us": 1000},
+        {"mode": "hedging", "late_percentile": 90},
         {"mode": "approximate-backup"},
         {"mode": "equal-resources", "instances": 2},
         {"mode": "replication"},
-        {"mode": "default-answer", "unavailable_after_us": 50_000_000},
+        {"mode": "default-answer", "late_after_us": 50_000_000},
         {"mode": "parity", "k": 3, "r": 1, "redundant_instances": 3},
         {"mode": "none"},
     ]
@@ -208,7 +208,7 @@ def test_a_late_request_gets_the_operators_default_answer(start_server, tmp_path
     np.savez(default, y=np.full(16, 7.0, np.float32))
     server = start_server(
         "--model", "sleep", "--model-option", "ms=1000", "--resilience", "default-answer",
-        "--unavailable-after-us", 50_000, "--default-answer", default,
+        "--late-after-us", 50_000, "--default-answer", default,
     )  # fmt: skip
 
     async def drive(stub):
@@ -230,9 +230,9 @@ WRONG_SETTINGS = [
     ({"mode": "parity", "k": "two"}, "RESILIENCE_K.string_value must be a whole number, got 'two'"),
     ({"mode": "parity", "r": 2}, "needs a parity model of k=2, row 1; the server was started with sleep"),
     ({"mode": "parity", "r": 3, "k": 2}, "RESILIENCE_R=3 is more than the k=2 batches"),
-    ({"mode": "default-answer"}, "needs RESILIENCE_UNAVAILABLE_AFTER_US"),
+    ({"mode": "default-answer"}, "needs RESILIENCE_LATE_AFTER_US"),
     ({"modes": "parity"}, "parameters.RESILIENCE_MODES is no setting of resilience"),
-    ({"mode": "hedging", "hedge_percentile": 101}, "from 50 to 100, got 101"),
+    ({"mode": "hedging", "late_percentile": 101}, "from 0 to 100, got 101"),
     ({"mode": "approximate-backup"}, "start the server with --backup-model"),
 ]
 
@@ -279,7 +279,7 @@ def truncated(tmp_path: Path) -> Path:
         (["--resilience", "parity", "--k", 3, "--instances", 2], "RESILIENCE_K=3 needs at least 3 instances"),
         (["--resilience", "parity", "--instances", 2], "the server was started with none"),
         (["--resilience", "parity", "--parity-model", truncated], "parity.safetensors is not whole"),
-        (["--resilience", "default-answer", "--unavailable-after-us", 9, "--default-answer", truncated],
+        (["--resilience", "default-answer", "--late-after-us", 9, "--default-answer", truncated],
          "no .npz file of arrays"),
         (["--model", "minilm", "--resilience", "parity", "--parity-model", "minilm", "--instances", 2],
          "input 'token_ids' is INT64"),

@@ -12,7 +12,7 @@ import pytest
 from serving_adapter.parity.coding import ENCODERS
 from serving_adapter.server.arena import Arena, Placed
 from serving_adapter.server.batches import Batch, InputTensor, Request
-from serving_adapter.server.redundancy import Parity
+from serving_adapter.server.redundancy import Lateness, Parity
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.tensors import TensorSpec
 
@@ -60,7 +60,7 @@ class Setting:
 
     def __init__(self, k: int, r: int, **settings: int) -> None:
         self.host, self.lanes = RecordingHost(), [PlayedLane() for _ in range(r)]
-        resilience = Resilience("parity", k=k, r=r, **settings)
+        resilience = Resilience("parity", k=k, r=r, **{"late_percentile": 0} | settings)
         self.mode = Parity(resilience, self.host, self.lanes, ENCODERS["sum"])
         self.arena = Arena.create("parity")
         self.values = [np.arange(WIDTH, dtype=np.float32)[None] + 10 * i for i in range(k)]
@@ -126,7 +126,7 @@ def test_every_batch_is_answered_once_as_soon_as_any_k_outputs_are_there(k, r):
 
 def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
     async def play() -> None:
-        setting = await Setting.dispatched(2, 1, unavailable_after_us=600_000_000)
+        setting = await Setting.dispatched(2, 1, late_after_us=600_000_000)
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []
@@ -140,7 +140,7 @@ def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
 
 def test_a_patient_mode_reconstructs_once_the_time_is_over():
     async def play() -> None:
-        setting = await Setting.dispatched(2, 1, unavailable_after_us=50_000)
+        setting = await Setting.dispatched(2, 1, late_after_us=50_000)
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []
@@ -221,3 +221,20 @@ def test_an_open_group_is_filled_with_answered_batches_when_its_time_is_over():
         np.testing.assert_allclose(outputs, setting.values[0] + 5, rtol=1e-4)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("settings", "late_ns"),
+    [
+        ({"late_percentile": 0}, 0),
+        ({"late_percentile": 50}, 500),
+        ({"late_percentile": 99}, 990),
+        ({"late_percentile": 50, "late_after_us": 7}, 7000),
+    ],
+)
+def test_a_batch_is_late_after_a_percentile_of_the_service_times_or_a_set_time(settings, late_ns):
+    lateness = Lateness(Resilience("parity", **settings), first_ns=0)
+    assert lateness.late_ns == (7000 if "late_after_us" in settings else 0)
+    for service_ns in range(1000, 0, -1):
+        lateness.observe(service_ns)
+    assert lateness.late_ns == pytest.approx(late_ns, abs=2)
