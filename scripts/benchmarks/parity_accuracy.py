@@ -81,8 +81,8 @@ def _recipe(deployed_epochs: int, parity_epochs: int, **options: Any) -> Recipe:
 
 
 RECIPES = {
-    "digits/mlp": _recipe(120, 300),
-    "digits/lenet5": _recipe(120, 240),
+    "digits/mlp": _recipe(120, 220),
+    "digits/lenet5": _recipe(120, 200),
     "digits/vgg11": _recipe(20, 40),
     "digits/resnet18": _recipe(20, 40),
     "cifar10/mlp": _recipe(20, 24, shift_pixels=2, flip=True),

@@ -3,7 +3,7 @@
     minilm                        a name of the catalogue
     my_package.my_module:factory  a callable that returns (module, [TensorSpec, ...]) or a Model
     classifier.pt2, tagger.pt     an exported file, see `exported`
-    classifier.safetensors        weights of a model of the catalogue that the file names, see `weights_files`
+    classifier.safetensors        weights of a model that the file names, see `weights_files`
 
 Building starts no thread and runs no parallel branch, so that the process may fork afterwards.
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import nn
 
-from serving_adapter.models import CATALOGUE, CLASSIFIERS
+from serving_adapter.models import CATALOGUE
 from serving_adapter.models.branches import has_forks
 from serving_adapter.models.exported import SUFFIXES, load_exported
 from serving_adapter.models.model import Model, ModelError
@@ -44,9 +44,7 @@ def load_model(reference: str, options: Mapping[str, str]) -> Model:
             raise ModelError(f"the exported file {reference} takes no options, got {', '.join(options)}")
         return load_exported(Path(reference))
     if Path(reference).suffix == SUFFIX:
-        if options:
-            raise ModelError(f"the weights file {reference} takes no options, got {', '.join(options)}")
-        return _from_weights_file(Path(reference))
+        return _from_weights_file(Path(reference), dict(options))
     if ":" in reference:
         return _made(reference, _factory(reference), options)
     raise ModelError(
@@ -55,13 +53,18 @@ def load_model(reference: str, options: Mapping[str, str]) -> Model:
     )
 
 
-def _from_weights_file(path: Path) -> Model:
+def _from_weights_file(path: Path, given: dict[str, str]) -> Model:
+    """A file may name a model of the catalogue; other code only runs if `architecture` names it."""
     name, options = architecture_of(path)
-    if name not in CLASSIFIERS:
+    named = given.pop("architecture", None)
+    if given:
+        raise ModelError(f"the weights file {path} takes no options but architecture, got {', '.join(given)}")
+    if name not in CATALOGUE and name != named:
         raise ModelError(
-            f"{path} is for the model {name!r}; weights files are read for {', '.join(CLASSIFIERS)}"
+            f"{path} is for the model {name!r}, which is not of the catalogue; its code runs only where it "
+            "is named beside the file, as the deployed model"
         )
-    model = _made(name, _factory(CATALOGUE[name]), options)
+    model = _made(name, _factory(CATALOGUE.get(name, name)), options)
     put_weights(model, path)
     return model
 

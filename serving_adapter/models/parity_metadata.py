@@ -27,11 +27,11 @@ class ParityMetadata(NamedTuple):
     row: int
     r: int
     encoder: str
-    of: str  # `weights_digest` of the deployed model's file
+    of: str  # `identity` of the deployed model
 
 
 class Architecture(NamedTuple):
-    """Which model of the catalogue the weights are for."""
+    """Which model the weights are for: one of the catalogue, or the user's own `package.module:factory`."""
 
     model: str
     options: dict[str, str]
@@ -79,6 +79,12 @@ def read_architecture(path: Path) -> Architecture:
     except ValueError as error:
         raise WeightsFileError(f"{path}: the header's entry 'options' cannot be read: {error}") from None
     return Architecture(metadata["model"], options)
+
+
+def identity(reference: str) -> str:
+    """What a parity model is told apart by the deployed model with: its weights, or else its reference."""
+    path = Path(reference)
+    return weights_digest(path) if path.suffix == ".safetensors" else f"model {reference}"
 
 
 def weights_digest(path: Path) -> str:

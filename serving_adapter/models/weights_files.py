@@ -1,6 +1,7 @@
-"""Models from weights files that say what they are: safetensors with an architecture of the catalogue.
+"""Models from weights files that say what they are: safetensors with the name of an architecture.
 
-The header's metadata has `model` (a name of the catalogue, never code), `options` (a JSON object of texts,
+The header's metadata has `model` (a name of the catalogue, or a factory of one's own, which is not imported
+because a file names it: who loads the file must name it too), `options` (a JSON object of texts,
 the options of that model) and, for a parity model, `parity` (see `parity_metadata`).
 """
 

@@ -22,14 +22,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from tyro.conf import UseAppendAction
 
+from serving_adapter.models import CLASSIFIERS
 from serving_adapter.models.classifiers import initialise, network
+from serving_adapter.models.exported import SUFFIXES as EXPORTED
 from serving_adapter.models.loading import load_model
 from serving_adapter.models.model import Model
 from serving_adapter.models.parity_metadata import (
     ParityMetadata,
+    identity,
     read_architecture,
     read_parity_metadata,
-    weights_digest,
 )
 from serving_adapter.models.weights_files import save_weights
 from serving_adapter.options import fail, in_a_sentence, parse
@@ -131,8 +133,11 @@ class TrainBaseOptions(TrainingFlags):
 class TrainOptions(TrainingFlags):
     """Trains a parity model for a deployed model."""
 
-    model: Path
-    """The deployed model's weights file, of rrl-parity train-base."""
+    model: str
+    """The deployed model: a weights file (of rrl-parity train-base), a name of the catalogue, or
+    package.module:factory; one input, and one output with a number for each class."""
+    model_option: UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE for the model's factory; again for more options."""
     k: int = 2
     """Queries of a coding group."""
     r: int = 1
@@ -159,8 +164,10 @@ class TrainOptions(TrainingFlags):
 class EvaluateOptions:
     """Reports how accurate a deployed model is, and what its parity models reconstruct."""
 
-    model: Path
-    """The deployed model's weights file."""
+    model: str
+    """The deployed model, as for rrl-parity train."""
+    model_option: UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE for the model's factory; again for more options."""
     parity: UseAppendAction[tuple[Path, ...]]
     """A parity model's weights file; again for each further row of a code with r above 1."""
     data: str
@@ -193,11 +200,9 @@ def train_base(options: TrainBaseOptions) -> None:
 
 def train_parity(options: TrainOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
-    deployed, coding = load_model(str(options.model), {}), options.coding()
+    architecture, model_options = _architecture(options.model, options.model_option)
+    deployed, coding = _load(options.model, model_options), options.coding()
     check_fit(deployed, dataset, coding)
-    architecture, model_options = read_architecture(options.model)
-    if read_parity_metadata(options.model) is not None:
-        raise ValueError(f"{options.model} is a parity model itself: give the deployed model")
     served = model_options.get("answer", "logits")
     needed = "probabilities" if options.loss == "cross-entropy" else "logits"
     if options.loss != "mse" and served != needed:
@@ -205,21 +210,51 @@ def train_parity(options: TrainOptions) -> None:
             f"--loss {options.loss} needs a deployed model that answers {needed}, {options.model} answers "
             f"{served}: use another --loss, or rrl-parity train-base --answer {needed}"
         )
-    net = network(load_model(str(options.model), {}).module)
+    net = network(_load(options.model, model_options).module)
     if options.start == "random":
         initialise(net, options.seed)
     task = Parity(deployed.module, coding, dataset.training, options.loss, options.settings())
     trained = _trained(net, task, options)
-    answer = {"answer": "logits"}
     if options.loss == "cross-entropy":
-        answer = {"answer": "probabilities", "times": str(coding.k)}
-    parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, weights_digest(options.model))
-    save_weights(options.out, trained.net, architecture, model_options | answer, parity)
+        model_options |= {"answer": "probabilities", "times": str(coding.k)}
+    elif architecture in CLASSIFIERS:
+        model_options |= {"answer": "logits"}
+    parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, identity(options.model))
+    save_weights(options.out, trained.net, architecture, model_options, parity)
     _say(f"{options.out}: validation accuracy of reconstructions {trained.score:.1%}", trained)
+
+
+def _architecture(model: str, texts: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """What a deployed model is an instance of: its factory's reference and options."""
+    options = dict(_key_and_value(text) for text in texts)
+    suffix = Path(model).suffix
+    if suffix in EXPORTED:
+        raise ValueError(f"{model} is an exported file, which cannot be trained: give its factory instead")
+    if suffix != ".safetensors":
+        return model, options
+    if read_parity_metadata(Path(model)) is not None:
+        raise ValueError(f"{model} is a parity model itself: give the deployed model")
+    if options:
+        raise ValueError(f"the weights file {model} takes no --model-option: it has its own")
+    architecture, own = read_architecture(Path(model))
+    return architecture, dict(own)
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"cannot read --model-option {text!r}; expected KEY=VALUE")
+    return key, value
+
+
+def _load(model: str, options: dict[str, str]) -> Model:
+    return load_model(model, {} if Path(model).suffix == ".safetensors" else options)
 
 
 def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> None:
     """ValueError unless the model takes such images, and groups of them can be encoded."""
+    if len(deployed.inputs) != 1:
+        raise ValueError("parity models are trained for models with one input")
     spec = deployed.inputs[0]
     if spec.shape != dataset.training.x.shape[1:]:
         raise ValueError(
@@ -278,8 +313,10 @@ def _say(result: str, trained: Trained) -> None:
 
 def report(options: EvaluateOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
-    deployed = load_model(str(options.model), {})
-    parities = [(_coding_of(path, options.model), load_model(str(path), {})) for path in options.parity]
+    architecture, model_options = _architecture(options.model, options.model_option)
+    deployed = _load(options.model, model_options)
+    named = {"architecture": architecture}
+    parities = [(_coding_of(path, options.model), load_model(str(path), named)) for path in options.parity]
     for coding, _ in parities:
         check_fit(deployed, dataset, coding)
     found = evaluate(
@@ -292,11 +329,11 @@ def report(options: EvaluateOptions) -> None:
     Console().print(_table(found, dataset, parities[0][0]))
 
 
-def _coding_of(path: Path, deployed: Path) -> Coding:
+def _coding_of(path: Path, deployed: str) -> Coding:
     metadata = read_parity_metadata(path)
     if metadata is None:
         raise ValueError(f"{path} is no parity model: its header has no 'parity'")
-    if metadata.of != weights_digest(deployed):
+    if metadata.of != identity(deployed):
         raise ValueError(f"{path} was trained for another deployed model than {deployed}")
     return Coding(metadata.k, metadata.row, metadata.r, metadata.encoder)
 

@@ -278,7 +278,9 @@ def _note_end_of_faults(injecting: asyncio.Task[None]) -> None:
 
 
 def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
-    given = _model_options(options.model_option, ("", _name(reference), role))
+    """`role`: "parity" or "backup"; a parity model's file has its options in it."""
+    general = () if role and reference.endswith(".safetensors") else ("",)
+    given = _model_options(options.model_option, (*general, _name(reference), role or reference))
     return ModelReference(reference, tuple(sorted(given.items())))
 
 

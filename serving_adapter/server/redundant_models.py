@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving_adapter.models.parity_metadata import ParityMetadata, read_parity_metadata, weights_digest
+from serving_adapter.models.parity_metadata import (
+    ParityMetadata,
+    identity,
+    read_architecture,
+    read_parity_metadata,
+)
 from serving_adapter.parity.coding import ENCODERS, Encoder
 from serving_adapter.server.batches import Specs
 from serving_adapter.server.resilience import Resilience
@@ -81,15 +86,21 @@ class RedundantModels:
 
 
 def parity_model(model: ModelReference, deployed: str) -> ParityModel:
-    """A parity model with what its file says of it; ValueError if that cannot be read, or does not fit."""
+    """A parity model with what its file says of it; ValueError if that cannot be read, or does not fit.
+
+    A file may be for code of the user's own: it runs because the deployed model names it too.
+    """
     path = Path(model.reference)
-    metadata = read_parity_metadata(path) if path.suffix == ".safetensors" else None
-    has_file = Path(deployed).suffix == ".safetensors"
-    if metadata is not None and has_file and metadata.of != weights_digest(Path(deployed)):
+    if path.suffix != ".safetensors":
+        return ParityModel(model)
+    metadata = read_parity_metadata(path)
+    if metadata is not None and metadata.of != identity(deployed):
         raise ValueError(
             f"the parity model {path} was trained for another model than {deployed}; train one for it with "
             "rrl-parity train"
         )
+    if read_architecture(path).model == deployed:
+        model = model._replace(options=(*model.options, ("architecture", deployed)))
     return ParityModel(model, metadata)
 
 

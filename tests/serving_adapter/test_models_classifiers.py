@@ -99,7 +99,7 @@ def test_a_weights_file_brings_the_model_that_it_names(weights_file):
 
 
 def test_a_weights_file_takes_no_options(weights_file):
-    with pytest.raises(ModelError, match="takes no options, got size"):
+    with pytest.raises(ModelError, match="takes no options but architecture, got size"):
         load_model(str(weights_file[0]), {"size": "8"})
 
 

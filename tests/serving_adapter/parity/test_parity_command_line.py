@@ -10,10 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.models.loading import load_model
+from serving_adapter.models.model import ModelError
 from serving_adapter.models.parity_metadata import read_parity_metadata, weights_digest
 from serving_adapter.parity.command_line import main
 
@@ -155,3 +159,47 @@ def _wait_until_it_trains(process: subprocess.Popen[str]) -> None:
     """Only from then on Ctrl-C is the training's."""
     assert process.stderr is not None
     assert any("training with" in line for line in iter(process.stderr.readline, ""))
+
+
+FACTORY = """
+import torch
+from serving_adapter.tensors import TensorSpec
+
+def net(width: int = 8):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, width), torch.nn.Linear(width, 3))
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.3)
+    return module, [TensorSpec("x", "FP32", (1, 4, 4))]
+"""
+
+
+def test_a_parity_model_for_a_factory_of_ones_own_is_trained_and_evaluated_and_served(
+    folder, tmp_path, monkeypatch, start_server
+):
+    (tmp_path / "own_factory.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    parity, model = tmp_path / "parity.safetensors", ("--model", "own_factory:net")
+    arguments = (*model, "--model-option", "width=12", "--data", folder / "traffic.npz")
+    done("train", *arguments, "--out", parity, "--epochs", "60", "--device", "cpu")
+    assert "A_d: reconstructed" in done("evaluate", *arguments, "--parity", parity)
+    with pytest.raises(
+        ModelError, match="which is not of the catalogue; its code runs only where it is named"
+    ):
+        load_model(str(parity), {})
+    options = ("--model-option", "width=12", "--instances", 2, "--intra-op-threads", 1)
+    server = start_server(*model, *options, "--parity-model", parity, "--resilience", "parity")
+    with grpc.insecure_channel(server.address) as channel:
+        request = pb.ModelInferRequest(model_name="net")
+        request.inputs.add(name="x", datatype="FP32", shape=[1, 1, 4, 4])
+        request.raw_input_contents.append(np.ones((1, 1, 4, 4), np.float32).tobytes())
+        response = GRPCInferenceServiceStub(channel).ModelInfer(request)
+    assert tuple(response.outputs[0].shape) == (1, 3)
+
+
+def test_an_exported_file_cannot_be_trained(folder, tmp_path):
+    arguments = ("--model", tmp_path / "net.pt2", "--data", folder / "traffic.npz")
+    assert "is an exported file, which cannot be trained" in refusal(
+        "train", *arguments, "--out", "p.safetensors"
+    )
