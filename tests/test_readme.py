@@ -12,7 +12,18 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 EXAMPLES = [text for language, text in BLOCKS if language == "python"]
-COMMANDS = ("rrl-tune", "rrl-serve", "rrl-load", "rrl-profile", "rrl-train", "rrl-compare", "rrl-store serve")
+COMMANDS = (
+    "rrl-tune",
+    "rrl-serve",
+    "rrl-load",
+    "rrl-profile",
+    "rrl-train",
+    "rrl-compare",
+    "rrl-store serve",
+    "rrl-parity train-base",
+    "rrl-parity train",
+    "rrl-parity evaluate",
+)
 PRINTS = {"one copy of the weights": "", "one server": r"\d+ ms", "many servers": r"\d+ ms"}
 
 
@@ -33,7 +44,7 @@ def test_every_picture_is_there(path):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_of_a_shown_command_exists(command):
     shown = "\n".join(text for language, text in BLOCKS if not language).replace("\\\n", " ")
-    lines = [line.split("#")[0] for line in shown.splitlines() if line.startswith(command)]
+    lines = [line.split("#")[0] for line in shown.splitlines() if line.startswith(f"{command} ")]
     flags = {flag for line in lines for flag in re.findall(r"--[a-z][a-z0-9-]+", line)}
     program, *subcommand = command.split()
     asked = [str(Path(sys.executable).parent / program), *subcommand, "--help"]

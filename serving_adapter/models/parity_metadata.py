@@ -88,13 +88,21 @@ def identity(reference: str) -> str:
 
 
 def weights_digest(path: Path) -> str:
-    """Of the names, shapes and bytes of a file's tensors, whatever else its header says."""
+    """Of the names, shapes and bytes of a file's tensors, whatever else its header says.
+
+    WeightsFileError if the header has the entry `digest` and it is another: the weights are not those saved.
+    """
     with _opened(path) as file:
-        tensors = _read(path, file)[1]
+        metadata, tensors = _read(path, file)
         digest = blake3("\n".join(map(repr, tensors)).encode())
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
-    return digest.hexdigest()
+    found = digest.hexdigest()
+    if isinstance(metadata, dict) and metadata.get("digest", found) != found:
+        raise WeightsFileError(
+            f"{path} is corrupted: its weights are not those that were saved; copy it anew"
+        )
+    return found
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -1,14 +1,16 @@
 """Models from weights files that say what they are: safetensors with the name of an architecture.
 
 The header's metadata has `model` (a name of the catalogue, or a factory of one's own, which is not imported
-because a file names it: who loads the file must name it too), `options` (a JSON object of texts,
-the options of that model) and, for a parity model, `parity` (see `parity_metadata`).
+because a file names it: who loads the file must name it too), `options` (a JSON object of texts, the options
+of that model), `digest` (of the weights, checked when they are read) and, for a parity model, `parity` (see
+`parity_metadata`).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +21,12 @@ from torch import Tensor, nn
 
 from serving_adapter.models.classifiers import network
 from serving_adapter.models.model import Model, ModelError
-from serving_adapter.models.parity_metadata import ParityMetadata, WeightsFileError, read_architecture
+from serving_adapter.models.parity_metadata import (
+    ParityMetadata,
+    WeightsFileError,
+    read_architecture,
+    weights_digest,
+)
 
 SUFFIX = ".safetensors"
 
@@ -33,6 +40,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def put_weights(model: Model, path: Path) -> None:
     """Puts a file's weights into a model of the architecture that the file names."""
+    try:
+        weights_digest(path)
+    except WeightsFileError as error:
+        raise ModelError(str(error)) from None
     net, weights = network(model.module), read_weights(path)
     expected = {name: tensor.shape for name, tensor in net.state_dict().items()}
     found = {name: tensor.shape for name, tensor in weights.items()}
@@ -60,6 +71,10 @@ def save_weights(
     if parity is not None:
         metadata["parity"] = json.dumps(parity._asdict())
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "weights.safetensors"
+        bare.write_bytes(save(state, metadata))
+        metadata["digest"] = weights_digest(bare)
     write_whole(path, save(state, metadata))
 
 

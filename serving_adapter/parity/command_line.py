@@ -214,6 +214,7 @@ def train_parity(options: TrainOptions) -> None:
     if options.start == "random":
         initialise(net, options.seed)
     task = Parity(deployed.module, coding, dataset.training, options.loss, options.settings())
+    task.identity += f" from {options.start} weights"
     trained = _trained(net, task, options)
     if options.loss == "cross-entropy":
         model_options |= {"answer": "probabilities", "times": str(coding.k)}

@@ -157,7 +157,7 @@ def _from_file(path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot read the data file {path}: {error}") from None
     if "x" not in arrays:
         raise DataError(f"{path} has no array 'x' (N, channels, size, size); it has {', '.join(arrays)}")

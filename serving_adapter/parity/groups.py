@@ -64,6 +64,11 @@ class CodingGroup:
     def missing(self) -> list[Member]:
         return [member for member in self.members if member.outputs is None]
 
+    def dissolve(self) -> None:
+        """Lets go of its members, which refer to it, so that their memory is free at once."""
+        for member in self.members:
+            member.group = None
+
     @property
     def is_decodable(self) -> bool:
         """Whether outputs are missing and can be reconstructed from what is there."""

@@ -167,12 +167,13 @@ class Parity:
             raise ValueError(f"unknown loss {loss!r}; known: {', '.join(PARITY_LOSSES)}")
         self.deployed = deployed.to(settings.device)
         self.coding, self.loss_name, self.settings = coding, loss, settings
-        self.identity = f"{coding} {loss}"
         self.images, self.validation = split(images)
         if len(self.validation.x) < coding.k:
             raise ValueError(f"{len(images.x)} images are too few to train and validate with k={coding.k}")
         self.weights = [float(weight) for weight in coding.weights]
         self.validation_outputs = answers(deployed, self.validation.x, settings.device)
+        deployed_digest = blake3(self.validation_outputs.tobytes()).hexdigest()
+        self.identity = f"{coding} {loss} of {deployed_digest}"
         labels = self.validation.y
         self.validation_labels = self.validation_outputs.argmax(axis=-1) if labels is None else labels
         self.labels: Tensor | None = None

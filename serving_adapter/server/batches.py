@@ -14,6 +14,7 @@ from serving_adapter.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from serving_adapter.parity.groups import Member
+    from serving_adapter.server.redundancy import Redundancy
 
 Specs = Mapping[str, TensorSpec]
 
@@ -46,7 +47,16 @@ APPROXIMATE = ("reconstructed", "backup", "default")
 class Request:
     """One inference request, from its arrival to its answer."""
 
-    __slots__ = ("accepts_approximation", "arrived_ns", "future", "inputs", "rows", "settled", "shape_key")
+    __slots__ = (
+        "accepts_approximation",
+        "arrived_ns",
+        "batch",
+        "future",
+        "inputs",
+        "rows",
+        "settled",
+        "shape_key",
+    )
 
     def __init__(
         self,
@@ -61,22 +71,38 @@ class Request:
         self.accepts_approximation = accepts_approximation
         self.arrived_ns = time.monotonic_ns()
         self.future = future
+        self.batch: Batch | None = None  # once it is dispatched
         self.settled = False  # answered or failed, and counted as such
 
 
 class Batch:
     """Requests that run together, on one worker or (redundantly, or again) on several."""
 
-    __slots__ = ("copies", "dispatched_ns", "finished", "losses", "member", "requests", "rows")
+    __slots__ = (
+        "copies",
+        "dispatched_ns",
+        "finished",
+        "losses",
+        "member",
+        "redundancy",
+        "requests",
+        "rows",
+    )
 
-    def __init__(self, requests: list[Request]) -> None:
-        self.requests = requests
+    def __init__(self, requests: list[Request], redundancy: Redundancy) -> None:
+        self.requests, self.redundancy = requests, redundancy
+        for request in requests:
+            request.batch = self
         self.rows = sum(request.rows for request in requests)
         self.copies = 0  # that run, or wait to be run again
         self.losses = 0  # workers that ended with it
         self.dispatched_ns = 0  # for the first time
         self.finished = False  # nobody waits for an answer any more
         self.member: Member | None = None  # in a coding group
+
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return not self.finished and not all(request.future.done() for request in self.requests)
 
     def may_be_approximated(self) -> bool:
         """Whether somebody waits who would take an approximate answer."""

@@ -32,6 +32,8 @@ from serving_adapter.server.worker_pool import ModelFailed
 
 log = logging.getLogger(__name__)
 
+FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # of references that are files
+
 
 @dataclass(frozen=True)
 class ServeOptions:
@@ -74,12 +76,13 @@ class ServeOptions:
     """Redundant workers, where m/k is not wanted."""
     late_percentile: int = 95
     """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
-    reconstructs its answer if it can (0: as soon as it can)."""
+    reconstructs its answer if it can (0: every batch, at once)."""
     late_after_us: int = 0
     """Microseconds after which a batch is late, instead of the percentile; or until a request gets the
     default answer."""
     group_timeout_us: int = 100_000
-    """Microseconds that a coding group may wait for its last batches."""
+    """Microseconds that a coding group may wait for its last batches until it is filled up with answered
+    ones (0: for ever)."""
     parity_model: UseAppendAction[tuple[str, ...]] = ()
     """A parity model, of rrl-parity train; again for other k and rows."""
     parity_encoder: Literal["sum", "concat"] = "sum"
@@ -225,17 +228,17 @@ def _redundant_models(options: ServeOptions) -> RedundantModels:
             parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
         ]
         default = {} if options.default_answer is None else _arrays(options.default_answer)
+        backup = None if options.backup_model is None else _reference(options, options.backup_model, "backup")
+        return RedundantModels(tuple(parities), options.parity_encoder, backup, default)
     except (OSError, ValueError) as error:
         fail(in_a_sentence(error))
-    backup = None if options.backup_model is None else _reference(options, options.backup_model, "backup")
-    return RedundantModels(tuple(parities), options.parity_encoder, backup, default)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile):
+    except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
         raise ValueError(f"{path} is no .npz file of arrays; write one with numpy.savez") from None
 
 
@@ -279,6 +282,8 @@ def _note_end_of_faults(injecting: asyncio.Task[None]) -> None:
 
 def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
     """`role`: "parity" or "backup"; a parity model's file has its options in it."""
+    if role and Path(reference).suffix in FILE_SUFFIXES and not Path(reference).is_file():
+        fail(f"there is no file {reference}, which --{role}-model names")
     general = () if role and reference.endswith(".safetensors") else ("",)
     given = _model_options(options.model_option, (*general, _name(reference), role or reference))
     return ModelReference(reference, tuple(sorted(given.items())))
@@ -286,7 +291,7 @@ def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelRe
 
 def _name(reference: str) -> str:
     """What clients call a model: a file's stem, a factory's name, or the name in the catalogue."""
-    if "/" in reference or reference.endswith((".pt", ".pt2", ".ts", ".safetensors")):
+    if "/" in reference or Path(reference).suffix in FILE_SUFFIXES:
         return Path(reference).stem
     return reference.rpartition(":")[2]
 

@@ -35,6 +35,7 @@ class Modes:
         self._host, self._models, self._device = host, models, device
         self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
         self._closing: set[asyncio.Task[None]] = set()
+        self._ended_executed = self._ended_replacements = 0
 
     @property
     def pools(self) -> list[WorkerPool]:
@@ -42,8 +43,13 @@ class Modes:
 
     @property
     def executed(self) -> int:
-        """Batches that the present lanes have run."""
-        return sum(lane.executed for lane in list(self._lanes.values()))
+        """Batches that lanes have run."""
+        return self._ended_executed + sum(lane.executed for lane in list(self._lanes.values()))
+
+    @property
+    def replacements(self) -> int:
+        """Workers of lanes that were replaced because they died or hung."""
+        return self._ended_replacements + sum(pool.replacements for pool in self.pools)
 
     def check(self, settings: Resilience, instances: int) -> None:
         """Raises ValueError, in one sentence, for what this model cannot be served with."""
@@ -86,12 +92,13 @@ class Modes:
             for row, model in keys
             if (row, model) not in self._lanes
         }
-        try:
-            for lane in new.values():
-                await lane.start(self._host.inputs, self._host.outputs)
-        except ModelFailed:
+        starts = (lane.start(self._host.inputs, self._host.outputs) for lane in new.values())
+        failed = [
+            error for error in await asyncio.gather(*starts, return_exceptions=True) if error is not None
+        ]
+        if failed:
             await asyncio.gather(*(lane.close() for lane in new.values()))
-            raise
+            raise ModelFailed(str(failed[0])) from failed[0]
         self._lanes |= new
         return [self._lanes[key] for key in keys]
 
@@ -100,6 +107,8 @@ class Modes:
         for key, lane in list(self._lanes.items()):
             if lane not in redundancy.lanes:
                 del self._lanes[key]
+                self._ended_executed += lane.executed
+                self._ended_replacements += lane.pool.replacements
                 closing = asyncio.get_running_loop().create_task(lane.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)

@@ -24,6 +24,8 @@ class Recording:
     def show(self, rows: np.ndarray) -> None:
         """(rows, *item); an item replaces a kept one with the probability items / seen (algorithm R)."""
         for row in rows:
+            if not np.isfinite(row).all():
+                continue  # nothing to train with
             self.seen += 1
             if len(self._sample) < self.items:
                 self._sample.append(row.copy())

@@ -8,9 +8,10 @@ approximately. The first answer counts; a request that refuses approximation wai
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from serving_adapter.tensors import TensorSpec
 
 SERVICE_TIMES = 1000  # that the percentile is taken of
 REFRESH = 50  # service times between two computations of it
-NS_PER_US = 1000
+NS_PER_US, NS_PER_MS = 1000, 1_000_000
 FIRST_HEDGE_NS = 1_000_000_000  # a hedge's delay until so many service times are known
 
 
@@ -119,17 +120,24 @@ class Hedging(Redundancy):
         super().__init__(settings)
         self._host = host
         self._lateness = Lateness(settings, FIRST_HEDGE_NS)
+        self._timers: dict[Batch, asyncio.TimerHandle] = {}
 
     def dispatched(self, batch: Batch) -> None:
-        delay_s = 1e-9 * self._lateness.late_ns
-        asyncio.get_running_loop().call_later(delay_s, self._hedge, batch)
+        self._timers[batch] = _later(self._lateness.late_ns, self._hedge, batch)
 
     def _hedge(self, batch: Batch) -> None:
-        if not batch.finished:
+        del self._timers[batch]
+        if batch.is_wanted():
             self._host.run_again(batch)
 
     def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
         self._lateness.observe(service_ns)
+        self.forget(batch)
+
+    def forget(self, batch: Batch) -> None:
+        timer = self._timers.pop(batch, None)
+        if timer is not None:
+            timer.cancel()
 
 
 class DefaultAnswer(Redundancy):
@@ -144,8 +152,8 @@ class DefaultAnswer(Redundancy):
 
     def arrived(self, request: Request) -> None:
         if request.accepts_approximation:
-            delay_s = 1e-6 * self.settings.late_after_us
-            asyncio.get_running_loop().call_later(delay_s, self._answer, request)
+            timer = _later(NS_PER_US * self.settings.late_after_us, self._answer, request)
+            request.future.add_done_callback(lambda _: timer.cancel())
 
     def _answer(self, request: Request) -> None:
         if not request.future.done():
@@ -202,6 +210,7 @@ class Parity(Redundancy):
         self._batches: dict[Member, Batch] = {}  # of members whose exact answer is still out
         self._lost: set[Member] = set()
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._late_timers: dict[CodingGroup, asyncio.TimerHandle] = {}
 
     def deployed_instances(self, instances: int) -> int:
         return instances
@@ -223,8 +232,7 @@ class Parity(Redundancy):
             self._cancel_flush()
             self._protect(group)
         elif self._flush_timer is None and self.settings.group_timeout_us:
-            delay_s = 1e-6 * self.settings.group_timeout_us
-            self._flush_timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
+            self._flush_timer = _later(NS_PER_US * self.settings.group_timeout_us, self._flush)
 
     def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
         self._lateness.observe(service_ns)
@@ -236,6 +244,8 @@ class Parity(Redundancy):
         self._lost.discard(member)
         if member.group is not None:
             self._reconstruct(member.group)
+            if member.group.is_full and not member.group.missing:
+                member.group.dissolve()
 
     def lost(self, batch: Batch) -> None:
         if batch.member is not None and batch.member.group is not None:
@@ -277,19 +287,25 @@ class Parity(Redundancy):
         self._reconstruct(group)
 
     def _reconstruct(self, group: CodingGroup) -> None:
-        """Answers the group's unavailable batches, if that is possible now and anybody waits for them."""
+        """Answers the group's unavailable batches, if that is possible now and anybody waits for them.
+
+        A group may be of several clients' requests, so one that decodes to no numbers (a query of another
+        client was none, or was so large that it swallowed the rest) is left to the exact answers.
+        """
+        timer = self._late_timers.pop(group, None)
+        if timer is not None:
+            timer.cancel()
         if not group.is_decodable or not self.needs_parity(group):
             return
         now_ns = time.monotonic_ns()
         due = {member: self._unavailable_ns(member) for member in group.missing if member in self._batches}
         if any(due_ns <= now_ns for due_ns in due.values()):
             for member, outputs in group.reconstruct().items():
-                if member in due and due[member] <= now_ns:
+                if member in due and due[member] <= now_ns and _are_numbers(outputs):
                     self._host.approximate(self._batches[member], outputs, "reconstructed")
         later = [due_ns for due_ns in due.values() if due_ns > now_ns]
         if later:
-            delay_s = 1e-9 * (min(later) - now_ns)
-            asyncio.get_running_loop().call_later(delay_s, self._reconstruct, group)
+            self._late_timers[group] = _later(min(later) - now_ns, self._reconstruct, group)
 
     def _unavailable_ns(self, member: Member) -> int:
         """From when on a missing answer counts as unavailable."""
@@ -303,7 +319,9 @@ class Parity(Redundancy):
             self._flush_timer = None
 
     def stop(self) -> None:
+        """What is out may still be reconstructed; an open group is filled up now, since nobody else will."""
         self._cancel_flush()
+        self._flush()
 
 
 class ParityBatch:
@@ -320,3 +338,12 @@ class ParityBatch:
 
     def answered(self, outputs: dict[str, np.ndarray]) -> None:
         self._parity.parity_answered(self._group, self._row, outputs)
+
+
+def _later(delay_ns: int, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
+    """Never early: the event loop's clock ticks in milliseconds."""
+    return asyncio.get_running_loop().call_later(math.ceil(delay_ns / NS_PER_MS) * 1e-3, call, *arguments)
+
+
+def _are_numbers(outputs: Mapping[str, np.ndarray]) -> bool:
+    return all(np.isfinite(array).all() for array in outputs.values())

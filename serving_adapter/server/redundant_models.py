@@ -18,6 +18,7 @@ from serving_adapter.models.parity_metadata import (
     identity,
     read_architecture,
     read_parity_metadata,
+    weights_digest,
 )
 from serving_adapter.parity.coding import ENCODERS, Encoder
 from serving_adapter.server.batches import Specs
@@ -48,6 +49,19 @@ class RedundantModels:
     backup: ModelReference | None = None
     default: Mapping[str, np.ndarray] = field(default_factory=dict)
     """One row of some outputs; the others are zero."""
+
+    def __post_init__(self) -> None:
+        seen: dict[tuple[int, int], ParityModel] = {}
+        for parity in self.parities:
+            if parity.metadata is None:
+                continue
+            key = (parity.metadata.k, parity.metadata.row)
+            if key in seen:
+                raise ValueError(
+                    f"there are two parity models for k={key[0]}, row {key[1]}: {seen[key].model.reference} "
+                    f"and {parity.model.reference}; give one"
+                )
+            seen[key] = parity
 
     def parities_for(self, settings: Resilience) -> tuple[list[ModelReference], Encoder]:
         """The parity models of rows 0 to r-1 and their encoder; ValueError where one is not there."""
@@ -93,11 +107,16 @@ def parity_model(model: ModelReference, deployed: str) -> ParityModel:
     path = Path(model.reference)
     if path.suffix != ".safetensors":
         return ParityModel(model)
+    weights_digest(path)  # refuses corrupted ones
     metadata = read_parity_metadata(path)
     if metadata is not None and metadata.of != identity(deployed):
         raise ValueError(
             f"the parity model {path} was trained for another model than {deployed}; train one for it with "
             "rrl-parity train"
+        )
+    if metadata is not None and metadata.encoder not in ENCODERS:
+        raise ValueError(
+            f"{path} was made with the unknown encoder {metadata.encoder!r}; known: {', '.join(ENCODERS)}"
         )
     if read_architecture(path).model == deployed:
         model = model._replace(options=(*model.options, ("architecture", deployed)))

@@ -148,7 +148,7 @@ class ServedModel:
     @property
     def replacements(self) -> int:
         """Workers replaced because they died or hung."""
-        return sum(pool.replacements for pool in self.pools)
+        return self.pool.replacements + self._modes.replacements
 
     @property
     def redundant_batches(self) -> int:
@@ -177,18 +177,18 @@ class ServedModel:
     async def apply(self, knobs: Knobs, resilience: Resilience) -> None:
         """Puts a configuration in force without losing a request; on ModelFailed the old one stays."""
         async with self._apply_lock:
-            before, old = (self.knobs, self.resilience), self._redundancy
+            before, old = self.knobs, self._redundancy
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
                 await self._reshape(new, knobs)
+                self.knobs, self.resilience, self._redundancy = knobs, resilience, new
             except ModelFailed:
-                await self._reshape(old, before[0])
-                self._modes.keep_only(old)
+                await self._reshape(old, before)
                 raise
-            self.knobs, self.resilience, self._redundancy = knobs, resilience, new
+            finally:
+                self._modes.keep_only(self._redundancy)
             if new is not old:
                 old.stop()
-                self._modes.keep_only(new)
             self._dispatch()
 
     async def _reshape(self, redundancy: Redundancy, knobs: Knobs) -> None:
@@ -266,11 +266,11 @@ class ServedModel:
                 if decision.wait_until_ns is not None:
                     self._look_again_at(decision.wait_until_ns)
                 return
-            batch = Batch([self._queue.popleft() for _ in range(decision.take)])
+            batch = Batch([self._queue.popleft() for _ in range(decision.take)], self._redundancy)
             self.executing += len(batch.requests)
             batch.copies += 1
             if self._run(batch):
-                self._redundancy.dispatched(batch)
+                batch.redundancy.dispatched(batch)
 
     def run_again(self, batch: Batch) -> None:
         """Queues another copy of a batch before what waits."""
@@ -279,10 +279,12 @@ class ServedModel:
         self._dispatch()
 
     def _run_copy(self, batch: Batch) -> None:
-        if batch.finished:
-            batch.copies -= 1
-        elif self._run(batch):
-            self.statistics.copies_count += 1
+        if batch.is_wanted():
+            self.statistics.copies_count += self._run(batch)
+            return
+        batch.copies -= 1
+        if not batch.copies:
+            self._give_up(batch, "the client did not wait for the answer")
 
     def _look_again_at(self, when_ns: int) -> None:
         if self._timer is not None and not self._timer.cancelled() and self._timer_ns == when_ns:
@@ -306,7 +308,9 @@ class ServedModel:
         except (OSError, ValueError, MemoryError) as error:
             self.pool.idle.append(worker)
             batch.copies -= 1
-            self._give_up(batch, f"the batch does not fit in shared memory ({error}); send smaller requests")
+            if not batch.copies:
+                text = f"the batch does not fit in shared memory ({error}); send smaller requests"
+                self._give_up(batch, text)
             return False
         execution = Execution(batch, self.pool.busy + 1)
         batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
@@ -322,7 +326,8 @@ class ServedModel:
         if message is None:
             self._lost(batch)
         elif "error" in message:
-            self._give_up(batch, message["error"])
+            if not batch.copies:
+                self._give_up(batch, message["error"])
         else:
             compute = ComputeTimes(*message["compute_ns"])
             service_ns = time.monotonic_ns() - execution.dispatched_ns
@@ -331,18 +336,18 @@ class ServedModel:
             for request, first_row in _waiting(batch):
                 self._settle(batch, request, outputs, first_row, EXACT, compute)
             self._finish(batch)
-            self._redundancy.answered(batch, outputs, service_ns)
+            batch.redundancy.answered(batch, outputs, service_ns)
 
     def _lost(self, batch: Batch) -> None:
         batch.losses += 1
         if not batch.finished and all(request.future.done() for request in batch.requests):
             self._give_up(batch, "the client did not wait for the answer")
             return
-        self._redundancy.lost(batch)
+        batch.redundancy.lost(batch)
         if batch.copies:  # another worker has it, or will have it
             return
         if batch.finished:
-            self._redundancy.forget(batch)
+            batch.redundancy.forget(batch)
         elif batch.losses < self.protection.max_attempts:
             batch.copies += 1
             self._again.append(batch)
@@ -360,10 +365,15 @@ class ServedModel:
 
     def approximate_request(self, request: Request, outputs: Mapping[str, np.ndarray], origin: str) -> None:
         """Answers one request, which may still be queued."""
-        self._leaves_queue(request)
-        batch = Batch([request])
-        batch.dispatched_ns = time.monotonic_ns()
+        batch = request.batch
+        if batch is None:
+            self._leaves_queue(request)
+            batch = Batch([request], self._redundancy)
+            batch.dispatched_ns = time.monotonic_ns()
+            batch.finished = True
         self._settle(batch, request, outputs, 0, origin, NOT_COMPUTED)
+        if all(other.settled for other in batch.requests):
+            self._finish(batch)
 
     def _settle(
         self,
@@ -385,11 +395,13 @@ class ServedModel:
     def _give_up(self, batch: Batch, text: str) -> None:
         self._fail(batch.requests, text)
         self._finish(batch)
-        self._redundancy.forget(batch)
+        batch.redundancy.forget(batch)
 
     def _finish(self, batch: Batch) -> None:
         if not batch.finished:
             batch.finished = True
+            for request in batch.requests:
+                request.batch = None  # they refer to each other no longer, so their memory is free at once
             self.executing -= len(batch.requests)
             self._note_if_empty()
 

@@ -86,6 +86,7 @@ class WorkerPool:
         self._rng = np.random.default_rng(0)  # of injected slowness
         self.has_parallel_branches = False
         self.zygote_pid = 0
+        self._zygote: asyncio.subprocess.Process | None = None
 
     @property
     def busy(self) -> int:
@@ -232,11 +233,13 @@ class WorkerPool:
         job, worker.job = worker.job, None
         if "capacity" in message:
             worker.outputs.ensure(message["capacity"])
-        self._on_answer(job, worker, message)
-        if worker.retired:
-            self._close(worker)
-        else:
-            self.idle.append(worker)
+        try:
+            self._on_answer(job, worker, message)
+        finally:
+            if worker.retired:
+                self._close(worker)
+            else:
+                self.idle.append(worker)
         self._on_free()
 
     def _died(self, worker: Worker) -> None:
@@ -308,6 +311,8 @@ class WorkerPool:
 
     async def _end_zygote(self) -> None:
         """Closing the control socket is what tells the zygote to end."""
+        if self._zygote is None:  # never started
+            return
         if self._control.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()

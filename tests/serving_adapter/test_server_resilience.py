@@ -141,6 +141,28 @@ def test_modes_change_under_load_and_no_request_is_lost(start_server):
     assert seen == [{n: str(v) for n, v in c.items() if n != "instances"} for c in changes]
     assert answered > 0
     assert metric(server, "nv_inference_request_failure") == 0
+    assert metric(server, "rrl_redundant_batches") > 0  # counted still, though their lanes have ended
+
+
+def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--late-after-us", 500_000,
+        "--faults", faults, "--worker-timeout-s", 3000,
+    )  # fmt: skip
+
+    async def drive(stub):
+        pending = asyncio.ensure_future(answers(stub, 12))
+        while metric(server, "nv_inference_request_success") < 8:
+            await asyncio.sleep(0)
+        await stub.RepositoryModelLoad(
+            override(mode="parity", group_timeout_us=50_000, late_after_us=400_000)
+        )
+        return await asyncio.wait_for(pending, 60)
+
+    responses = on(server, drive)
+    assert sum("reconstructed" in response.parameters for response in responses) == 1
 
 
 @pytest.mark.parametrize("mode", ["parity", "hedging", "replication", "approximate-backup"])
@@ -283,6 +305,9 @@ def truncated(tmp_path: Path) -> Path:
          "no .npz file of arrays"),
         (["--model", "minilm", "--resilience", "parity", "--parity-model", "minilm", "--instances", 2],
          "input 'token_ids' is INT64"),
+        (["--resilience", "parity", "--r", 2, "--instances", 2, "--parity-model", "efficientnet_lite0",
+          "--parity-model", "sleep"], "do not fit the deployed model's"),
+        (["--parity-model", "none.safetensors"], "there is no file none.safetensors"),
         (["--faults", truncated], "is not a YAML file"),
         (["--record", "requests.csv"], "--record must be a file NAME.npz"),
     ],

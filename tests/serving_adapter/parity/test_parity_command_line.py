@@ -91,20 +91,24 @@ def test_two_parity_models_are_evaluated_for_one_and_for_two_losses(folder, tmp_
     assert "a code of r=2 needs 2 parity models, got 1" in refusal("evaluate", *arguments, *parities[:2])
 
 
-def test_interrupting_leaves_a_checkpoint_and_the_same_command_goes_on(folder, tmp_path):
-    out = tmp_path / "slow.safetensors"
-    arguments = ["train-base", "--architecture", "mlp", "--data", str(folder / "images.npz")]
-    arguments += ["--out", str(out), "--epochs", "100000", "--threads", "1", "--device", "cpu"]
-    checkpoint = tmp_path / "slow.safetensors.checkpoint"
+def interrupted(*arguments: object) -> None:
+    """Runs the command until it trains, and interrupts it."""
     # With so many epochs the first validation is far away, and the signal is what stops it.
-    with subprocess.Popen(
-        [*COMMAND, *arguments, "--batch-size", "64"], stderr=subprocess.PIPE, text=True, bufsize=1
-    ) as process:
+    command = [*COMMAND, *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, bufsize=1) as process:
         _wait_until_it_trains(process)
         process.send_signal(signal.SIGINT)
         _, printed = process.communicate(timeout=100)
     assert process.returncode == 130, printed
     assert "the same command goes on from" in printed
+
+
+def test_interrupting_leaves_a_checkpoint_and_the_same_command_goes_on(folder, tmp_path):
+    out = tmp_path / "slow.safetensors"
+    arguments = ["train-base", "--architecture", "mlp", "--data", str(folder / "images.npz")]
+    arguments += ["--out", str(out), "--epochs", "100000", "--threads", "1", "--device", "cpu"]
+    checkpoint = tmp_path / "slow.safetensors.checkpoint"
+    interrupted(*arguments, "--batch-size", "64")
     assert checkpoint.exists()
     assert not out.exists()
     assert "with other options or data" in refusal(*arguments, "--batch-size", "32")
@@ -203,3 +207,28 @@ def test_an_exported_file_cannot_be_trained(folder, tmp_path):
     assert "is an exported file, which cannot be trained" in refusal(
         "train", *arguments, "--out", "p.safetensors"
     )
+
+
+def test_a_training_does_not_go_on_for_another_deployed_model(folder, tmp_path):
+    arguments = ("train", "--data", folder / "traffic.npz", "--out", tmp_path / "parity.safetensors",
+                 "--epochs", "100000", "--device", "cpu")  # fmt: skip
+    model, other = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
+    for path, seed in ((model, 1), (other, 2)):
+        done("train-base", "--architecture", "mlp", "--data", folder / "images.npz", "--out", path,
+             "--seed", seed, *BASE)  # fmt: skip
+    interrupted(*arguments, "--model", model)
+    assert "it is of a training with other options or data" in refusal(*arguments, "--model", other)
+
+
+def test_a_corrupted_weights_file_is_refused_by_who_loads_it_and_by_the_server(folder, tmp_path):
+    model, parity = folder / "base.safetensors", tmp_path / "parity.safetensors"
+    done("train", "--model", model, "--data", folder / "traffic.npz", "--out", parity, *BASE)
+    data = bytearray(parity.read_bytes())
+    data[-100:] = b"\xff" * 100
+    parity.write_bytes(data)
+    with pytest.raises(ModelError, match="is corrupted: its weights are not those that were saved"):
+        load_model(str(parity), {})
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", "--model", str(model)]
+    ended = subprocess.run([*command, "--parity-model", str(parity)], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "is corrupted" in ended.stderr

@@ -75,7 +75,8 @@ class Setting:
 
     def batch(self, values: np.ndarray, accepts: bool = True) -> Batch:
         future = asyncio.get_running_loop().create_future()
-        return Batch([Request([InputTensor(values.tobytes(), values.shape)], None, future, accepts)])
+        request = Request([InputTensor(values.tobytes(), values.shape)], None, future, accepts)
+        return Batch([request], self.mode)
 
     async def dispatch(self, batch: Batch) -> None:
         batch.dispatched_ns, batch.copies = batch.requests[0].arrived_ns, 1
@@ -238,3 +239,17 @@ def test_a_batch_is_late_after_a_percentile_of_the_service_times_or_a_set_time(s
     for service_ns in range(1000, 0, -1):
         lateness.observe(service_ns)
     assert lateness.late_ns == pytest.approx(late_ns, abs=2)
+
+
+def test_what_decodes_to_no_numbers_is_left_to_the_exact_answer():
+    async def play() -> None:
+        setting = await Setting.dispatched(2, 1)
+        bad = setting.batch(np.full((1, WIDTH), np.nan, np.float32))
+        good = setting.batch(setting.values[0])
+        await setting.dispatch(bad)
+        await setting.dispatch(good)
+        setting.mode.answered(bad, {"y": np.full((1, WIDTH), np.nan, np.float32)}, 0)
+        setting.lanes[0].batches[1].answered({"y": np.full((1, WIDTH), np.nan, np.float32)})
+        assert setting.host.approximated == []
+
+    asyncio.run(play())
