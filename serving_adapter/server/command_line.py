@@ -24,11 +24,11 @@ from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.faults import Faults, inject, read_faults
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.recording import Recording
-from serving_adapter.server.redundant_models import ModelReference, RedundantModels, parity_model
+from serving_adapter.server.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
 from serving_adapter.server.servicer import InferenceService
-from serving_adapter.server.worker_pool import ModelFailed
+from serving_adapter.server.worker_pool import ModelFailed, ModelReference
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,9 @@ class ServeOptions:
     group_timeout_us: int = 100_000
     """Microseconds that a coding group may wait for its last batches until it is filled up with answered
     ones (0: for ever)."""
+    overflow: Literal[0, 1] = 1
+    """1: redundant workers of parity and backup models run the deployed model's batches first when all of its
+    own workers are busy; 0: never."""
     parity_model: UseAppendAction[tuple[str, ...]] = ()
     """A parity model, of rrl-parity train; again for other k and rows."""
     parity_encoder: Literal["sum", "concat"] = "sum"
@@ -200,6 +203,7 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         options.late_percentile,
         options.late_after_us,
         options.group_timeout_us,
+        options.overflow,
     )
     redundant_models = _redundant_models(options)
     models = {}

@@ -1,7 +1,8 @@
 """A lane of redundant workers: a parity model's or a backup model's own workers and their own queue.
 
 Batches of a lane help others to an answer and are nobody's only hope: they may be lost, and those that
-are not wanted any more when a worker gets free are dropped unrun.
+are not wanted any more when a worker gets free are dropped unrun. A lane's workers hold the deployed model
+too, and run its batches first when all of its own workers are busy.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from serving_adapter.server.arena import Arena, Placed
-from serving_adapter.server.batches import Specs, read_outputs
-from serving_adapter.server.worker_pool import ModelFailed, Parallelism, Worker, WorkerPool
+from serving_adapter.server.batches import read_outputs
+from serving_adapter.server.worker_pool import ModelFailed, ModelReference, Parallelism, Worker, WorkerPool
+from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +49,40 @@ class Run:
         self.dispatched_ns = time.monotonic_ns()
 
 
+class LaneHost(Protocol):
+    """What a lane needs of the deployed model whose batches it also runs."""
+
+    model: ModelReference
+    device: str
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+    def dispatch(self) -> None:
+        """Gives free workers what waits for the deployed model."""
+
+    def answered(self, job: Any, worker: Worker, message: dict[str, Any] | None) -> None: ...
+
+
+DEPLOYED = 1  # index of the deployed model in a lane's workers
+
+
 class Lane:
     """The workers of one redundant model, and the batches that wait for them."""
 
-    def __init__(self, reference: str, options: dict[str, str], device: str) -> None:
-        self.reference = reference
-        self.pool = WorkerPool(reference, options, device, self._answered, self.dispatch, is_redundant=True)
+    def __init__(self, model: ModelReference, host: LaneHost) -> None:
+        self.reference, self._host = model.reference, host
+        models = [model, host.model]
+        self.pool = WorkerPool(models, host.device, self._answered, self._freed, is_redundant=True)
         self.executed = 0  # batches
         self._queue: deque[tuple[RedundantBatch, int]] = deque()
         self._intra_op_threads = 1
         self._drained = asyncio.Event()
         self._drained.set()
 
-    async def start(self, inputs: Specs, outputs: Specs) -> None:
+    async def start(self) -> None:
         """Builds the model; ModelFailed if it takes or gives other tensors than the deployed one's."""
         description = await self.pool.start()
-        for kind, specs in (("inputs", inputs), ("outputs", outputs)):
+        for kind, specs in (("inputs", self._host.inputs), ("outputs", self._host.outputs)):
             own = {(t["name"], t["datatype"], tuple(t["shape"])) for t in description[kind]}
             deployed = {(spec.name, spec.datatype, spec.shape) for spec in specs.values()}
             if own != deployed:
@@ -81,6 +101,10 @@ class Lane:
             self._queue = deque(waiting for waiting in self._queue if waiting[0].is_wanted())
         self._queue.append((batch, run))
         self._drained.clear()
+        self.dispatch()
+
+    def _freed(self) -> None:
+        self._host.dispatch()
         self.dispatch()
 
     def dispatch(self) -> None:
@@ -102,8 +126,10 @@ class Lane:
         self.executed += 1
         self.pool.run(worker, Run(batch, number), placed, self._intra_op_threads)
 
-    def _answered(self, run: Run, worker: Worker, message: dict[str, Any] | None) -> None:
-        if message is None:
+    def _answered(self, run: Any, worker: Worker, message: dict[str, Any] | None) -> None:
+        if not isinstance(run, Run):
+            self._host.answered(run, worker, message)
+        elif message is None:
             if run.number < MAX_RUNS:
                 self._queue.appendleft((run.batch, run.number + 1))
         elif "error" in message:
@@ -116,6 +142,10 @@ class Lane:
         self.dispatch()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), DRAIN_S)
+        for worker in self.pool.workers:
+            if worker.job is not None and not isinstance(worker.job, Run):  # it runs again elsewhere
+                job, worker.job = worker.job, None
+                self._host.answered(job, worker, None)
         await self.pool.close()
 
 

@@ -18,21 +18,16 @@ from serving_adapter.server.redundancy import (
     Redundancy,
     Replication,
 )
-from serving_adapter.server.redundant_models import (
-    ModelReference,
-    RedundantModels,
-    check_coding,
-    default_answer,
-)
+from serving_adapter.server.redundant_models import RedundantModels, check_coding, default_answer
 from serving_adapter.server.resilience import Resilience
-from serving_adapter.server.worker_pool import ModelFailed, WorkerPool
+from serving_adapter.server.worker_pool import ModelFailed, ModelReference, WorkerPool
 
 
 class Modes:
     """The resilience modes of one deployed model."""
 
-    def __init__(self, host: Host, models: RedundantModels, device: str) -> None:
-        self._host, self._models, self._device = host, models, device
+    def __init__(self, host: Host, models: RedundantModels) -> None:
+        self._host, self._models = host, models
         self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
         self._closing: set[asyncio.Task[None]] = set()
         self._ended_executed = self._ended_replacements = 0
@@ -88,11 +83,9 @@ class Modes:
         """The lanes of these models; on ModelFailed there is none that was not there before."""
         keys = list(enumerate(models))
         new = {
-            (row, model): Lane(model.reference, dict(model.options), self._device)
-            for row, model in keys
-            if (row, model) not in self._lanes
+            (row, model): Lane(model, self._host) for row, model in keys if (row, model) not in self._lanes
         }
-        starts = (lane.start(self._host.inputs, self._host.outputs) for lane in new.values())
+        starts = (lane.start() for lane in new.values())
         failed = [
             error for error in await asyncio.gather(*starts, return_exceptions=True) if error is not None
         ]

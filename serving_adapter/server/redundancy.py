@@ -20,10 +20,9 @@ from serving_adapter.parity.coding import Encoder
 from serving_adapter.parity.groups import CodingGroup, CodingGroups, Member
 from serving_adapter.server.arena import Arena, Placed, place
 from serving_adapter.server.batches import Batch, Request
-from serving_adapter.server.lane import Lane
+from serving_adapter.server.lane import Lane, LaneHost
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.worker_pool import Parallelism
-from serving_adapter.tensors import TensorSpec
 
 SERVICE_TIMES = 1000  # that the percentile is taken of
 REFRESH = 50  # service times between two computations of it
@@ -31,11 +30,8 @@ NS_PER_US, NS_PER_MS = 1000, 1_000_000
 FIRST_HEDGE_NS = 1_000_000_000  # a hedge's delay until so many service times are known
 
 
-class Host(Protocol):
+class Host(LaneHost, Protocol):
     """What a mode needs of the model it protects."""
-
-    inputs: dict[str, TensorSpec]
-    outputs: dict[str, TensorSpec]
 
     def run_again(self, batch: Batch) -> None:
         """Queues another copy of a batch before what waits."""
@@ -66,6 +62,16 @@ class Redundancy:
             await lane.reshape(
                 Parallelism(redundant, parallelism.intra_op_threads, parallelism.inter_op_threads)
             )
+
+    def dispatch(self) -> None:
+        """Gives free workers of the lanes what waits there, now that no deployed batch needs them."""
+        for lane in self.lanes:
+            lane.dispatch()
+
+    @property
+    def idle_lane(self) -> Lane | None:
+        """One with a worker that may run a batch of the deployed model."""
+        return next((lane for lane in self.lanes if lane.pool.idle), None) if self.settings.overflow else None
 
     def arrived(self, request: Request) -> None: ...
 

@@ -23,13 +23,7 @@ from serving_adapter.models.parity_metadata import (
 from serving_adapter.parity.coding import ENCODERS, Encoder
 from serving_adapter.server.batches import Specs
 from serving_adapter.server.resilience import Resilience
-
-
-class ModelReference(NamedTuple):
-    """What a worker pool builds a model from."""
-
-    reference: str
-    options: tuple[tuple[str, str], ...] = ()
+from serving_adapter.server.worker_pool import ModelReference
 
 
 class ParityModel(NamedTuple):

@@ -28,6 +28,7 @@ LIMITS = {
     "late_percentile": (0, 100),
     "late_after_us": (0, 600_000_000),
     "group_timeout_us": (0, 600_000_000),
+    "overflow": (0, 1),
 }
 
 
@@ -50,6 +51,9 @@ class Resilience:
     needs it, and counts from a request's arrival."""
     group_timeout_us: int = 100_000
     """Parity: how long a coding group may wait for its last batches until it is filled with earlier ones."""
+    overflow: int = 1
+    """Parity, backup: 1 has redundant workers run batches of the deployed model first when all of its own
+    are busy; 0 keeps them apart, as the paper does."""
 
     def redundant(self, instances: int) -> int:
         """Redundant workers beside `instances` deployed ones (of each parity model)."""

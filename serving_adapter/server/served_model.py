@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,13 +29,14 @@ from serving_adapter.server.batches import (
     read_outputs,
 )
 from serving_adapter.server.batching import Batching, next_batch
+from serving_adapter.server.lane import DEPLOYED
 from serving_adapter.server.modes import Modes
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy import Redundancy
-from serving_adapter.server.redundant_models import ModelReference, RedundantModels
+from serving_adapter.server.redundant_models import RedundantModels
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.statistics import ComputeTimes, ModelStatistics
-from serving_adapter.server.worker_pool import ModelFailed, Parallelism, Worker, WorkerPool
+from serving_adapter.server.worker_pool import ModelFailed, ModelReference, Parallelism, Worker, WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,13 @@ class Execution:
         self.dispatched_ns = time.monotonic_ns()
 
 
+class Slot(NamedTuple):
+    """Where a batch can run: the pool of an idle worker, and which of its models is the deployed one."""
+
+    pool: WorkerPool
+    model: int
+
+
 class ServedModel:
     """Serves one model. `infer`, `check`, `apply` and `close` are its interface, the rest is to be read."""
 
@@ -110,9 +118,11 @@ class ServedModel:
         self.outputs: dict[str, TensorSpec] = {}
         self.ready = False
         self.executing = 0  # requests
-        self.pool = WorkerPool(model.reference, dict(model.options), device, self._answered, self._dispatch)
+        self.running = 0  # batches on workers
+        self.model = model
+        self.pool = WorkerPool([model], device, self.answered, self.dispatch)
         self._redundancy = Redundancy(Resilience())
-        self._modes = Modes(self, redundant_models, device)
+        self._modes = Modes(self, redundant_models)
         self._queue: deque[Request] = deque()
         self._again: deque[Batch] = deque()  # batches whose worker died, and redundant copies
         self._timer: asyncio.TimerHandle | None = None
@@ -189,7 +199,7 @@ class ServedModel:
                 self._modes.keep_only(self._redundancy)
             if new is not old:
                 old.stop()
-            self._dispatch()
+            self.dispatch()
 
     async def _reshape(self, redundancy: Redundancy, knobs: Knobs) -> None:
         """More workers first, so that what waits has someone to run it."""
@@ -227,7 +237,7 @@ class ServedModel:
         self._queue.append(request)
         self._empty.clear()
         self._redundancy.arrived(request)
-        self._dispatch()
+        self.dispatch()
         if self.recording is not None:
             (spec,) = self.inputs.values()
             self.recording.show(as_array(inputs[0], spec))
@@ -254,33 +264,40 @@ class ServedModel:
 
     # --- dispatch ----------------------------------------------------------------------------------
 
-    def _dispatch(self) -> None:
+    def dispatch(self) -> None:
         """Gives free instances what there is to do."""
-        instances = self._redundancy.deployed_instances(self.knobs.instances)
-        while self.pool.idle and self.pool.busy < instances:
+        while (slot := self._free_slot()) is not None:
             if self._again:
-                self._run_copy(self._again.popleft())
+                self._run_copy(self._again.popleft(), slot)
                 continue
             decision = next_batch(self._queue, self.knobs.batching, time.monotonic_ns())
             if not decision.take:
                 if decision.wait_until_ns is not None:
                     self._look_again_at(decision.wait_until_ns)
-                return
+                break
             batch = Batch([self._queue.popleft() for _ in range(decision.take)], self._redundancy)
             self.executing += len(batch.requests)
             batch.copies += 1
-            if self._run(batch):
+            if self._run(batch, slot):
                 batch.redundancy.dispatched(batch)
+        self._redundancy.dispatch()
+
+    def _free_slot(self) -> Slot | None:
+        """A worker of the deployed model's own, or one of a lane that may help out."""
+        if self.pool.idle and self.pool.busy < self._redundancy.deployed_instances(self.knobs.instances):
+            return Slot(self.pool, 0)
+        lane = self._redundancy.idle_lane
+        return None if lane is None else Slot(lane.pool, DEPLOYED)
 
     def run_again(self, batch: Batch) -> None:
         """Queues another copy of a batch before what waits."""
         batch.copies += 1
         self._again.append(batch)
-        self._dispatch()
+        self.dispatch()
 
-    def _run_copy(self, batch: Batch) -> None:
+    def _run_copy(self, batch: Batch, slot: Slot) -> None:
         if batch.is_wanted():
-            self.statistics.copies_count += self._run(batch)
+            self.statistics.copies_count += self._run(batch, slot)
             return
         batch.copies -= 1
         if not batch.copies:
@@ -298,30 +315,32 @@ class ServedModel:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        self._dispatch()
+        self.dispatch()
 
-    def _run(self, batch: Batch) -> bool:
+    def _run(self, batch: Batch, slot: Slot) -> bool:
         """Hands a batch to an idle worker; False, its requests failed, if it does not fit in memory."""
-        worker = self.pool.idle.pop()
+        worker = slot.pool.idle.pop()
         try:
             placed = batch.write(self.inputs, worker.inputs)
         except (OSError, ValueError, MemoryError) as error:
-            self.pool.idle.append(worker)
+            slot.pool.idle.append(worker)
             batch.copies -= 1
             if not batch.copies:
                 text = f"the batch does not fit in shared memory ({error}); send smaller requests"
                 self._give_up(batch, text)
             return False
-        execution = Execution(batch, self.pool.busy + 1)
+        self.running += 1
+        execution = Execution(batch, self.running)
         batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
-        self.pool.run(worker, execution, placed, self.knobs.intra_op_threads)
+        slot.pool.run(worker, execution, placed, self.knobs.intra_op_threads, slot.model)
         return True
 
     # --- answers -----------------------------------------------------------------------------------
 
-    def _answered(self, execution: Execution, worker: Worker, message: dict[str, Any] | None) -> None:
+    def answered(self, execution: Execution, worker: Worker, message: dict[str, Any] | None) -> None:
         """A worker answered a batch, or (None) died with it."""
         batch = execution.batch
+        self.running -= 1
         batch.copies -= 1
         if message is None:
             self._lost(batch)

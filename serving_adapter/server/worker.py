@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,17 @@ def describe(model: Model, sizes: tuple[int, int]) -> dict[str, Any]:
 
 
 def work(
-    model: Model, channel: socket.socket, input_fd: int, output_fd: int, device: str, settings: dict[str, Any]
+    models: Sequence[Model],
+    channel: socket.socket,
+    input_fd: int,
+    output_fd: int,
+    device: str,
+    settings: dict[str, Any],
 ) -> None:
-    """Sets the thread pools, warms the model up, says it is ready, then runs batches until told to stop."""
+    """Sets the thread pools, warms the models up, says it is ready, then runs batches until told to stop."""
     torch.set_num_interop_threads(settings["inter_op_threads"])
     torch.set_num_threads(settings["intra_op_threads"])
-    worker = Worker(model, Arena(input_fd), Arena(output_fd), device)
+    worker = Worker(models, Arena(input_fd), Arena(output_fd), device)
     worker.warm_up()
     os.nice(NICENESS)  # only now: a new worker should not wait for the old ones
     messages.send(channel, {"ready": os.getpid()})
@@ -49,16 +54,18 @@ def work(
 
 
 class Worker:
-    def __init__(self, model: Model, inputs: Arena, outputs: Arena, device: str) -> None:
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+    def __init__(self, models: Sequence[Model], inputs: Arena, outputs: Arena, device: str) -> None:
+        self.models, self.inputs, self.outputs = models, inputs, outputs
         self.device = torch.device(device)
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         if self.stream is not None:
-            self.model.module.to(self.device)
+            for model in models:
+                model.module.to(self.device)
 
     def warm_up(self) -> None:
         with self._on_stream():
-            self.model.run({name: x.to(self.device) for name, x in self.model.example().items()})
+            for model in self.models:
+                model.run({name: x.to(self.device) for name, x in model.example().items()})
 
     def run(self, message: dict[str, Any]) -> dict[str, Any]:
         """Runs one batch; the answer places the outputs, or says what the model complained of."""
@@ -69,7 +76,7 @@ class Worker:
             with self._on_stream():
                 tensors = {p.name: self._tensor(p) for p in self._placed(message)}
                 read_ns = time.monotonic_ns()
-                results = self.model.run(tensors)
+                results = self.models[message["model"]].run(tensors)
                 results = {name: tensor.to("cpu") for name, tensor in results.items()}
             _suffer_injected_delay(message)
             infer_ns = time.monotonic_ns()

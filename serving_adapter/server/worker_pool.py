@@ -12,9 +12,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,16 @@ class Parallelism:
     inter_op_threads: int = 1
 
 
+class ModelReference(NamedTuple):
+    """What a zygote builds a model from; the options are pairs, so that references can be keys."""
+
+    reference: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def as_message(self) -> dict[str, Any]:
+        return {"reference": self.reference, "options": dict(self.options)}
+
+
 class Worker:
     """The front's end of one worker process."""
 
@@ -62,18 +72,20 @@ class Worker:
 
 
 class WorkerPool:
-    """Owns the zygote and its workers. `on_answer` and `on_free` are called on the event loop."""
+    """Owns the zygote and its workers, which hold the given models; the first is the one it describes.
+
+    `on_answer` and `on_free` are called on the event loop.
+    """
 
     def __init__(
         self,
-        reference: str,
-        options: dict[str, str],
+        models: Sequence[ModelReference],
         device: str,
         on_answer: Callable[[Any, Worker, dict[str, Any] | None], None],
         on_free: Callable[[], None],
         is_redundant: bool = False,
     ) -> None:
-        self._description = {"reference": reference, "options": options, "device": device}
+        self._description = {"models": [model.as_message() for model in models], "device": device}
         self._on_answer, self._on_free = on_answer, on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
@@ -195,10 +207,13 @@ class WorkerPool:
 
     # --- batches -----------------------------------------------------------------------------------
 
-    def run(self, worker: Worker, job: Any, placed: list[Placed], intra_op_threads: int) -> None:
-        """Hands a batch, already in the worker's input arena, to an idle worker."""
+    def run(
+        self, worker: Worker, job: Any, placed: list[Placed], intra_op_threads: int, model: int = 0
+    ) -> None:
+        """Hands a batch, already in the worker's input arena, to an idle worker; `model` is an index."""
         worker.job = job
         message = {
+            "model": model,
             "inputs": placed,
             "capacity": worker.inputs.capacity_bytes,
             "intra_op_threads": intra_op_threads,

@@ -1,4 +1,4 @@
-"""The zygote: a process that has torch imported and one model built, and forks workers from itself.
+"""The zygote: a process that has torch imported and its models built, and forks workers from itself.
 
 A forked worker costs neither torch's import, nor the building of the module (seconds for a scripted
 Inception), nor a copy of the weights: they lie in the model store, where the workers of other servers find
@@ -73,7 +73,7 @@ class Zygote:
         if message is None:
             return
         try:
-            self.model = self._build(message)
+            self.models = [self._build(message | of) for of in message["models"]]
             description = self._probe()
         except Exception as error:  # the front turns it into one sentence for the user
             messages.send(self.control, {"error": str(error) or type(error).__name__})
@@ -110,7 +110,7 @@ class Zygote:
         return model
 
     def _probe(self) -> dict[str, Any]:
-        """Runs the model on two examples in a forked child and describes its inputs and outputs."""
+        """Runs the first model on two examples in a forked child and describes its inputs and outputs."""
         from serving_adapter.server.worker import describe
 
         ours, theirs = messages.socket_pair()
@@ -118,7 +118,7 @@ class Zygote:
         def child() -> None:
             ours.close()
             try:
-                messages.send(theirs, {"model": describe(self.model, PROBE_SIZES)})
+                messages.send(theirs, {"model": describe(self.models[0], PROBE_SIZES)})
             except Exception as error:
                 messages.send(theirs, {"error": f"the model failed on an example input: {error}"})
 
@@ -142,7 +142,7 @@ class Zygote:
             self.control.close()
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when a worker ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            work(self.model, socket.socket(fileno=channel), input_fd, output_fd, self.device, message)
+            work(self.models, socket.socket(fileno=channel), input_fd, output_fd, self.device, message)
 
         self.children.add(fork(child))
         for descriptor in descriptors:

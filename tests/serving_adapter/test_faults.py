@@ -451,7 +451,12 @@ class RealWorker:
     def send_batch(self, value: float, **more: float) -> None:
         (placed,), _ = place([("x", "FP32", (1, 16))])
         self.inputs.array(placed)[...] = value
-        batch = {"inputs": [placed], "capacity": self.inputs.capacity_bytes, "intra_op_threads": 1}
+        batch = {
+            "model": 0,
+            "inputs": [placed],
+            "capacity": self.inputs.capacity_bytes,
+            "intra_op_threads": 1,
+        }
         messages.send(self.channel, batch | more)
 
     def answer(self) -> SimpleNamespace:
@@ -482,7 +487,7 @@ class RealZygote:
         environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
-        messages.send(self.control, {"reference": "noop", "options": {}, "device": "cpu"})
+        messages.send(self.control, {"models": [{"reference": "noop", "options": {}}], "device": "cpu"})
         assert "model" in messages.receive(self.control)
         self.workers: list[RealWorker] = []
 

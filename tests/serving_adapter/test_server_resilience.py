@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import grpc
 import numpy as np
@@ -52,8 +53,6 @@ def override(instances: int = 4, **resilience: object) -> pb.RepositoryModelLoad
 
 
 def metric(server, name: str) -> float:
-    from urllib.request import urlopen
-
     page = urlopen(server.metrics_url, timeout=10).read().decode()
     return sum(float(row.rpartition(" ")[2]) for row in page.splitlines() if row.startswith(name + "{"))
 
@@ -142,6 +141,17 @@ def test_modes_change_under_load_and_no_request_is_lost(start_server):
     assert answered > 0
     assert metric(server, "nv_inference_request_failure") == 0
     assert metric(server, "rrl_redundant_batches") > 0  # counted still, though their lanes have ended
+
+
+@pytest.mark.parametrize("overflow", [1, 0])
+def test_redundant_workers_run_deployed_batches_when_all_others_are_busy(start_server, overflow):
+    server = start_server(
+        "--model", "sleep", "--model-option", "ms=300", "--intra-op-threads", 1, *REDUNDANT, "--instances", 2,
+        "--resilience", "parity", "--redundant-instances", 2, "--overflow", overflow,
+    )  # fmt: skip
+    on(server, lambda stub: answers(stub, 3))
+    page = urlopen(server.metrics_url, timeout=10).read().decode()
+    assert ('rrl_batch_count{batch_size="1",busy_instances="3"' in page) == bool(overflow)
 
 
 def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_server, tmp_path):
