@@ -156,12 +156,12 @@ def run() -> dict[str, Any]:
         folder = options.out or Path(temporary)
         rows = [row for pair in pairs for row in _rows(pair, options, folder)]
     judged = [row for row in rows if (row.code, row.k, row.loss) == ("sum", 2, options.losses[0])]
-    worst = max((row.points for row in judged), default=float("nan"))
+    worst = max(row.points for row in judged or rows)
     slowest = max(row.time_ratio for row in rows)
     print(f"reach: at most {REACH_POINTS} points at k = 2, sum; training at most {REACH_TIME_RATIO:g}x")
     return {
         "value": round(worst, 2),
-        "unit": "points of accuracy lost at k = 2, sum, the worst pair",
+        "unit": f"points of accuracy lost{' at k = 2, sum' if judged else ''}, the worst pair",
         "peer": REACH_POINTS,
         "ratio": round(worst / REACH_POINTS, 2),
         "reach": REACH_POINTS,
@@ -297,7 +297,9 @@ class PairTraining:
 
     @property
     def _name(self) -> str:
-        return self.pair.replace("/", "-")
+        """Of the pair's files; trainings of other lengths or seeds have others."""
+        deployed, parity = self.recipe.deployed, self.recipe.parity
+        return f"{self.pair.replace('/', '-')}-epochs{deployed.epochs}-{parity.epochs}-seed{deployed.seed}"
 
 
 def _seconds(trained: Trained) -> float:

@@ -12,7 +12,8 @@ ratio of p99.9 to median (2.6 to 3.0); how ParM's gain depends on the kind of de
 
 Every row is the median (least - greatest) of its runs; all rows of a table are run in turns.
 
-    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--requests N] [--runs N] [--quick]
+    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--requests N] [--runs N]
+                              [--out FOLDER] [--quick]
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from scripts.benchmarks.parity_tail_report import Measured, Series, as_markdown, save_tables
 from scripts.benchmarks.processes import started
 from serving_adapter.options import parse
 
@@ -54,6 +55,8 @@ class Options:
     """Requests of a run of the table `rate`; the others have a fifth."""
     runs: int = 3
     """Runs of each row."""
+    out: Path | None = None
+    """Folder for every run as CSV, and the picture."""
     quick: bool = False
     """One run of 2,000 requests of the table `rate`."""
 
@@ -79,21 +82,6 @@ class Row:
     def rate_per_s(self) -> float:
         speed_up = self.max_batch_size * (BATCH_MS + ITEM_MS) / (BATCH_MS + self.max_batch_size * ITEM_MS)
         return self.load * CAPACITY_PER_S * speed_up
-
-
-class Measured(NamedTuple):
-    """One run."""
-
-    p50_ms: float
-    p99_ms: float
-    p99_9_ms: float
-    failed: int
-    reconstructed: float  # share of the requests
-    late_ms: float  # the client's own lag, p99
-
-    @property
-    def gap_ms(self) -> float:
-        return self.p99_9_ms - self.p50_ms
 
 
 def shuffles(count: int, delay: dict[str, float] | list[float] = LOG_NORMAL) -> dict[str, Any]:
@@ -184,36 +172,26 @@ TABLES = {
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     if options.quick:
-        options = Options(("rate",), 2000, 1)
-    tables = {}
+        options = replace(options, tables=("rate",), requests=2000, runs=1)
+    tables: dict[str, tuple[str, list[Series]]] = {}
     for name in options.tables:
         rows, title = TABLES[name]
         requests = options.requests if name == "rate" else options.requests // 5
-        tables[name] = _table(title, rows(), requests, options.runs)
-    return _result(tables)
+        title = f"{title}; {requests:,} requests, {options.runs} runs"
+        tables[name] = title, _series(rows(), requests, options.runs)
+        print(f"\n{as_markdown(title, tables[name][1])}", flush=True)
+        if options.out is not None:
+            save_tables(options.out, tables)
+    return _result({name: series for name, (_, series) in tables.items()})
 
 
-def _table(title: str, rows: Sequence[Row], requests: int, runs: int) -> dict[str, list[Measured]]:
-    measured: dict[str, list[Measured]] = {f"{row.label}, {row.mode}": [] for row in rows}
+def _series(rows: Sequence[Row], requests: int, runs: int) -> list[Series]:
+    """All rows in turns, `runs` times."""
+    series = [Series(row.label, row.mode, row.rate_per_s, []) for row in rows]
     for seed in range(runs):
-        for row in rows:
-            measured[f"{row.label}, {row.mode}"].append(_measured(row, requests, seed))
-    print(f"\n{title}: {requests:,} requests, {runs} runs")
-    print(f"{'':20}{'mode':20}{'rate/s':>7}{'p50 ms':>8}{'p99 ms':>8}{'p99.9 ms':>22}{'gap ms':>8}"
-          f"{'rebuilt':>9}{'failed':>7}")  # fmt: skip
-    for row in rows:
-        results = measured[f"{row.label}, {row.mode}"]
-        tail = [result.p99_9_ms for result in results]
-        spread = f"{median(tail):.1f} ({min(tail):.1f} - {max(tail):.1f})"
-        print(f"{row.label:20}{row.mode:20}{row.rate_per_s:7.0f}{_median(results, 'p50_ms'):8.1f}"
-              f"{_median(results, 'p99_ms'):8.1f}{spread:>22}{_median(results, 'gap_ms'):8.1f}"
-              f"{_median(results, 'reconstructed'):9.1%}{sum(result.failed for result in results):7}",
-              flush=True)  # fmt: skip
-    return measured
-
-
-def _median(results: Sequence[Measured], name: str) -> float:
-    return median(getattr(result, name) for result in results)
+        for row, results in zip(rows, series, strict=True):
+            results.runs.append(_measured(row, requests, seed))
+    return series
 
 
 def _measured(row: Row, requests: int, seed: int) -> Measured:
@@ -267,27 +245,30 @@ def _metric(url: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))
 
 
-def _result(tables: dict[str, dict[str, list[Measured]]]) -> dict[str, Any]:
+def _result(tables: dict[str, list[Series]]) -> dict[str, Any]:
     """Of the table `rate`: the least ratio of the gaps over the loads."""
-    gaps = {
-        table: {label: round(_median(results, "gap_ms"), 2) for label, results in rows.items()}
-        for table, rows in tables.items()
-    }
     result: dict[str, Any] = {
         "value": None, "unit": "gap of p99.9 to median, Equal-Resources / ParM", "peer": 1.0, "ratio": None,
-        "reach": REACH, "holds": None, "gaps_ms": gaps,
+        "reach": REACH, "holds": None,
     }  # fmt: skip
-    if "rate" in tables:
-        rows = tables["rate"]
-        loads = [label.partition(",")[0] for label in rows if label.endswith("resources")]
-        pairs = [(rows[f"{load}, equal-resources"], rows[f"{load}, parity"]) for load in loads]
-        ratios = [_median(baseline, "gap_ms") / _median(parity, "gap_ms") for baseline, parity in pairs]
-        shifts_ms = [_median(parity, "p50_ms") - _median(baseline, "p50_ms") for baseline, parity in pairs]
-        print("gap, Equal-Resources / ParM: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
-        print("median, ParM - Equal-Resources: " + ", ".join(f"{shift:+.2f} ms" for shift in shifts_ms))
-        value = min(ratios)
-        result |= {"value": round(value, 2), "ratio": round(value, 2)}
-        failed = sum(run.failed for runs in rows.values() for run in runs)
-        result["holds"] = value >= REACH and max(shifts_ms) <= MEDIAN_REACH_MS and not failed
-        result["median_shift_ms"] = round(max(shifts_ms, key=abs), 2)
-    return result
+    if "rate" not in tables:
+        return result
+    by_row = {(row.label, row.mode): row for row in tables["rate"]}
+    ratios, shifts_ms = {}, {}
+    for (label, mode), row in by_row.items():
+        if mode == "parity":
+            baseline = by_row[label.partition(",")[0], "equal-resources"]
+            ratios[label] = baseline.median("gap_ms") / row.median("gap_ms")
+            shifts_ms[label] = row.median("p50_ms") - baseline.median("p50_ms")
+    for label, ratio in ratios.items():
+        print(f"{label:15} gap of Equal-Resources / ParM's {ratio:5.2f}, median {shifts_ms[label]:+5.2f} ms")
+    own = [label for label in ratios if "," not in label]
+    value, shift_ms = min(ratios[label] for label in own), max(shifts_ms[label] for label in own)
+    failed = sum(run.failed for row in tables["rate"] for run in row.runs)
+    return result | {
+        "value": round(value, 2),
+        "ratio": round(value, 2),
+        "holds": value >= REACH and shift_ms <= MEDIAN_REACH_MS and not failed,
+        "ratios": {label: round(ratio, 2) for label, ratio in ratios.items()},
+        "median_shift_ms": round(shift_ms, 2),
+    }
