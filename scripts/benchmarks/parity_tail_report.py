@@ -80,7 +80,7 @@ def _draw(path: Path, series: Sequence[Series]) -> None:
     figure, axes = new_figure(
         width=7.0,
         title="The tail under slow workers, k = 2",
-        subtitle="latency: 99.9th percentile (line; bars from the least to the greatest run) and median (dots)",
+        subtitle="99.9th percentile (line, bars from the least to the greatest run) and median (dots)",
     )
     ax = axes[0, 0]
     kinds = list(dict.fromkeys(_kind(row) for row in series))
