@@ -197,13 +197,13 @@ def test_only_regular_files_with_weights_are_read(make_store, tmp_path, open_des
 
     async def session():
         async with make_store() as store:
+            before = open_descriptors()
             reading, writing = os.pipe()
             with os.fdopen(reading, "rb") as pipe, open("/dev/zero", "rb") as device:
                 for file in (pipe, device):
                     with pytest.raises(StoreError, match="regular file"):
                         await store.open_file(account(), "safetensors", "label", os.dup(file.fileno()))
             os.close(writing)
-            before = open_descriptors()
             with pytest.raises(ValueError, match="no safetensors file"):
                 await open_path(store, account(), tmp_path / "bad")
             await eventually(lambda: open_descriptors() == before)
