@@ -18,13 +18,11 @@ Every row is the median (least - greatest) of its runs; all rows of a table are 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ from typing import Any
 import yaml
 
 from scripts.benchmarks.parity_tail_report import Measured, Series, as_markdown, save_tables
-from scripts.benchmarks.processes import started
+from scripts.benchmarks.processes import serving_with_metrics, started
 from serving_adapter.options import parse
 
 WORKERS = 12
@@ -198,7 +196,7 @@ def _measured(row: Row, requests: int, seed: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         faults = Path(folder) / "faults.yaml"
         faults.write_text(yaml.safe_dump({"seed": seed, "faults": list(row.faults)}))
-        with _serving(row, faults) as (address, metrics_url):
+        with serving_with_metrics("sleep", *_command(row, faults), quiet=True) as (address, metrics_url):
             load = (
                 "--target", address, "--rate", row.rate_per_s, "--duration-s", requests / row.rate_per_s,
                 "--seed", seed, "--out", folder,
@@ -218,26 +216,16 @@ def _measured(row: Row, requests: int, seed: int) -> Measured:
     )
 
 
-@contextlib.contextmanager
-def _serving(row: Row, faults: Path) -> Iterator[tuple[str, str]]:
-    """`rrl-serve` as the row says; yields its address and the URL of its metrics."""
-    model = ("--model", "sleep", "--parity-model", "sleep", "--backup-model", "sleep")
+def _command(row: Row, faults: Path) -> tuple[object, ...]:
+    """`rrl-serve`'s arguments behind the model."""
     times_ms = {
         "sleep.ms": BATCH_MS, "sleep.per_item_ms": ITEM_MS,
         "backup.ms": BATCH_MS / BACKUP_SPEED_UP, "backup.per_item_ms": ITEM_MS / BACKUP_SPEED_UP,
     }  # fmt: skip
     times = [part for key, value in times_ms.items() for part in ("--model-option", f"{key}={value}")]
     knobs = ("--instances", WORKERS, "--intra-op-threads", 1, "--max-batch-size", row.max_batch_size)
-    resilience = ("--resilience", row.mode, "--k", row.k, *row.flags)
-    others = ("--port", 0, "--metrics-port", 0, "--faults", faults)
-    command = (*model, *times, *knobs, *resilience, *others)
-    with started("serving_adapter.server.command_line", *command, quiet=True) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
-        if match is None:
-            raise RuntimeError(f"rrl-serve did not start: {line.strip() or 'it said nothing'}")
-        yield match.group(1), match.group(2)
+    models = ("--parity-model", "sleep", "--backup-model", "sleep")
+    return *models, *times, *knobs, "--resilience", row.mode, "--k", row.k, *row.flags, "--faults", faults
 
 
 def _metric(url: str, name: str) -> float:

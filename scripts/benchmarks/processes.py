@@ -37,14 +37,21 @@ def started(
 @contextlib.contextmanager
 def serving(model: str, *arguments: object) -> Iterator[str]:
     """`rrl-serve` of a model on free ports; yields its address."""
-    ports = ("--port", 0, "--metrics-port", 0)
-    with started("serving_adapter.server.command_line", "--model", model, *ports, *arguments) as process:
+    with serving_with_metrics(model, *arguments) as (address, _):
+        yield address
+
+
+@contextlib.contextmanager
+def serving_with_metrics(model: str, *arguments: object, quiet: bool = False) -> Iterator[tuple[str, str]]:
+    """The same; yields its address and the URL of its metrics page."""
+    command = ("--model", model, "--port", 0, "--metrics-port", 0, *arguments)
+    with started("serving_adapter.server.command_line", *command, quiet=quiet) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        match = re.search(r"on (\S+:\d+),", line)
+        match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
         if match is None:
             raise RuntimeError(f"rrl-serve did not start: {line.strip() or 'it said nothing'}")
-        yield match.group(1)
+        yield match.group(1), match.group(2)
 
 
 def infer_request(model: str, name: str, datatype: str, shape: list[int], data: bytes) -> bytes:

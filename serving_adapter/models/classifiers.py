@@ -36,7 +36,7 @@ def mlp(
     seed: int = 0,
 ) -> Model:
     """Two hidden layers of 200 and 100 units with ReLUs."""
-    return _model(multi_layer_perceptron, classes, channels, size, answer, times, seed)
+    return _model("mlp", classes, channels, size, answer, times, seed)
 
 
 def lenet5(
@@ -48,7 +48,7 @@ def lenet5(
     seed: int = 0,
 ) -> Model:
     """LeNet-5 with ReLUs and max-pooling."""
-    return _model(lenet_5, classes, channels, size, answer, times, seed)
+    return _model("lenet5", classes, channels, size, answer, times, seed)
 
 
 def vgg11(
@@ -60,7 +60,7 @@ def vgg11(
     seed: int = 0,
 ) -> Model:
     """VGG-11 with batch normalisation and one linear layer."""
-    return _model(vgg_11, classes, channels, size, answer, times, seed)
+    return _model("vgg11", classes, channels, size, answer, times, seed)
 
 
 def resnet18(
@@ -72,7 +72,7 @@ def resnet18(
     seed: int = 0,
 ) -> Model:
     """ResNet-18 for small images."""
-    return _model(resnet_18, classes, channels, size, answer, times, seed)
+    return _model("resnet18", classes, channels, size, answer, times, seed)
 
 
 class Probabilities(nn.Module):
@@ -202,7 +202,7 @@ def initialise(net: nn.Module, seed: int) -> None:
 
 
 def _model(
-    build: Callable[[int, int, int], nn.Module],
+    name: str,
     classes: int,
     channels: int,
     size: int,
@@ -210,7 +210,6 @@ def _model(
     times: float,
     seed: int,
 ) -> Model:
-    name = next(name for name, architecture in ARCHITECTURES.items() if architecture is build)
     if min(classes, channels) < 1 or size < LEAST_SIZE[name]:
         raise ModelError(
             f"{name}: classes and channels must be at least 1 and size at least {LEAST_SIZE[name]} pixels, "
@@ -219,7 +218,7 @@ def _model(
     if answer not in ANSWERS:
         raise ModelError(f"{name}: answer must be one of {', '.join(ANSWERS)}, got {answer!r}")
     with torch.device("meta"):
-        net = build(classes, channels, size)
+        net = ARCHITECTURES[name](classes, channels, size)
     net = net.to_empty(device="cpu")
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -36,12 +36,11 @@ class Answer(NamedTuple):
 
     outputs: list[OutputTensor]
     origin: str
-    """`EXACT`: the deployed model's own answer; else one of `APPROXIMATE`."""
+    """Where it comes from, one of the four below; approximate ones are the response's parameter."""
 
 
-EXACT = "model"
-APPROXIMATE = ("reconstructed", "backup", "default")
-"""Reconstructed from a parity model's answer, a backup model's answer, the default answer."""
+EXACT = "model"  # the deployed model's own
+RECONSTRUCTED, BACKUP, DEFAULT = "reconstructed", "backup", "default"
 
 
 class Request:

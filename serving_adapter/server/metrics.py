@@ -18,6 +18,7 @@ from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus
+from serving_adapter.server.batches import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.statistics import BUCKET_BOUNDS_S, Histogram
 
@@ -145,10 +146,10 @@ _MODEL_SERIES = (
     (
         "rrl_reconstructed_count",
         "Requests answered with a reconstruction from a parity model",
-        lambda m: m.statistics.answers["reconstructed"],
+        lambda m: m.statistics.answers[RECONSTRUCTED],
     ),
-    ("rrl_backup_count", "Requests answered by the backup model", lambda m: m.statistics.answers["backup"]),
-    ("rrl_default_count", "Requests given the default answer", lambda m: m.statistics.answers["default"]),
+    ("rrl_backup_count", "Requests answered by the backup model", lambda m: m.statistics.answers[BACKUP]),
+    ("rrl_default_count", "Requests given the default answer", lambda m: m.statistics.answers[DEFAULT]),
     (
         "rrl_batch_copies",
         "Batches run once more: replicas, hedges, retries",

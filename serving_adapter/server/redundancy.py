@@ -19,7 +19,7 @@ import numpy as np
 from serving_adapter.parity.coding import Encoder
 from serving_adapter.parity.groups import CodingGroup, CodingGroups, Member
 from serving_adapter.server.arena import Arena, Placed, place
-from serving_adapter.server.batches import Batch, Request
+from serving_adapter.server.batches import BACKUP, DEFAULT, RECONSTRUCTED, Batch, Request
 from serving_adapter.server.lane import Lane, LaneHost
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.worker_pool import Parallelism
@@ -52,8 +52,8 @@ class Redundancy:
         self.lanes: list[Lane] = []
 
     def deployed_instances(self, instances: int) -> int:
-        """Workers of the deployed model."""
-        return instances + self.settings.redundant(instances)
+        """Workers of the deployed model; redundant ones are the lanes', where there are lanes."""
+        return instances if self.lanes else instances + self.settings.redundant(instances)
 
     async def reshape(self, parallelism: Parallelism) -> None:
         """Brings the redundant lanes' workers in line with the deployed ones."""
@@ -164,7 +164,7 @@ class DefaultAnswer(Redundancy):
     def _answer(self, request: Request) -> None:
         if not request.future.done():
             outputs = {name: np.repeat(row, request.rows, axis=0) for name, row in self._default.items()}
-            self._host.approximate_request(request, outputs, "default")
+            self._host.approximate_request(request, outputs, DEFAULT)
 
 
 class ApproximateBackup(Redundancy):
@@ -173,9 +173,6 @@ class ApproximateBackup(Redundancy):
     def __init__(self, settings: Resilience, host: Host, lane: Lane) -> None:
         super().__init__(settings)
         self._host, self.lanes = host, [lane]
-
-    def deployed_instances(self, instances: int) -> int:
-        return instances
 
     def dispatched(self, batch: Batch) -> None:
         self.lanes[0].put(BackupCopy(self._host, batch))
@@ -194,7 +191,7 @@ class BackupCopy:
         return self._batch.write(self._host.inputs, arena)
 
     def answered(self, outputs: dict[str, np.ndarray]) -> None:
-        self._host.approximate(self._batch, outputs, "backup")
+        self._host.approximate(self._batch, outputs, BACKUP)
 
 
 class Parity(Redundancy):
@@ -214,12 +211,8 @@ class Parity(Redundancy):
         self._groups = CodingGroups(settings.k, settings.r)
         self._lateness = Lateness(settings, first_ns=0)
         self._batches: dict[Member, Batch] = {}  # of members whose exact answer is still out
-        self._lost: set[Member] = set()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._late_timers: dict[CodingGroup, asyncio.TimerHandle] = {}
-
-    def deployed_instances(self, instances: int) -> int:
-        return instances
 
     # --- what happens to batches -----------------------------------------------------------------------
 
@@ -247,7 +240,6 @@ class Parity(Redundancy):
             return
         self._groups.answered(member, {name: array.copy() for name, array in outputs.items()})
         self._batches.pop(member, None)
-        self._lost.discard(member)
         if member.group is not None:
             self._reconstruct(member.group)
             if member.group.is_full and not member.group.missing:
@@ -255,13 +247,11 @@ class Parity(Redundancy):
 
     def lost(self, batch: Batch) -> None:
         if batch.member is not None and batch.member.group is not None:
-            self._lost.add(batch.member)
             self._reconstruct(batch.member.group)
 
     def forget(self, batch: Batch) -> None:
         if batch.member is not None:
             self._batches.pop(batch.member, None)
-            self._lost.discard(batch.member)
 
     # --- groups ----------------------------------------------------------------------------------------
 
@@ -308,16 +298,15 @@ class Parity(Redundancy):
         if any(due_ns <= now_ns for due_ns in due.values()):
             for member, outputs in group.reconstruct().items():
                 if member in due and due[member] <= now_ns and _are_numbers(outputs):
-                    self._host.approximate(self._batches[member], outputs, "reconstructed")
+                    self._host.approximate(self._batches[member], outputs, RECONSTRUCTED)
         later = [due_ns for due_ns in due.values() if due_ns > now_ns]
         if later:
             self._late_timers[group] = _later(min(later) - now_ns, self._reconstruct, group)
 
     def _unavailable_ns(self, member: Member) -> int:
         """From when on a missing answer counts as unavailable."""
-        if member in self._lost:
-            return 0
-        return self._batches[member].dispatched_ns + self._lateness.late_ns
+        batch = self._batches[member]
+        return 0 if batch.losses else batch.dispatched_ns + self._lateness.late_ns
 
     def _cancel_flush(self) -> None:
         if self._flush_timer is not None:

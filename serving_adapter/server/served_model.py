@@ -359,7 +359,7 @@ class ServedModel:
 
     def _lost(self, batch: Batch) -> None:
         batch.losses += 1
-        if not batch.finished and all(request.future.done() for request in batch.requests):
+        if not batch.finished and not batch.is_wanted():
             self._give_up(batch, "the client did not wait for the answer")
             return
         batch.redundancy.lost(batch)

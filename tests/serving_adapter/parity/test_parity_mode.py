@@ -131,6 +131,7 @@ def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []
+        setting.batches[0].losses = 1
         setting.mode.lost(setting.batches[0])
         (answer,) = setting.host.approximated
         assert answer[0] is setting.batches[0]
