@@ -12,8 +12,8 @@ ratio of p99.9 to median (2.6 to 3.0); how ParM's gain depends on the kind of de
 
 Every row is the median (least - greatest) of its runs; all rows of a table are run in turns.
 
-    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--requests N] [--runs N]
-                              [--out FOLDER] [--quick]
+    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--loads 0.4 0.5 ...] [--requests N]
+                              [--runs N] [--out FOLDER] [--quick]
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from serving_adapter.options import parse
 WORKERS = 12
 BATCH_MS, ITEM_MS = 33.0, 17.0
 CAPACITY_PER_S = 1e3 * WORKERS / (BATCH_MS + ITEM_MS)  # in batches of one
+LOADS = (0.4, 0.5, 0.6, 0.7, 0.8)
 BACKUP_SPEED_UP = 1.4  # of MobileNet-V2 on the paper's CPU cluster (section 6.2.6)
-LOG_NORMAL = {"median": 5.5, "sigma": 1.0}
+LOG_NORMAL = {"median": 6.5, "sigma": 1.0}
 MODES = ("equal-resources", "parity")
 PAPER = ("--late-percentile", 0, "--overflow", 0)  # ParM as the paper has it
 REACH, MEDIAN_REACH_MS = 2.6, 0.5
@@ -49,6 +50,8 @@ class Options:
 
     tables: tuple[str, ...] = ("rate", "k", "batch", "imbalance", "delay", "mode")
     """Tables to make."""
+    loads: tuple[float, ...] = LOADS
+    """Rows of the table `rate`, by their share of the deployed workers' capacity."""
     requests: int = 100_000
     """Requests of a run of the table `rate`; the others have a fifth."""
     runs: int = 3
@@ -62,6 +65,8 @@ class Options:
         unknown = set(self.tables) - set(TABLES)
         if unknown:
             raise ValueError(f"--tables must be of {', '.join(TABLES)}, got {', '.join(sorted(unknown))}")
+        if not set(self.loads) <= set(LOADS):
+            raise ValueError(f"--loads must be of {LOADS}, got {self.loads}")
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def tenants() -> dict[str, Any]:
 def _rates() -> list[Row]:
     return [
         row
-        for load in (0.4, 0.5, 0.6, 0.7, 0.8)
+        for load in LOADS
         for row in (
             *(Row(f"{load:.0%}", mode, load=load) for mode in MODES),
             Row(f"{load:.0%}, paper's", "parity", load=load, flags=PAPER),
@@ -173,10 +178,11 @@ def run() -> dict[str, Any]:
         options = replace(options, tables=("rate",), requests=2000, runs=1)
     tables: dict[str, tuple[str, list[Series]]] = {}
     for name in options.tables:
-        rows, title = TABLES[name]
+        make_rows, title = TABLES[name]
+        rows = [row for row in make_rows() if name != "rate" or row.load in options.loads]
         requests = options.requests if name == "rate" else options.requests // 5
         title = f"{title}; {requests:,} requests, {options.runs} runs"
-        tables[name] = title, _series(rows(), requests, options.runs)
+        tables[name] = title, _series(rows, requests, options.runs)
         print(f"\n{as_markdown(title, tables[name][1])}", flush=True)
         if options.out is not None:
             save_tables(options.out, tables)
