@@ -12,7 +12,7 @@ ratio of p99.9 to median (2.6 to 3.0); how ParM's gain depends on the kind of de
 
 Every row is the median (least - greatest) of its runs; all rows of a table are run in turns.
 
-    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--loads 0.4 0.5 ...] [--requests N]
+    scripts/bench parity-tail [--tables rate k batch imbalance delay mode] [--loads 0.4 0.5] [--requests N]
                               [--runs N] [--out FOLDER] [--quick]
 """
 
