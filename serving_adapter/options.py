@@ -10,9 +10,10 @@ import argparse
 import dataclasses
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 import yaml
@@ -48,6 +49,31 @@ def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Op
         return options_class(**{name: getattr(parsed, name) for name in names})
     except ValueError as error:
         fail(str(error))
+
+
+class Command(NamedTuple):
+    """One of the commands of a program."""
+
+    options_class: type
+    run: Callable[..., None]  # of its options
+    help: str
+
+
+def parse_command(
+    program: str, commands: Mapping[str, Command], argv: Sequence[str] | None = None
+) -> Callable[[], None]:
+    """The command that the first argument names, with its options, ready to run."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(f"usage: {program} COMMAND [--help]\n")
+        width = max(map(len, commands))
+        for name, command in commands.items():
+            print(f"  {name:{width}} {command.help}")
+        raise SystemExit(0)
+    if not arguments or arguments[0] not in commands:
+        fail(f"usage: {program} COMMAND, with COMMAND one of {', '.join(commands)}")
+    command = commands[arguments[0]]
+    return partial(command.run, parse(command.options_class, arguments[1:]))
 
 
 def read_options_file(path: Path, options_class: type) -> dict[str, Any]:

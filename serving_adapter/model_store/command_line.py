@@ -26,7 +26,7 @@ from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, defau
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.settings import StoreSettings
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 
 FAILED = 1
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
@@ -296,29 +296,20 @@ def _endpoint(folder: Path | None) -> Endpoint:
     return default_endpoint() if folder is None else Endpoint(folder.absolute())
 
 
-COMMANDS: dict[str, tuple[type, Callable[..., None], str]] = {
-    "serve": (ServeOptions, serve, "run the store"),
-    "ls": (ListOptions, list_models, "list the resident models"),
-    "pin": (PinOptions, pin, "load a model and keep it"),
-    "evict": (EvictOptions, evict, "evict a model"),
-    "stats": (StatsOptions, stats, "hits, misses, evictions and bytes"),
+COMMANDS = {
+    "serve": Command(ServeOptions, serve, "run the store"),
+    "ls": Command(ListOptions, list_models, "list the resident models"),
+    "pin": Command(PinOptions, pin, "load a model and keep it"),
+    "evict": Command(EvictOptions, evict, "evict a model"),
+    "stats": Command(StatsOptions, stats, "hits, misses, evictions and bytes"),
 }
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    arguments = sys.argv[1:]
-    if arguments[:1] in (["-h"], ["--help"]):
-        print("usage: rrl-store COMMAND [--help]\n")
-        for name, (_, _, text) in COMMANDS.items():
-            print(f"  {name:6} {text}")
-        return
-    if not arguments or arguments[0] not in COMMANDS:
-        fail(f"usage: rrl-store COMMAND, with COMMAND one of {', '.join(COMMANDS)}")
-    options_class, run, _ = COMMANDS[arguments[0]]
-    options: object = parse(options_class, arguments[1:])
+    run = parse_command("rrl-store", COMMANDS)
     try:
-        run(options)
+        run()
     except StoreUnavailable as error:
         fail(str(error))
     except OSError as error:

@@ -34,7 +34,7 @@ from serving_adapter.models.parity_metadata import (
     read_parity_metadata,
 )
 from serving_adapter.models.weights_files import save_weights
-from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.parity.coding import ENCODERS
 from serving_adapter.parity.datasets import Dataset, load_dataset
 from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
@@ -352,26 +352,17 @@ def _table(found: Evaluation, dataset: Dataset, coding: Coding) -> Table:
     return table
 
 
-COMMANDS: dict[str, tuple[type, Callable[..., None], str]] = {
-    "train-base": (TrainBaseOptions, train_base, "train a classifier to be deployed"),
-    "train": (TrainOptions, train_parity, "train a parity model for a deployed model"),
-    "evaluate": (EvaluateOptions, report, "report A_a, A_d and A_o(f)"),
+COMMANDS = {
+    "train-base": Command(TrainBaseOptions, train_base, "train a classifier to be deployed"),
+    "train": Command(TrainOptions, train_parity, "train a parity model for a deployed model"),
+    "evaluate": Command(EvaluateOptions, report, "report A_a, A_d and A_o(f)"),
 }
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if argv is None else argv
-    if arguments[:1] in (["-h"], ["--help"]):
-        print("usage: rrl-parity COMMAND [--help]\n")
-        for name, (_, _, text) in COMMANDS.items():
-            print(f"  {name:10} {text}")
-        return
-    if not arguments or arguments[0] not in COMMANDS:
-        fail(f"usage: rrl-parity COMMAND, with COMMAND one of {', '.join(COMMANDS)}")
-    options_class, run, _ = COMMANDS[arguments[0]]
-    options: object = parse(options_class, arguments[1:])
+    run = parse_command("rrl-parity", COMMANDS, argv)
     try:
-        run(options)
+        run()
     except (ValueError, OSError) as error:
         fail(in_a_sentence(error))
     except KeyboardInterrupt:
