@@ -19,7 +19,7 @@ def cores_used(configuration: Configuration) -> int:
 
 
 def share(budget: int, found: Configuration, others: Iterable[Configuration]) -> int:
-    """Cores for a model that was found so, beside others in these configurations; ValueError without a budget."""
+    """Cores for a model found so, beside others in these configurations; ValueError without a budget."""
     if budget < 1:
         raise ValueError(f"the budget must be at least 1 core, got {budget}; give --cores")
     left = budget - sum(cores_used(other) for other in others)
