@@ -111,6 +111,18 @@ def _optuna_gp(task: Task, seed: int, background_training: bool = False) -> Agen
     return OptunaSearch(task, "gp", seed)
 
 
+def _quick_search(task: Task, seed: int, background_training: bool = False) -> Agent:
+    from baselines.quick_search import QuickSearch
+
+    return QuickSearch(task)
+
+
+def _quick_search_all(task: Task, seed: int, background_training: bool = False) -> Agent:
+    from baselines.quick_search import QuickSearch, QuickSearchSettings
+
+    return QuickSearch(task, QuickSearchSettings(every_knob=True))
+
+
 def _gp_bandit(task: Task, seed: int, background_training: bool = False) -> Agent:
     from baselines.gaussian_process import GaussianProcessBandit
 
@@ -168,6 +180,8 @@ AGENTS: dict[str, AgentFactory] = {
     "ppo": _ppo,
     "optuna-tpe": _optuna_tpe,
     "optuna-gp": _optuna_gp,
+    "quick-search": _quick_search,
+    "quick-search-all": _quick_search_all,
     "gp-bandit": _gp_bandit,
     "serf": _serf,
     "aimd": _aimd,

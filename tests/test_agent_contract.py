@@ -24,7 +24,7 @@ SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_
 
 DECISIONS = 100  # that hindsight reaches
 RATE_PER_S = 40.0
-DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "serf"}
+DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "quick-search", "quick-search-all", "serf"}
 DRAW_ARRIVALS = {"rrl"}  # ... of simulations, and a network's start: other seeds rarely decide otherwise
 MACHINE = Machine.invent(
     3, cores=4, inter_op_threads=[1, 2], intra_op_threads=[1, 2], busy_instances=[1, 2, 3], batch_size=[1, 8]
@@ -174,6 +174,7 @@ def test_agents_accept_transitions_whose_action_the_guard_chose(name: str) -> No
         ("best-fixed", Task(SPACE), "only a simulation knows"),
         ("serf", Task(SPACE), "machine"),
         ("aimd", Task(ConfigurationSpace.of(instances=[1, 2])), "max_batch_size"),
+        ("quick-search", Task(ConfigurationSpace.of(intra_op_threads=[1, 2])), "instances"),
     ],
 )
 def test_an_agent_refuses_a_task_that_lacks_what_it_needs(name: str, lacking: Task, reason: str) -> None:
