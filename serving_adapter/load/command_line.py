@@ -24,7 +24,7 @@ from serving_adapter.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, ma
 from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
 from serving_adapter.load.payloads import Payloads
-from serving_adapter.load.report import LoadReport, SecondRow
+from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.options import fail, parse
 from serving_adapter.sizes import Sizes, make_sizes
 from serving_adapter.target_error import TargetError
@@ -53,6 +53,8 @@ class LoadOptions:
     """The same seed sends the same requests at the same moments."""
     out: Path | None = None
     """Directory for load.json and load.csv (a row a second)."""
+    requests: bool = False
+    """Writes a row a request too, in requests.csv there."""
     timeout_s: float = 30.0
     """A request without an answer after this counts as failed."""
     connections: int = 1
@@ -73,6 +75,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"(\[[^\]]+\]|[^:/\s]+):\d+", self.target):
             raise ValueError(f"--target must be HOST:PORT, such as localhost:8500, got {self.target!r}")
+        if self.requests and self.out is None:
+            raise ValueError("--requests writes into a directory: name it with --out")
         for flag in ("rate", "timeout_s", "connections"):
             if not 0 < getattr(self, flag) < math.inf:
                 raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {getattr(self, flag)}")
@@ -96,8 +100,9 @@ def main(argv: list[str] | None = None) -> None:
         sizes = make_sizes(options.sizes, trace_sizes)
         with ExitStack() as stack:
             on_second = _seconds_sink(options, stack)
+            on_request = _requests_sink(options, stack)
             runner = stack.enter_context(asyncio.Runner(loop_factory=_punctual_loop))
-            report, signal_number = runner.run(_run(options, arrivals, sizes, on_second))
+            report, signal_number = runner.run(_run(options, arrivals, sizes, on_second, on_request))
     except (ValueError, TargetError) as error:
         fail(str(error))
     except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran
@@ -108,7 +113,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 async def _run(
-    options: LoadOptions, arrivals: Arrivals, sizes: Sizes, on_second: Callable[[SecondRow], None]
+    options: LoadOptions,
+    arrivals: Arrivals,
+    sizes: Sizes,
+    on_second: Callable[[SecondRow], None],
+    on_request: Callable[[RequestRow], None],
 ) -> tuple[LoadReport | None, int | None]:
     """The report (None if stopped before the server was ready) and the signal that ended the run, if any."""
     stop, signals = _stop_on_signals()
@@ -138,6 +147,7 @@ async def _run(
             seed=options.seed,
             duration_s=options.duration_s or math.inf,
             on_second=on_second,
+            on_request=on_request,
         )
         report = await generator.run(stop)
         return report, signals[0] if signals else None
@@ -171,11 +181,7 @@ def _seconds_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow
     """What is done with each second: a row in load.csv, a step of the progress bar in a terminal."""
     sinks: list[Callable[[SecondRow], None]] = []
     if options.out is not None:
-        try:
-            options.out.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((options.out / "load.csv").open("w", encoding="utf-8"))
-        except OSError as error:
-            raise ValueError(f"cannot write to {options.out}: {error.strerror}") from error
+        file = _created(options.out, "load.csv", stack)
         print(SecondRow.header(), file=file, flush=True)
         sinks.append(_csv_sink(file))
     if sys.stderr.isatty():
@@ -186,6 +192,23 @@ def _seconds_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow
             sink(row)
 
     return on_second
+
+
+def _requests_sink(options: LoadOptions, stack: ExitStack) -> Callable[[RequestRow], None]:
+    """What is done with each request: a row in requests.csv, if asked for."""
+    if options.out is None or not options.requests:
+        return lambda row: None
+    file = _created(options.out, "requests.csv", stack)
+    print(RequestRow.header(), file=file)
+    return lambda row: print(row.as_csv(), file=file)
+
+
+def _created(folder: Path, name: str, stack: ExitStack) -> TextIO:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return stack.enter_context((folder / name).open("w", encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def _csv_sink(file: TextIO) -> Callable[[SecondRow], None]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from serving_adapter.arrivals import Arrivals
 from serving_adapter.load.payloads import Payloads
-from serving_adapter.load.report import LoadReport, Recorder, SecondRow
+from serving_adapter.load.report import LoadReport, Recorder, RequestRow, SecondRow
 from serving_adapter.sizes import Sizes
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -49,6 +49,7 @@ class LoadGenerator:
         seed: int,
         duration_s: float = math.inf,
         on_second: Callable[[SecondRow], None] = lambda row: None,
+        on_request: Callable[[RequestRow], None] = lambda row: None,
     ) -> None:
         self._send = send
         self._payloads = payloads
@@ -57,12 +58,14 @@ class LoadGenerator:
         self._arrivals_rng, self._sizes_rng = (np.random.default_rng([seed, part]) for part in range(2))
         self._duration_s = duration_s
         self._recorder = Recorder(on_second)
+        self._on_request = on_request
         self._in_flight: set[asyncio.Task] = set()
         self._start_s = 0.0
+        self._started_at = 0.0  # the same moment as Unix time
 
     async def run(self, stop: asyncio.Event) -> LoadReport:
         """Sends until the duration, the trace's end or `stop`; then waits for what is in flight."""
-        self._start_s = time.monotonic()
+        self._start_s, self._started_at = time.monotonic(), time.time()
         sending = asyncio.create_task(self._send_all())
         stopping = asyncio.create_task(stop.wait())
         ticking = asyncio.create_task(self._tick())
@@ -104,10 +107,12 @@ class LoadGenerator:
         try:
             await self._send(payload)
         except grpc.aio.AioRpcError as error:
-            self._recorder.failed(self._now_s(), error.code().name)
+            status, ended_s = error.code().name, self._now_s()
+            self._recorder.failed(ended_s, status)
         else:
-            answered_s = self._now_s()
-            self._recorder.completed(answered_s, answered_s - intended_s)
+            status, ended_s = "OK", self._now_s()
+            self._recorder.completed(ended_s, ended_s - intended_s)
+        self._on_request(RequestRow(self._started_at + intended_s, 1e3 * (ended_s - intended_s), status))
 
     async def _tick(self) -> None:
         """Closes each second on time in a lull too."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
@@ -75,6 +76,21 @@ class SecondRow:
     def as_csv(self) -> str:
         cells = dataclasses.astuple(self)
         return ",".join("" if c is None else f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells)
+
+
+class RequestRow(NamedTuple):
+    """One request, answered or failed."""
+
+    at: float  # Unix time of the moment it was meant to be sent
+    latency_ms: float  # from then until it was answered, or had failed
+    status: str  # OK, or the gRPC status code
+
+    @staticmethod
+    def header() -> str:
+        return ",".join(RequestRow._fields)
+
+    def as_csv(self) -> str:
+        return f"{self.at:.6f},{self.latency_ms:.3f},{self.status}"
 
 
 class Histogram:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,24 @@ def test_a_run_reports_on_the_terminal_and_in_files(
     assert [int(row["second"]) for row in rows] == list(range(len(rows)))
     assert sum(int(row["completed"]) for row in rows) == report["completed"]
     assert {request.inputs[0].shape[1] for request in service.requests} <= set(range(2, 10))
+
+
+def test_each_request_is_told_of_if_asked_for(
+    address: str, service: EchoService, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--target", address, "--rate", "100", "--duration-s", "0.5", "--requests"]
+    began_at = time.time()
+    assert run([*argv, "--out", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))
+    assert len(rows) == len(service.requests) > 0
+    assert {row["status"] for row in rows} == {"OK"}
+    assert all(began_at < float(row["at"]) < time.time() for row in rows)
+    report = json.loads((tmp_path / "load.json").read_text())
+    assert max(float(row["latency_ms"]) for row in rows) == pytest.approx(
+        report["latency_ms"]["max"], abs=0.01
+    )
+    capfd.readouterr()
+    assert "name it with --out" in sentence_of_failure(capfd, argv)
 
 
 def test_a_trace_with_sizes_is_replayed(address: str, service: EchoService, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from serving_adapter.arrivals import Arrivals, Poisson, TimestampTrace, Uniform
 from serving_adapter.load.connection import ServedModel, open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, Send, grpc_send
 from serving_adapter.load.payloads import Payloads
-from serving_adapter.load.report import LoadReport, SecondRow
+from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.sizes import Fixed, Sizes, UniformSizes
 from serving_adapter.target_error import TargetError
 
@@ -40,12 +41,14 @@ def load(
     timeout_s: float = 30.0,
     connections: int = 1,
     on_second: Callable[[SecondRow], None] = lambda row: None,
+    on_request: Callable[[RequestRow], None] = lambda row: None,
 ) -> LoadReport:
     async def run() -> LoadReport:
         channels = open_channels(address, connections, None)
         model = await wait_for_model(channels[0], address, None, wait_s=10.0)
         send = grpc_send(channels, timeout_s)
-        generator = LoadGenerator(send, payloads(model), arrivals, sizes, seed, duration_s, on_second)
+        made = payloads(model)
+        generator = LoadGenerator(send, made, arrivals, sizes, seed, duration_s, on_second, on_request)
         report = await generator.run(asyncio.Event())
         for channel in channels:
             await channel.close()
@@ -113,12 +116,19 @@ def test_failures_are_counted_by_status() -> None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
 
     rows: list[SecondRow] = []
+    requests: list[RequestRow] = []
     with serving(EchoService(refuse_some)) as address:
-        report = load(address, Uniform(200.0), duration_s=0.149, on_second=rows.append)
+        sinks = {"on_second": rows.append, "on_request": requests.append}
+        report = load(address, Uniform(200.0), duration_s=0.149, **sinks)
     assert (report.sent, report.completed, report.failed) == (30, 20, {"RESOURCE_EXHAUSTED": 10})
     assert sum(row.sent for row in rows) == 30
     assert sum(row.completed for row in rows) == 20
     assert sum(row.failed for row in rows) == 10
+    assert Counter(request.status for request in requests) == {"OK": 20, "RESOURCE_EXHAUSTED": 10}
+    first_at = min(request.at for request in requests)
+    assert sorted(request.at - first_at for request in requests) == pytest.approx(
+        np.arange(30) / 200, abs=1e-5
+    )
 
 
 def test_requests_without_an_answer_time_out() -> None:
