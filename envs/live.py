@@ -11,16 +11,21 @@ from typing import Protocol
 
 from envs.profiler import measure
 from envs.serving import ServingEnv
+from envs.settling import Settling
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.reading import Reading
-from serving_adapter.target import Target, TargetError, TargetLost
+from serving_adapter.target import Applied, LostInChange, NotPutBack, Target, TargetError, TargetLost
 
+POLL_S = 0.5
+POLL_OF_WHOLE_PAGE_S = 1.0
 MOST_REFUSALS = 3  # in a row
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 2.0
+
+_UNCHANGED = Applied(in_place=True, cold_instances=0)
 
 
 class _Refused(Exception):
@@ -32,10 +37,12 @@ class TargetLike(Protocol):
 
     @property
     def is_local(self) -> bool: ...
+    @property
+    def glance_is_cheap(self) -> bool: ...
     def connect(self, control: bool = True) -> None: ...
     def knobs(self) -> Mapping[str, Limits]: ...
     def configuration(self) -> dict[str, int]: ...
-    def apply(self, configuration: Configuration) -> None: ...
+    def apply(self, configuration: Configuration) -> Applied: ...
     def read(self) -> Reading: ...
     def glance(self) -> Reading: ...
     def close(self) -> None: ...
@@ -46,12 +53,25 @@ class LiveServing(ServingEnv):
     ## Description
 
     The server is a live target; the requests are its users'. A step puts a configuration in force, lets it
-    settle (at least `settle_s`, and until the requests queued under the configuration before have been
-    answered, at most one more interval), and measures the rest of the interval. Time is the wall's.
+    settle, and measures the rest of the interval. Time is the wall's. Settling lasts `settle_s` at least, and
+    until, for at most one more interval,
+
+    - as many requests have been answered as were queued when the configuration came into force,
+    - what a stock Triton loaded before has drained: at most 5% of the answers still come from it,
+    - where processes were started, 3 batches have been run for each instance: Triton gives a batch to the
+      instance that has been idle longest, so each has had its share (`envs/settling.py`).
+
+    A step that goes on with the configuration in force changes nothing, so nothing has to settle: it is
+    measured from the last reading, the end of the step before, to its own end. It costs the target one
+    reading, which is one call of ModelStatistics and one fetch of the metrics page (the page alone where that
+    tells all), and one call of ModelConfig. A step with a change costs three readings and, for as long as
+    somebody watches (`interrupt`), a glance at the page every `poll_s`. At a server that knows the page's
+    filter a glance costs next to nothing, so there it is taken in every step.
 
     The target may restart or vanish within an interval: the environment waits, connects again, puts the
-    configuration in force again, and returns a measurement whose `gap` says so; nothing may be learned from
-    it. After `reconnect_s` without the target it raises `TargetLost`. A configuration that the server refuses
+    configuration in force again (if the target was not lost in the middle of the change to it), and returns a
+    measurement whose `gap` says so; nothing may be learned from it. After `reconnect_s` without the target it
+    raises `TargetLost`. A configuration that the server refuses leaves a gap, too, and after several in a row
     raises `TargetError`. Without traffic the measurement has no arrivals and the mean latency is NaN.
 
     ## Action Space, Observation Space, Rewards, Episode End
@@ -72,7 +92,9 @@ class LiveServing(ServingEnv):
     | `objective`   | `Objective`               | MeanLatency   | what to minimise                         |
     | `interval_s`  | float                     | 5.0           | from one decision to the next            |
     | `settle_s`    | float                     | 1.0           | its first part, which is not measured    |
-    | `poll_s`      | float                     | 0.5           | how often a running interval is seen     |
+    | `poll_s`      | float or None             | None          | how often a running interval is seen;    |
+    |               |                           |               | None: 0.5, or 1 where it takes all of    |
+    |               |                           |               | the page                                 |
     | `reconnect_s` | float                     | 120.0         | how long to wait for a lost target       |
     | `advise`      | bool                      | False         | measures what is in force, no change     |
 
@@ -90,16 +112,16 @@ class LiveServing(ServingEnv):
         objective: Objective | None = None,
         interval_s: float = 5.0,
         settle_s: float = 1.0,
-        poll_s: float = 0.5,
+        poll_s: float | None = None,
         reconnect_s: float = 120.0,
         advise: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if not 0 <= settle_s < interval_s or poll_s <= 0:
+        if not 0 <= settle_s < interval_s or (poll_s is not None and poll_s <= 0):
             raise ValueError(
                 "an interval needs 0 <= settle_s < interval_s and poll_s > 0, got "
-                f"settle_s={settle_s:g}, interval_s={interval_s:g}, poll_s={poll_s:g}"
+                f"settle_s={settle_s:g}, interval_s={interval_s:g}, poll_s={poll_s}"
             )
         if isinstance(target, str):
             target = Target(target)
@@ -110,10 +132,14 @@ class LiveServing(ServingEnv):
             space = default_space(self.found, cores_of(target, self.found))
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
-        _check_space(space, target.knobs())
+        if self.found or not advise:
+            _check_space(space, target.knobs())
         chosen: Objective = objective or MeanLatency()
         _check_objective(chosen, target.read())
-        super().__init__(space, chosen, space.nearest({name: self.found[name] for name in space.names}))
+        start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
+        super().__init__(space, chosen, space.nearest(start))
+        if poll_s is None:
+            poll_s = POLL_S if target.glance_is_cheap else POLL_OF_WHOLE_PAGE_S
         self.interval_s, self.settle_s, self.poll_s, self.reconnect_s = (
             interval_s,
             settle_s,
@@ -123,6 +149,7 @@ class LiveServing(ServingEnv):
         self.advise = advise
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
+        self._held: tuple[Configuration, Reading] | None = None  # in force, and read last
 
     def close(self) -> None:
         self.target.close()
@@ -133,11 +160,14 @@ class LiveServing(ServingEnv):
     def _interval(self, number: int) -> Measurement:
         configuration = self.space.configuration(number)
         began_s = self._clock()
+        held, self._held = self._held, None
         try:
-            if not self.advise:
-                self._apply(configuration)
-                self.apply_ms = 1e3 * (self._clock() - began_s)
-            return self._measured_interval(configuration)
+            if held is not None and self._still(held, configuration):
+                self.apply_ms = 0.0
+                return self._held_interval(configuration, held[1])
+            applied = _UNCHANGED if self.advise else self._apply(configuration)
+            self.apply_ms = 1e3 * (self._clock() - began_s)
+            return self._changed_interval(configuration, applied)
         except TargetLost as lost:
             self._reconnect(configuration, lost)
             gap = str(lost)
@@ -146,14 +176,46 @@ class LiveServing(ServingEnv):
             gap = str(refused)
         return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)
 
-    def _apply(self, configuration: Configuration) -> None:
+    def _still(self, held: tuple[Configuration, Reading], configuration: Configuration) -> bool:
+        in_force, last = held
+        return configuration == in_force and self._clock() < last.at_s + self.interval_s
+
+    def _held_interval(self, configuration: Configuration, before: Reading) -> Measurement:
+        """Goes on from the last reading: nothing has changed since."""
+        aborted = self._watch(before, before.at_s + self.interval_s, glances=self.target.glance_is_cheap)
+        return self._finished(configuration, before, before, aborted)
+
+    def _changed_interval(self, configuration: Configuration, applied: Applied) -> Measurement:
+        in_force = self.target.read()
+        instances = {**self.found, **configuration}.get("instances", 1) if applied.cold_instances else 0
+        settling = Settling(in_force, applied.in_place, max(instances, applied.cold_instances))
+        aborted, before = self._settle(settling)
+        if aborted:
+            return replace(measure(in_force, self.target.read()), aborted=aborted)
+        aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
+        return self._finished(configuration, in_force, before, aborted)
+
+    def _finished(
+        self, configuration: Configuration, in_force: Reading, before: Reading, aborted: str
+    ) -> Measurement:
+        after = self.target.read()
+        measurement = replace(measure(before, after), aborted=aborted)
+        gap = measure(in_force, after).gap  # a restart while it settled counts as well
+        if not gap and not self.advise and not configuration.items() <= self.target.configuration().items():
+            gap = "another client changed the configuration within the interval"
+        if not gap and not aborted:
+            self._held = configuration, after
+        return replace(measurement, gap=gap)
+
+    def _apply(self, configuration: Configuration) -> Applied:
         """A server may refuse one configuration (no memory for its workers, say): that interval is a gap.
 
-        Refused several times in a row, or the very first time, it is an error.
+        Refused several times in a row, or the very first time, it is an error; so is one after which the
+        configuration from before is not in force.
         """
         try:
-            self.target.apply(configuration)
-        except TargetLost:
+            applied = self.target.apply(configuration)
+        except (TargetLost, NotPutBack):
             raise
         except TargetError as error:
             self._refusals += 1
@@ -161,36 +223,25 @@ class LiveServing(ServingEnv):
                 raise
             raise _Refused(str(error)) from None
         self._refusals, self._applied_once = 0, True
+        return applied
 
-    def _measured_interval(self, configuration: Configuration) -> Measurement:
-        in_force = self.target.read()
-        settled_s = in_force.at_s + self.settle_s
-        aborted, before = self._settle(in_force, settled_s)
-        if aborted:
-            return replace(measure(in_force, self.target.read()), aborted=aborted)
-        aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
-        after = self.target.read()
-        measurement = replace(measure(before, after), aborted=aborted)
-        gap = measure(in_force, after).gap  # a restart while it settled counts as well
-        if not gap and not self.advise and not configuration.items() <= self.target.configuration().items():
-            gap = "another client changed the configuration within the interval"
-        return replace(measurement, gap=gap)
-
-    def _settle(self, in_force: Reading, settled_s: float) -> tuple[str, Reading]:
+    def _settle(self, settling: Settling) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""
+        in_force = settling.in_force
+        settled_s = in_force.at_s + self.settle_s
         aborted = self._watch(in_force, settled_s)
         last_s = settled_s + self.interval_s
-        before = self.target.read()
-        while not aborted and _answered(in_force, before) < in_force.backlog and before.at_s < last_s:
-            aborted = self._watch(in_force, before.at_s + self.poll_s)
-            before = self.target.read()
-        return aborted, before
+        last, now = in_force, self.target.read()
+        while not aborted and now.at_s < last_s and not settling.is_over(last, now):
+            aborted = self._watch(in_force, now.at_s + self.poll_s)
+            last, now = now, self.target.read()
+        return aborted, now
 
-    def _watch(self, in_force: Reading, until_s: float) -> str:
+    def _watch(self, in_force: Reading, until_s: float, glances: bool = True) -> str:
         """Waits until a moment, showing the progress to `interrupt`; returns its reason to end, if any."""
         while (left_s := until_s - self._clock()) > 0:
             self._sleep(min(self.poll_s, left_s))
-            if self.interrupt is None or self._clock() >= until_s:
+            if not glances or self.interrupt is None or self._clock() >= until_s:
                 continue
             now = self.target.glance()
             reason = self.interrupt(
@@ -207,7 +258,10 @@ class LiveServing(ServingEnv):
         return ""
 
     def _reconnect(self, configuration: Configuration, lost: TargetLost) -> None:
-        """Waits for the target, ever longer between attempts, and puts the configuration in force again."""
+        """Waits for the target, ever longer between attempts, and puts the configuration in force again.
+
+        Not so a configuration whose change may have brought the target down: the next step decides.
+        """
         end_s = self._clock() + self.reconnect_s
         wait_s = FIRST_RETRY_S
         reason = str(lost)
@@ -216,16 +270,21 @@ class LiveServing(ServingEnv):
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
             try:
                 self.target.connect(control=not self.advise)
-                if not self.advise:
+                if not self.advise and not isinstance(lost, LostInChange):
                     self.target.apply(configuration)
                 return
+            except LostInChange as error:
+                lost, reason = error, str(error)
             except TargetError as error:
                 reason = str(error)
         raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
 
 
 def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
-    """The grid to search where none is given: these knobs, on a machine of so many cores."""
+    """The grid to search where none is given: these knobs, on a machine of so many cores.
+
+    A server that tells no knobs can only be observed: one configuration stands for what is in force.
+    """
     powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
     values: dict[str, Iterable[int]] = {
         "instances": range(1, min(4, 2 * cores) + 1),
@@ -235,6 +294,8 @@ def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
         "max_queue_delay_us": (0, 1000, 2000, 5000),
     }
     names = set(knob_names)
+    if not names:
+        return ConfigurationSpace.of(instances=[1])
     return ConfigurationSpace.of(**{name: list(v) for name, v in values.items() if name in names})
 
 
@@ -262,9 +323,3 @@ def _check_objective(objective: Objective, reading: Reading) -> None:
             "the target tells no latency percentiles, so a p95 limit cannot be watched; "
             "give the metrics URL of an rrl-serve, or tune the mean latency without a limit"
         )
-
-
-def _answered(before: Reading, now: Reading) -> int:
-    """Requests that left the server; after a restart none are left to wait for."""
-    answered = now.success + now.failure - before.success - before.failure
-    return answered if answered >= 0 else before.backlog

@@ -31,6 +31,7 @@ def measure(before: Reading, after: Reading) -> Measurement:
     if gap:
         before = _zero(before)
     completions = after.success - before.success
+    timed = completions if after.timed is None else after.timed - (before.timed or 0)
     executions = after.execution_count - before.execution_count
     inferences = after.inference_count - before.inference_count
     return Measurement(
@@ -38,7 +39,7 @@ def measure(before: Reading, after: Reading) -> Measurement:
         arrivals=max(0, after.arrivals - before.arrivals),
         completions=completions,
         failures=after.failure - before.failure,
-        latency=_summary(before.latency, after.latency, after.request_s - before.request_s, completions),
+        latency=_summary(before.latency, after.latency, after.request_s - before.request_s, timed),
         queue=_summary(before.queue, after.queue, after.queue_s - before.queue_s, completions),
         service=_summary(before.service, after.service, after.service_s - before.service_s, completions),
         mean_batch_size=inferences / executions if executions else math.nan,
@@ -111,9 +112,10 @@ def _cpu_utilisation(before: Reading, after: Reading) -> float:
 
 def _telemetry(before: Reading, after: Reading) -> tuple[ServiceTimes, ...]:
     rows = []
+    began_again = (after.executions_since_load or 0) < (before.executions_since_load or 0)
     for (busy_instances, batch_size), now in sorted(after.telemetry.items()):
         then = before.telemetry.get((busy_instances, batch_size), _NO_BATCHES)
-        if now.batches < then.batches:  # this table alone started again (a stock Triton's, at a reload)
+        if began_again or now.batches < then.batches:  # this table alone (a stock Triton's, at a reload)
             then = _NO_BATCHES
         if now.batches > then.batches:
             rows.append(

@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from google.protobuf import json_format
+from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 Configuration = Mapping[str, int]
@@ -124,18 +124,34 @@ def _set_max_batch_size(config: ModelConfig, value: int) -> None:
 
 
 def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
-    """The JSON of a configuration with these knobs set and every other field as it was.
+    """The JSON of a configuration with these knobs set and every other field as it was."""
+    return as_json(edited(parse(config) if isinstance(config, str) else config, configuration))
 
-    Raises ValueError rather than drop a field: JSON cannot carry what the installed messages do not know.
+
+def as_json(config: ModelConfig) -> str:
+    """What a server loads as an override.
+
+    Raises ValueError rather than drop a field: neither JSON nor text carries what the installed messages do
+    not know.
     """
-    override = edited(parse(config) if isinstance(config, str) else config, configuration)
-    text = json_format.MessageToJson(override, preserving_proto_field_name=True, indent=None)
-    if _bytes(json_format.Parse(text, ModelConfig())) != _bytes(override):
+    text = json_format.MessageToJson(config, preserving_proto_field_name=True, indent=None)
+    _check_kept(json_format.Parse(text, ModelConfig()), config)
+    return text
+
+
+def as_pbtxt(config: ModelConfig) -> str:
+    """The text of a `config.pbtxt`; ValueError as in `as_json`."""
+    text = text_format.MessageToString(config)
+    _check_kept(text_format.Parse(text, ModelConfig(), allow_unknown_field=True), config)
+    return text
+
+
+def _check_kept(read_again: ModelConfig, config: ModelConfig) -> None:
+    if _bytes(read_again) != _bytes(config):
         raise ValueError(
-            f"the configuration of model {override.name!r} has fields that the installed tritonclient does "
+            f"the configuration of model {config.name!r} has fields that the installed tritonclient does "
             "not know and would drop; install the tritonclient of the server's version"
         )
-    return text
 
 
 def _bytes(config: ModelConfig) -> bytes:

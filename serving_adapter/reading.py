@@ -1,8 +1,8 @@
 """A reading: the cumulative counters of one model of one server at one moment.
 
 It comes from the answer to ModelStatistics, or from a metrics page, which tells more: Prometheus text with
-Triton's metric names (`nv_...`), to which our own server adds the `rrl_...` ones. A model's series are
-summed over versions, devices and reasons.
+Triton's metric names (`nv_...`), to which our own server adds the `rrl_...` ones, or with MLServer's
+(`model_infer_...`). A model's series are summed over versions, devices and reasons.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Reading:
     inference_count: int  # items answered (a request may hold several)
     execution_count: int  # batches executed
     request_s: float  # summed over requests: arrival to answer
-    queue_s: float  # ... arrival to start of service
-    service_s: float  # ... start of service to its end
+    queue_s: float  # ... arrival to start of service; NaN where the server does not tell
+    service_s: float  # ... start of service to its end; NaN where the server does not tell
+    timed: int | None = None  # the requests that `request_s` sums, where failed ones are among them
     start_time_s: float | None = None  # when the server started, its wall clock
     in_flight: int | None = None  # gauge: queued and executing requests
     pending: int | None = None  # gauge: queued requests
@@ -50,6 +51,8 @@ class Reading:
     service: Histogram | None = None
     telemetry: Mapping[tuple[int, int], BatchTotals] = field(default_factory=dict)
     """(busy instances, batch size) -> totals; 0 busy instances where the server does not tell how many."""
+    executions_since_load: int | None = None  # of the model as it was last loaded, warm-up included
+    success_since_load: int | None = None  # ... requests answered; a full reload starts both again
     cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
     gpu_utilisation: float | None = None  # gauge: of all GPUs, 0 .. 1
@@ -61,8 +64,18 @@ class Reading:
         return gauge or 0
 
     @property
+    def answered(self) -> int:
+        """Requests that left the server, one way or the other."""
+        return self.success + self.failure
+
+    @property
     def arrivals(self) -> int:
-        return self.success + self.failure + self.backlog
+        return self.answered + self.backlog
+
+    @property
+    def answered_by_earlier_loads(self) -> int | None:
+        """It grows at a reload, and goes on growing while the instances from before it drain their queue."""
+        return None if self.success_since_load is None else self.success - self.success_since_load
 
 
 # What a glance reads: arrivals, completions, failures, backlog.
@@ -73,7 +86,10 @@ GLANCE = (
     "rrl_in_flight_request_count",
     "process_start_time_seconds",
 )
-_EVERYTHING = ("nv_", "rrl_", "process_start_time_seconds")
+_MLSERVER = "model_infer_request_"
+# With workers it tells only the second before the first request.
+_MLSERVER_TYPES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
+_EVERYTHING = ("nv_", "rrl_", _MLSERVER, "process_start_time_seconds")
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -129,8 +145,10 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
 
     `counters_only` reads what a glance needs (arrivals, completions, backlog) in a tenth of the time.
     """
-    page = _Page(text, model, GLANCE if counters_only else _EVERYTHING)
+    page = _Page(text, model, (*GLANCE, _MLSERVER) if counters_only else _EVERYTHING)
     if "nv_inference_request_success" not in page.sums:
+        if any(line in text for line in _MLSERVER_TYPES):
+            return _mlserver_reading(page, at_s)
         raise ValueError(_why_not(text, page, model))
     gpus = [value for _, value in page.series.get("nv_gpu_utilization", ())]
     return Reading(
@@ -156,6 +174,24 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         cpu_busy_s=page.sums.get("rrl_cpu_seconds"),
         cpu_available_s=page.sums["rrl_cpu_count"] * at_s if "rrl_cpu_count" in page.sums else None,
         gpu_utilisation=sum(gpus) / len(gpus) if gpus else None,
+    )
+
+
+def _mlserver_reading(page: _Page, at_s: float) -> Reading:
+    """MLServer times failed requests too, tells neither queue nor batches, and no series before the first."""
+    success = page.count("model_infer_request_success_total")
+    failure = page.count("model_infer_request_failure_total")
+    return Reading(
+        at_s=at_s,
+        success=success,
+        failure=failure,
+        inference_count=0,
+        execution_count=0,
+        request_s=page.sums.get("model_infer_request_duration_sum", 0.0),
+        queue_s=math.nan,
+        service_s=math.nan,
+        timed=page.count("model_infer_request_duration_count"),
+        start_time_s=page.sums.get("process_start_time_seconds"),
     )
 
 
@@ -189,6 +225,8 @@ def parse_statistics(model_stats: Iterable[Any], at_s: float) -> Reading:
         queue_s=1e-9 * queue_ns,
         service_s=1e-9 * service_ns,
         telemetry=telemetry,
+        executions_since_load=executions,
+        success_since_load=success,
     )
 
 
@@ -219,11 +257,13 @@ def _number(text: str, name: str) -> float:
 
 def _why_not(text: str, page: _Page, model: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not text.strip():
+        return "the metrics page is empty; its path is usually /metrics, as in http://HOST:8002/metrics"
     if lines and _SAMPLE.match(lines[0]) is None:
         return f"this is not a Prometheus metrics page: it begins {lines[0][:60]!r}; give the metrics URL"
     if page.models:
         return f"the metrics page has no series of model {model!r}, only of {', '.join(sorted(page.models))}"
     return (
-        "the metrics page has no nv_inference_request_success, so it is of another kind of server; "
-        "give the metrics URL of the target itself"
+        "the metrics page has neither Triton's nv_inference_request_success nor MLServer's "
+        "model_infer_request_success, so it is of another kind of server; give that of the target itself"
     )

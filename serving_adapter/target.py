@@ -1,44 +1,56 @@
 """A target: a running inference server that is observed and reconfigured over gRPC.
 
 It speaks the Open Inference Protocol with Triton's statistics, model-configuration and model-repository
-extensions: our own server does, and so does a stock Triton.
+extensions: our own server does, and so does a stock Triton. A server without them, such as MLServer, can be
+observed by its metrics page, and not be changed.
+
+| a change of | by our own server | by a stock Triton |
+|---|---|---|
+| `instances` alone | in place | in place: processes are started beside those that serve, or some are ended |
+| anything else | in place | all of it in one new load: new processes take over, the old ones drain and end |
+
+A change that fails leaves the configuration that was in force before: it is loaded again, and verified.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.metrics_page import MetricsPage
-from serving_adapter.model_configuration import (
-    KNOBS,
-    Configuration,
-    Limits,
-    knob_values,
-    with_knobs,
-)
+from serving_adapter import target_change, target_checks
+from serving_adapter.model_configuration import KNOBS, Configuration, Limits, as_json, as_pbtxt, edited
 from serving_adapter.reading import Reading, parse_statistics
-from serving_adapter.resources import Gpus, cpu_times
-from serving_adapter.target_error import TargetError, TargetLost, explain
+from serving_adapter.target_connection import CONTROL_KEY_HEADER, Connection
+from serving_adapter.target_counters import Counters, open_page
+from serving_adapter.target_error import LostInChange, NotPutBack, TargetError, TargetLost
 
-CONTROL_KEY_HEADER = "triton-grpc-protocol-control-key"
-APPLY_TIMEOUT_S = 60.0  # a Triton that reloads a model or ends instances takes seconds
-READY_POLL_S = 0.05
+_OUR_SERVER = "rrl-serve"  # it makes every change in place, by workers that it has warmed up
+_NO_MODEL = "no-model-but-a-question-whether-models-may-be-loaded"
+_MAY_LOAD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
-_NEEDED_EXTENSIONS = {
-    "statistics": "it cannot be observed",
-    "model_configuration": "its knobs cannot be read",
-    "model_repository": "its configuration cannot be changed",
-}
+__all__ = [
+    "CONTROL_KEY_HEADER",
+    "Applied",
+    "LostInChange",
+    "NotPutBack",
+    "Target",
+    "TargetError",
+    "TargetLost",
+]
 
-__all__ = ["Target", "TargetError", "TargetLost"]
+
+class Applied(NamedTuple):
+    """How a configuration came into force."""
+
+    in_place: bool  # no process was started but new instances
+    cold_instances: int  # processes whose first requests are slow
 
 
 class Target:
@@ -60,64 +72,82 @@ class Target:
         self.timeout_s = timeout_s
         self.server = ""  # its name and version
         self.notes: list[str] = []  # what the target cannot tell, one sentence each, to be said once
+        self.calls: Counter[str] = Counter()  # gRPC calls by method, and fetches of the metrics page
         self._named_model, self._named_metrics_url = model, metrics_url
-        self._tls_ca = tls_ca
-        self._metadata = ((CONTROL_KEY_HEADER, control_key),) if control_key else ()
-        self._channel: grpc.Channel | None = None
-        self._page: MetricsPage | None = None
-        self._gpus: Gpus | None = None
+        self._control_key, self._tls_ca = control_key, tls_ca
+        self._connection: Connection | None = None
+        self._counters: Counters | None = None
+        self._extensions: frozenset[str] = frozenset()
         # As found: those above a smaller max_batch_size must go, and come back with a larger one.
         self._preferred_batch_sizes: tuple[int, ...] | None = None
-        self._connected = False
 
     @property
     def is_local(self) -> bool:
         """True if the server runs on this machine, so that this machine's processors are its own."""
         return self.host in ("localhost", "::1", "0.0.0.0", "::") or self.host.startswith("127.")
 
+    @property
+    def glance_is_cheap(self) -> bool:
+        """True if the server can be asked for a few counters; a stock Triton writes out its whole page."""
+        page = self._counters.page if self._counters else None
+        return page is not None and page.is_filtered
+
     def connect(self, control: bool = True) -> None:
-        """Finds the server, its model and its metrics page; with `control`, makes sure it may be changed."""
+        """Finds the server, its model and its metrics page; with `control`, makes sure it may be changed.
+
+        Nothing is changed by it: what cannot be tuned is refused before.
+        """
         self.close()
+        self._connection = Connection(
+            self.address, self.is_local, self.timeout_s, self.calls, self._control_key, self._tls_ca
+        )
         try:
-            self._connect(control)
+            self._find(control)
+            self.read()
         except TargetError:
             self.close()
             raise
-        self._connected = True
+        self._connection.known = self._open_counters.known = True
 
-    def _connect(self, control: bool) -> None:
-        self._channel = self._open_channel()
-        self._stub = GRPCInferenceServiceStub(self._channel)
+    def _find(self, control: bool) -> None:
         metadata = self._call("ServerMetadata", messages.ServerMetadataRequest())
         self.server = f"{metadata.name} {metadata.version}".strip()
-        self._check_extensions(metadata.extensions)
+        self._extensions = frozenset(metadata.extensions)
+        advertised = target_checks.advertised_page(self.host, self._extensions)
+        self.metrics_url = self._named_metrics_url or advertised
+        server = f"{self.server or 'the server'} at {self.address}"
+        target_checks.check_extensions(server, self._extensions, control, self.metrics_url is not None)
         self.model = self._choose_model()
-        self._remember(self._model_config())
-        self._find_metrics_page(metadata.extensions)
-        if self.is_local:
-            self._gpus = Gpus()
+        config = self._model_config()
+        self._remember(config)
+        self.notes = target_checks.notes(config)
+        self._find_counters(advertised=advertised is not None)
         if control:
+            target_checks.check_tunable(config, self.address, self._other_configs)
             self.check_control()
-        self.read()
 
     def close(self) -> None:
-        for part in (self._channel, self._page, self._gpus):
+        for part in (self._connection, self._counters):
             if part is not None:
                 part.close()
-        self._channel = self._page = self._gpus = None
-        self._connected = False
+        self._connection = self._counters = None
 
     def knobs(self) -> dict[str, Limits]:
         """The knobs that this model has, and the limits of each."""
         return {name: KNOBS[name] for name in self.configuration()}
 
     def configuration(self) -> dict[str, int]:
-        """The configuration in force."""
-        return _tunable(self._model_config())
+        """The configuration in force; empty where the server does not tell."""
+        return target_checks.tunable(self._model_config())
 
     def model_config(self, configuration: Configuration) -> str:
         """The model's ModelConfig as JSON with these knobs set: what `apply` sends."""
-        return self._override(self._model_config(), configuration)
+        return as_json(self._edited(self._model_config(), configuration))
+
+    def config_pbtxt(self, configuration: Configuration | None = None) -> str:
+        """The text of the model's `config.pbtxt` with these knobs set; without any, as it is in force."""
+        config = self._model_config()
+        return as_pbtxt(config if configuration is None else self._edited(config, configuration))
 
     def can_control(self) -> bool:
         """True if the server lets its configuration be changed."""
@@ -130,80 +160,78 @@ class Target:
         return True
 
     def check_control(self) -> None:
-        """Loads the configuration in force again, which changes nothing, to see whether that is allowed."""
-        self._load(self._override(self._model_config(), {}))
+        """Asks for a model that is not there: how that fails tells whether loading is allowed at all.
 
-    def apply(self, configuration: Configuration) -> None:
-        """Puts these knobs in force, the others as they are; returns when the server is ready with them."""
-        config = self._model_config()
-        present = _tunable(config)
+        To load the model's own configuration again would change something: Triton loads a model anew if its
+        files have changed since, and the cache that Python leaves among them is enough.
+        """
+        request = messages.RepositoryModelLoadRequest(model_name=_NO_MODEL)
+        self._open_connection.fails_by("RepositoryModelLoad", request, _MAY_LOAD)
+
+    def apply(self, configuration: Configuration) -> Applied:
+        """Puts these knobs in force, the others as they are; returns when the server is ready with them.
+
+        What is in force already is not sent. Where the change fails, the configuration before it is put back.
+        """
+        before = self._model_config()
+        present = target_checks.tunable(before)
         unknown = set(configuration) - set(present)
         if unknown:
             raise TargetError(
                 f"model {self.model!r} at {self.address} has no knob {', '.join(sorted(unknown))}; "
                 f"it has {', '.join(present) or 'none'}"
             )
-        override = self._override(config, configuration)
-        if present == present | dict(configuration):
-            return
-        self._load(override)
-        self._wait_until_ready()
-        in_force = self.configuration()
-        wrong = [
-            f"{k}={in_force.get(k)} instead of {v}" for k, v in configuration.items() if in_force.get(k) != v
-        ]
-        if wrong:
-            raise TargetError(f"{self.address} accepted a configuration but reports {', '.join(wrong)}")
+        wanted = self._edited(before, configuration)
+        changes = {name: value for name, value in configuration.items() if present[name] != value}
+        if not changes:
+            return Applied(in_place=True, cold_instances=0)
+        target_change.put_in_force(self._open_connection, before, wanted, changes)
+        self._open_counters.loaded()
+        return self._applied(changes, before, wanted)
 
     def read(self) -> Reading:
         """All counters of the model, now."""
-        return self._with_resources(self._counters(everything=True))
+        return self._open_counters.read()
 
     def glance(self) -> Reading:
         """Arrivals, completions, failures and backlog only: the cheapest call, to poll with."""
-        return self._counters(everything=False)
+        return self._open_counters.glance()
 
-    # Requests to the server
+    def _applied(self, changes: Configuration, before: ModelConfig, after: ModelConfig) -> Applied:
+        if self._is_ours:
+            return Applied(in_place=True, cold_instances=0)
+        instances = target_checks.instances(after)
+        if set(changes) != {"instances"} or self._open_counters.began_again():
+            return Applied(in_place=False, cold_instances=instances)
+        return Applied(in_place=True, cold_instances=max(0, instances - target_checks.instances(before)))
 
-    def _open_channel(self) -> grpc.Channel:
-        # Its own pool: a new channel to a server that came back must not inherit the old one's back-off.
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        if self.is_local:
-            options.append(("grpc.enable_http_proxy", 0))  # no proxy is between a machine and itself
-        if self._tls_ca is None:
-            return grpc.insecure_channel(self.address, options=options)
-        try:
-            with open(self._tls_ca, "rb") as file:
-                certificates = file.read()
-        except OSError as error:
-            raise TargetError(
-                f"cannot read the TLS certificates {self._tls_ca!r}: {error.strerror}; give a PEM file"
-            ) from None
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(certificates), options=options)
+    # What the server tells
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.server.startswith(_OUR_SERVER)
+
+    @property
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise TargetError(f"the target {self.address} is not connected; call connect() first")
+        return self._connection
+
+    @property
+    def _open_counters(self) -> Counters:
+        if self._counters is None:
+            raise TargetError(f"the target {self.address} is not connected; call connect() first")
+        return self._counters
 
     def _call(self, method: str, request: Any, timeout_s: float | None = None) -> Any:
-        if self._channel is None:
-            raise TargetError(f"the target {self.address} is not connected; call connect() first")
-        timeout_s = timeout_s or self.timeout_s
-        try:
-            return getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise explain(error, self.address, method, timeout_s, self._connected) from None
-
-    def _check_extensions(self, extensions: Iterable[str]) -> None:
-        missing = {name: meaning for name, meaning in _NEEDED_EXTENSIONS.items() if name not in extensions}
-        if missing:
-            raise TargetError(
-                f"{self.server or 'the server'} at {self.address} lacks the "
-                f"extension{'s' * (len(missing) > 1)} {', '.join(missing)}, so "
-                f"{' and '.join(missing.values())}; rrl-serve and Triton have them"
-            )
+        return self._open_connection.call(method, request, timeout_s)
 
     def _choose_model(self) -> str:
         if self._named_model is not None and self._is_ready(self._named_model):
             return self._named_model
         index = self._call("RepositoryIndex", messages.RepositoryIndexRequest()).models
-        ready = sorted({entry.name for entry in index if entry.state == "READY"})
+        # MLServer writes State.READY.
+        ready = sorted({entry.name for entry in index if entry.state.rpartition(".")[2] == "READY"})
         if self._named_model is not None:
             state = "is not ready" if self._named_model in {entry.name for entry in index} else "is not there"
             raise TargetError(
@@ -221,121 +249,66 @@ class Target:
         except TargetError:
             return False
 
-    def _model_config(self) -> ModelConfig:
-        return self._call("ModelConfig", messages.ModelConfigRequest(name=self.model)).config
+    def _model_config(self, name: str = "") -> ModelConfig:
+        if "model_configuration" not in self._extensions:
+            return ModelConfig(name=self.model)
+        return target_change.model_config(self._open_connection, name or self.model)
 
-    def _override(self, config: ModelConfig, configuration: Configuration) -> str:
-        if self._preferred_batch_sizes and config.HasField("dynamic_batching"):
-            config.dynamic_batching.preferred_batch_size[:] = self._preferred_batch_sizes
+    def _other_configs(self) -> Iterator[ModelConfig]:
+        """Of the other models that are ready."""
+        index = self._call("RepositoryIndex", messages.RepositoryIndexRequest(ready=True)).models
+        for name in sorted({entry.name for entry in index} - {self.model}):
+            with suppress(TargetError):  # it may go at any moment
+                yield self._model_config(name)
+
+    def _edited(self, config: ModelConfig, configuration: Configuration) -> ModelConfig:
+        """A copy with these knobs set that can be sent."""
+        found = ModelConfig()
+        found.CopyFrom(config)
+        if self._preferred_batch_sizes and found.HasField("dynamic_batching"):
+            found.dynamic_batching.preferred_batch_size[:] = self._preferred_batch_sizes
         try:
-            return with_knobs(config, configuration)
+            wanted = edited(found, configuration)
+            as_json(wanted)
         except ValueError as error:
             raise TargetError(f"cannot configure model {self.model!r}: {error}") from None
+        return wanted
 
     def _remember(self, config: ModelConfig) -> None:
-        _tunable(config)  # a configuration that cannot be read is told at once
+        target_checks.tunable(config)  # a configuration that cannot be read is told at once
         if self._preferred_batch_sizes is None:
             preferred = tuple(config.dynamic_batching.preferred_batch_size)
             self._preferred_batch_sizes = () if preferred == (config.max_batch_size,) else preferred
 
-    def _load(self, override: str) -> None:
-        request = messages.RepositoryModelLoadRequest(model_name=self.model)
-        request.parameters["config"].string_param = override
-        self._call("RepositoryModelLoad", request, APPLY_TIMEOUT_S)
-
-    def _wait_until_ready(self) -> None:
-        end_s = time.monotonic() + APPLY_TIMEOUT_S
-        while not self._call("ModelReady", messages.ModelReadyRequest(name=self.model)).ready:
-            if time.monotonic() > end_s:
-                raise TargetLost(
-                    f"model {self.model!r} is not ready {APPLY_TIMEOUT_S:g} s after it was configured"
-                )
-            time.sleep(READY_POLL_S)
-
     # Counters
 
-    def _find_metrics_page(self, extensions: Iterable[str]) -> None:
-        self.notes = []
-        ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
-        self.metrics_url = self._named_metrics_url
-        if self.metrics_url is None and ports:
-            host = f"[{self.host}]" if ":" in self.host else self.host
-            self.metrics_url = f"http://{host}:{ports[0]}/metrics"
-        try:
-            self._page = self._open_page(self.metrics_url, advertised=bool(ports))
-        except TargetError as error:
-            if self._named_metrics_url is not None:
-                raise
-            self.notes.append(f"the advertised metrics page is left out: {error}")
-        if self._page is None:
-            self.notes.append(
-                f"{self.address} tells completions, not arrivals, and no percentiles; "
-                "give its metrics URL, so that a growing queue is seen"
-            )
-
-    def _open_page(self, url: str | None, advertised: bool) -> MetricsPage | None:
-        if url is None:
-            return None
+    def _find_counters(self, advertised: bool) -> None:
+        """A named metrics page must be one; an advertised one may be out of reach."""
+        statistics = self._read_statistics if "statistics" in self._extensions else None
         page = None
         try:
-            page = MetricsPage(url, self.model, self.timeout_s, self._tls_ca)
-            page.read()
-            if advertised:
-                page.try_filter()
-        except (OSError, ValueError) as error:
-            if page is not None:
-                page.close()
-            raise self._page_error(error) from None
-        return page
-
-    def _counters(self, everything: bool) -> Reading:
-        if self._page is None:
-            return self._read_statistics()
-        try:
-            reading = self._page.read() if everything else self._page.glance()
-        except (OSError, ValueError) as error:
-            raise self._page_error(error) from None
-        if everything and not reading.telemetry:  # a stock Triton's page: batch sizes are in its statistics
-            reading = replace(reading, telemetry=self._read_statistics().telemetry)
-        return reading
-
-    def _page_error(self, error: Exception) -> TargetError:
-        kind = TargetLost if self._connected else TargetError
-        if isinstance(error, ValueError):
-            return kind(str(error))
-        reason = getattr(error, "strerror", "") or str(error) or type(error).__name__
-        return kind(f"the metrics page {self.metrics_url} does not answer ({reason[:1].lower()}{reason[1:]})")
+            if self.metrics_url is not None:
+                page = open_page(
+                    self.metrics_url, self.model, self.timeout_s, self._tls_ca, self.calls, advertised
+                )
+        except TargetError as error:
+            if self._named_metrics_url is not None or statistics is None:
+                raise
+            self.notes.append(f"the advertised metrics page is left out: {error}")
+        self._counters = Counters(self.address, statistics, page, self.is_local, self._is_ours)
+        self._counters.check_page()
+        self.notes += target_checks.notes_on_counters(
+            self.address, self.server, has_page=page is not None, has_statistics=statistics is not None
+        )
 
     def _read_statistics(self) -> Reading:
         at_s = time.monotonic()
         answer = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
         return parse_statistics(answer.model_stats, at_s)
 
-    def _with_resources(self, reading: Reading) -> Reading:
-        """Adds what this machine knows of its processors, where the server is on it and does not tell."""
-        if not self.is_local:
-            return reading
-        if reading.cpu_busy_s is None:
-            times = cpu_times()
-            reading = replace(reading, cpu_busy_s=times.busy_s, cpu_available_s=times.available_s)
-        if reading.gpu_utilisation is None and self._gpus is not None:
-            reading = replace(reading, gpu_utilisation=self._gpus.utilisation())
-        return reading
-
-
-def _tunable(config: ModelConfig) -> dict[str, int]:
-    """The knobs to tune; without a dynamic batcher, max_batch_size only limits what clients send."""
-    try:
-        values = knob_values(config)
-    except ValueError as error:
-        raise TargetError(f"the configuration of model {config.name!r} cannot be read: {error}") from None
-    if not config.HasField("dynamic_batching"):
-        values.pop("max_batch_size", None)
-    return values
-
 
 def _host(address: str) -> str:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise TargetError(f"the target must be HOST:PORT, e.g. localhost:8500, got {address!r}")
     return host.strip("[]")

@@ -13,6 +13,14 @@ class TargetLost(TargetError):
     """A target that answered before does not answer now; it may come back."""
 
 
+class LostInChange(TargetLost):
+    """It was lost in the middle of a change of its configuration, which may be what brought it down."""
+
+
+class NotPutBack(TargetError):
+    """A change failed, and so did putting back the configuration from before: the model may not be served."""
+
+
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _NO_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
@@ -87,4 +95,5 @@ def _reason(code: grpc.StatusCode, details: str, timeout_s: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200].rstrip(". ")
+    """Without the traceback that a Python model appends to what it says."""
+    return " ".join(text.partition("\n\nAt:")[0].split())[:300].rstrip(".; ")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.reading import Histogram, Reading
-from serving_adapter.target import TargetError, TargetLost
+from serving_adapter.target import Applied, TargetError, TargetLost
 
 
 class FakeClock:
@@ -33,7 +33,11 @@ class FakeClock:
 
 
 class FakeTarget:
-    """Requests arrive at a steady rate and leave at `instances` x `service_rate_per_s`; each takes 20 ms."""
+    """Requests arrive at a steady rate and leave at `instances` x `service_rate_per_s`; each takes 20 ms.
+
+    With `reloads` it is like a stock Triton: a change of anything but the instances is a new load, beside
+    which the earlier one answers `draining` requests, at `drain_rate_per_s`; a glance takes its whole page.
+    """
 
     is_local = True
 
@@ -47,9 +51,16 @@ class FakeTarget:
         self.started_s = 0.0
         self.lost_until_s = -1.0
         self.has_page = True
+        self.reloads = False
+        self.done_before_load = 0.0
+        self.draining, self.drain_rate_per_s = 0.0, 50.0
         self.applied: list[dict[str, int]] = []
         self.reads = self.glances = self.connects = 0
         self.closed = False
+
+    @property
+    def glance_is_cheap(self) -> bool:
+        return not self.reloads
 
     def restart(self) -> None:
         """A fresh process: counters from zero, its default configuration, an empty queue."""
@@ -72,10 +83,18 @@ class FakeTarget:
         self._answer()
         return dict(self.in_force)
 
-    def apply(self, configuration) -> None:
+    def apply(self, configuration) -> Applied:
         self._answer()
         self.applied.append(dict(configuration))
+        before = dict(self.in_force)
         self.in_force.update(configuration)
+        if not self.reloads or before == self.in_force:
+            return Applied(in_place=True, cold_instances=0)
+        instances = self.in_force["instances"]
+        if before | {"instances": instances} == self.in_force:
+            return Applied(in_place=True, cold_instances=max(0, instances - before["instances"]))
+        self.done_before_load = self.done
+        return Applied(in_place=False, cold_instances=instances)
 
     def read(self) -> Reading:
         self.reads += 1
@@ -95,12 +114,18 @@ class FakeTarget:
         self.updated_s = self.clock.now_s
         self.arrived += self.rate_per_s * passed_s
         self.done += min(
-            self.arrived - self.done, self.in_force["instances"] * self.service_rate_per_s * passed_s
+            self.arrived - self.done, self.in_force.get("instances", 1) * self.service_rate_per_s * passed_s
         )
+        drained = min(self.draining, self.drain_rate_per_s * passed_s)
+        self.draining -= drained
+        self.done += drained
+        self.arrived += drained
+        self.done_before_load += drained
 
     def _reading(self) -> Reading:
         self._answer()
-        done, arrived = int(self.done + 1e-6), int(self.arrived + 1e-6)
+        done, arrived = int(self.done + 1e-6), int(self.arrived + self.draining + 1e-6)
+        since_load = done - int(self.done_before_load + 1e-6) if self.reloads else None
         histogram = Histogram((0.01, 0.04, float("inf")), (0, done, done), 0.02 * done)
         return Reading(
             at_s=self.clock.now_s,
@@ -114,4 +139,6 @@ class FakeTarget:
             start_time_s=self.started_s,
             in_flight=arrived - done if self.has_page else None,
             latency=histogram if self.has_page else None,
+            executions_since_load=since_load,
+            success_since_load=since_load,
         )

@@ -15,7 +15,7 @@ import envs  # noqa: F401 (registers the ids)
 from envs.live import LiveServing, default_space
 from rrl.agent import arrival_rate_per_s
 from rrl.objective import StrictSLO
-from serving_adapter.target import Target, TargetError, TargetLost
+from serving_adapter.target import LostInChange, NotPutBack, Target, TargetError, TargetLost
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
 
@@ -115,15 +115,88 @@ def test_an_interval_interrupted_while_it_settles_is_measured_from_its_start(tar
     assert info["measurement"].duration_s == pytest.approx(0.5)
 
 
-def test_a_quiet_interval_reads_little(target):
+def test_a_quiet_change_reads_little(target):
     env = live(target)
     env.reset(seed=0)
     target.reads = target.glances = 0
     env.step(env.space.action(0))
     assert (target.reads, target.glances) == (3, 0)
     env.interrupt = lambda progress: ""
-    env.step(env.space.action(0))
+    env.step(env.space.action(1))
     assert (target.reads, target.glances) == (6, 8)  # each half second but those of the reads
+
+
+def test_a_step_without_a_change_goes_on_from_the_last_reading(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.step(env.space.action(0))
+    target.reads, applied = 0, len(target.applied)
+    began_s = clock.now_s
+    clock.sleep(0.25)  # the agent thinks
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert clock.now_s - began_s == pytest.approx(5.0)
+    assert info["measurement"].duration_s == pytest.approx(5.0)
+    assert info["measurement"].arrivals == pytest.approx(200, abs=1)
+    assert info["apply_ms"] == 0.0
+    assert (target.reads, len(target.applied)) == (1, applied)
+
+
+def test_a_step_after_a_long_pause_settles_again(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.step(env.space.action(0))
+    clock.sleep(60.0)
+    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(4.0)
+
+
+def test_a_step_after_an_aborted_one_settles_again(target):
+    env = live(target)
+    env.reset(seed=0)
+    env.interrupt = lambda progress: "stop"
+    env.step(env.space.action(0))
+    env.interrupt = None
+    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(4.0)
+
+
+def test_a_whole_page_is_glanced_at_each_second_after_a_change_and_not_otherwise(target):
+    target.reloads = True
+    env = live(target)
+    env.reset(seed=0)
+    env.interrupt = lambda progress: ""
+    target.reads = target.glances = 0
+    env.step(env.space.action(0))
+    assert (target.reads, target.glances) == (3, 3)
+    env.step(env.space.action(0))
+    assert (target.reads, target.glances) == (4, 3)
+
+
+def test_settling_lasts_until_new_instances_have_run_their_first_batches(target, clock):
+    target.reloads = True
+    target.rate_per_s = 4.0
+    env = live(target)
+    env.reset(seed=0)
+    began_s = clock.now_s
+    _, _, _, _, info = env.step(env.space.action(env.space.number({"instances": 3, "max_batch_size": 4})))
+    assert clock.now_s - began_s == pytest.approx(3 + 4)  # 9 batches of 3 instances at 4 a second, then 4 s
+    assert info["measurement"].duration_s == pytest.approx(4.0)
+    env.step(env.space.action(env.space.number({"instances": 1, "max_batch_size": 4})))
+    assert clock.now_s - began_s == pytest.approx(3 + 4 + 5)  # instances that end are not cold
+    _, _, _, _, info = env.step(env.space.action(0))  # a new load of 1 instance, whose 3 batches take 0.75 s
+    assert clock.now_s - began_s == pytest.approx(3 + 4 + 5 + 5)
+    target.rate_per_s = 0.5
+    env.step(env.space.action(8))  # 9 batches would take 18 s
+    assert clock.now_s - began_s == pytest.approx(3 + 4 + 5 + 5 + 10)
+
+
+def test_settling_lasts_until_an_earlier_load_has_drained(target, clock):
+    target.reloads = True
+    env = live(target)
+    env.reset(seed=0)
+    target.draining = 175.0  # at 50 a second beside the 40 of the new load
+    began_s = clock.now_s
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert clock.now_s - began_s == pytest.approx(4 + 4)  # 3.5 s, seen each second
+    assert info["measurement"].arrivals == pytest.approx(160, abs=1)
 
 
 def test_without_traffic_there_are_no_arrivals_and_no_cost(target):
@@ -167,6 +240,35 @@ def test_a_target_that_stays_away_is_given_up(target, clock):
     assert clock.now_s - began_s < 40.0
 
 
+def test_a_configuration_that_brings_the_target_down_is_not_put_in_force_again(target):
+    env = live(target)
+    env.reset(seed=0)
+    accept = target.apply
+
+    def die(configuration):
+        target.restart()
+        target.lose(20.0)
+        raise LostInChange("the target is lost in the middle of a change")
+
+    target.apply = die
+    assert "in the middle" in env.step(env.space.action(0))[4]["measurement"].gap
+    assert target.in_force == target.found
+    target.apply = accept
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
+
+
+def test_a_target_that_cannot_be_put_back_is_an_error_at_once(target):
+    env = live(target)
+    env.reset(seed=0)
+
+    def break_it(configuration):
+        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
+
+    target.apply = break_it
+    with pytest.raises(NotPutBack):
+        env.step(env.space.action(0))
+
+
 @pytest.mark.parametrize("after_s", [0.5, 3.0])
 def test_a_quick_restart_leaves_a_gap_and_the_next_step_configures_again(target, clock, after_s):
     env = live(target)
@@ -192,6 +294,17 @@ def test_advise_changes_nothing(target):
     env = live(target, advise=True)
     env.reset(seed=0)
     env.step(env.space.action(env.start))
+    assert target.applied == []
+
+
+def test_a_server_that_tells_no_knobs_is_observed(target):
+    target.in_force, target.found = {}, {}
+    env = LiveServing(target, advise=True, clock=target.clock, sleep=target.clock.sleep)
+    with pytest.raises(ValueError, match="has no knob instances; it has none"):
+        LiveServing(target, clock=target.clock, sleep=target.clock.sleep)
+    assert len(env.space) == 1
+    assert env.reset(seed=0)[1]["measurement"].arrivals == pytest.approx(160, abs=1)
+    assert env.step(env.space.action(0))[4]["measurement"].arrivals == pytest.approx(200, abs=1)
     assert target.applied == []
 
 

@@ -177,6 +177,23 @@ def test_telemetry_is_the_difference_where_batches_ran():
     assert measure(before, after).telemetry == (ServiceTimes(1, 1, 2, 0.5), ServiceTimes(2, 4, 1, 0.25))
 
 
+def test_telemetry_counts_from_zero_where_the_model_was_loaded_anew():
+    """A stock Triton's statistics begin again then, its page does not."""
+    before = reading(telemetry={(0, 1): BatchTotals(5, 1.0)}, executions_since_load=50)
+    after = reading(telemetry={(0, 1): BatchTotals(7, 1.5)}, executions_since_load=7)
+    assert measure(before, after).telemetry == (ServiceTimes(0, 1, 7, 1.5),)
+    assert measure(before, after).gap == ""
+
+
+def test_failed_requests_among_the_timed_ones_are_among_those_the_mean_is_of():
+    before = replace(reading(), latency=None, queue=None, service=None, queue_s=math.nan, timed=2)
+    after = replace(before, success=3, failure=1, request_s=0.4, timed=6)
+    m = measure(before, after)
+    assert (m.completions, m.failures) == (3, 1)
+    assert m.latency.mean_ms == pytest.approx(100.0)
+    assert math.isnan(m.queue.mean_ms)
+
+
 def test_processor_use_is_a_share_of_what_the_machine_had():
     before = reading(0.0, cpu_busy_s=10.0, cpu_available_s=100.0)
     after = reading(5.0, cpu_busy_s=13.0, cpu_available_s=110.0, gpu_utilisation=0.4)

@@ -66,6 +66,38 @@ def test_our_page_tells_histograms_telemetry_and_what_is_in_flight():
     assert reading.start_time_s == 1.7e9
 
 
+MLSERVER = """\
+process_start_time_seconds 1.7e+09
+# TYPE model_infer_request_success_total counter
+model_infer_request_success_total{model="m",version=""} 25.0
+model_infer_request_success_total{model="m",version="None"} 3.0
+model_infer_request_success_created{model="m",version=""} 1.79e+09
+model_infer_request_failure_total{model="m",version=""} 1.0
+model_infer_request_failure_total{model="other",version=""} 7.0
+# TYPE model_infer_request_duration summary
+model_infer_request_duration_count{model="m",version=""} 26.0
+model_infer_request_duration_sum{model="m",version=""} 0.75
+model_infer_request_duration_count{model="m",version="None"} 3.0
+model_infer_request_duration_sum{model="m",version="None"} 0.25
+"""
+
+
+def test_an_mlserver_page_tells_completions_and_their_duration():
+    reading = parse_metrics(MLSERVER, "m", at_s=0.0)
+    assert (reading.success, reading.failure, reading.arrivals, reading.backlog) == (28, 1, 29, 0)
+    assert (reading.request_s, reading.timed) == (1.0, 29)  # the failed one was timed as well
+    assert math.isnan(reading.queue_s)
+    assert math.isnan(reading.service_s)
+    assert reading.start_time_s == 1.7e9
+    glance = parse_metrics(MLSERVER, "m", at_s=0.0, counters_only=True)
+    assert (glance.success, glance.failure) == (28, 1)
+
+
+def test_mlserver_has_no_series_of_a_model_before_its_first_request():
+    reading = parse_metrics(MLSERVER, "new", at_s=0.0)
+    assert (reading.success, reading.failure, reading.request_s, reading.timed) == (0, 0, 0.0, 0)
+
+
 def test_a_glance_tells_the_same_counts_and_no_histograms():
     glance = parse_metrics(OURS, "m", at_s=0.0, counters_only=True)
     assert (glance.arrivals, glance.success, glance.failure, glance.backlog) == (9, 3, 1, 5)
@@ -82,7 +114,7 @@ def test_label_values_may_hold_escapes_braces_and_commas():
     [
         ("<!doctype html>\n<p>hello", "not a Prometheus metrics page: it begins '<!doctype html>'"),
         ('{"detail": "Not Found"}', "not a Prometheus metrics page"),
-        ("", "of another kind of server"),
+        ("", "the metrics page is empty; its path is usually /metrics"),
         ("go_goroutines 8\nprocess_cpu_seconds_total 1\n", "of another kind of server"),
         (TRITON.replace('"m"', '"resnet"'), "no series of model 'm', only of other, resnet"),
         (OURS.replace("} 3.0", "} three"), "malformed: nv_inference_request_success must be a number"),

@@ -1,0 +1,27 @@
+"""A model's configuration as it was once read, to be edited when its server need not be there any more."""
+
+from __future__ import annotations
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serving_adapter.model_configuration import Configuration, as_json, as_pbtxt, edited
+
+
+class KeptConfiguration:
+    """Answers as a `Target` does, from the text of the `config.pbtxt` that one told."""
+
+    def __init__(self, pbtxt: str) -> None:
+        """ValueError, in one sentence, for what is no such text."""
+        try:
+            self._config = text_format.Parse(pbtxt, ModelConfig())
+        except text_format.ParseError as error:
+            raise ValueError(f"the configuration kept is not a ModelConfig in text format: {error}") from None
+
+    def model_config(self, configuration: Configuration) -> str:
+        """The ModelConfig as JSON with these knobs set: what a server loads as an override."""
+        return as_json(edited(self._config, configuration))
+
+    def config_pbtxt(self, configuration: Configuration | None = None) -> str:
+        """The text of the `config.pbtxt` with these knobs set; without any, as it was."""
+        return as_pbtxt(edited(self._config, configuration or {}))
