@@ -1,0 +1,1 @@
+"""A stock Triton Inference Server from pip alone, with our models in its Python backend."""

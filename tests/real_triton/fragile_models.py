@@ -1,0 +1,46 @@
+"""A model that cannot be configured as one likes, for `rrl-serve` and for Triton's Python backend.
+
+With NO_ROOM_THREADS intra-op threads it fails to load; with DEADLY_THREADS its server is killed meanwhile.
+"""
+
+import psutil
+import torch
+from torch import nn
+
+from serving_adapter.models.model import Model
+from serving_adapter.tensors import TensorSpec
+
+NO_ROOM_THREADS = 61
+DEADLY_THREADS = 62
+
+
+class Fragile(nn.Module):
+    def forward(self, x):
+        if torch.get_num_threads() == NO_ROOM_THREADS:
+            raise MemoryError("no room for so many threads")
+        if torch.get_num_threads() == DEADLY_THREADS:
+            worker_of_zygote_of_front = psutil.Process()
+            worker_of_zygote_of_front.parents()[1].kill()
+        return x
+
+
+def fragile() -> Model:
+    """Its threads are those of the inter-op pool too, so that a change of them starts new workers."""
+    return Model(Fragile(), (TensorSpec("x", "FP32", (16,)),), ("y",), has_parallel_branches=True)
+
+
+PYTHON_BACKEND = f"""
+import signal
+
+
+class TritonPythonModel(TritonPythonModel):
+    def initialize(self, args):
+        parameters = json.loads(args["model_config"])["parameters"]
+        threads = int(parameters["INTRA_OP_THREAD_COUNT"]["string_value"])
+        if threads == {NO_ROOM_THREADS}:
+            raise MemoryError("no room for so many threads")
+        if threads == {DEADLY_THREADS}:
+            os.kill(os.getppid(), signal.SIGKILL)
+        super().initialize(args)
+"""
+"""What a `model.py` of the repository is continued with."""

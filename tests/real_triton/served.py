@@ -1,0 +1,61 @@
+"""A model of a running server, as its clients see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+LONG_S = 120.0  # a loaded machine takes its time
+
+
+class Served:
+    """The view; `log` is Triton's, and None for our own server."""
+
+    def __init__(self, address: str, metrics_url: str, model: str, log: Path | None = None) -> None:
+        self.address, self.metrics_url, self.model, self.log = address, metrics_url, model, log
+        self.is_triton = log is not None
+        self._channel = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        self.stub = GRPCInferenceServiceStub(self._channel)
+
+    def config(self) -> ModelConfig:
+        return self.stub.ModelConfig(messages.ModelConfigRequest(name=self.model)).config
+
+    def load(self, config: ModelConfig) -> None:
+        request = messages.RepositoryModelLoadRequest(model_name=self.model)
+        request.parameters["config"].string_param = json_format.MessageToJson(config)
+        self.stub.RepositoryModelLoad(request, timeout=LONG_S)
+
+    def infer(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
+        request = messages.ModelInferRequest(model_name=self.model)
+        tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
+        tensor.contents.fp32_contents.extend([value] * 16)
+        if sequence:
+            request.parameters["sequence_id"].int64_param = sequence
+            request.parameters["sequence_start"].bool_param = start
+            request.parameters["sequence_end"].bool_param = end
+        self.stub.ModelInfer(request, timeout=LONG_S)
+
+    def completed(self) -> int:
+        """By the server's statistics."""
+        request = messages.ModelStatisticsRequest(name=self.model)
+        statistics = self.stub.ModelStatistics(request).model_stats
+        return sum(stats.inference_stats.success.count for stats in statistics)
+
+    def batch_sizes(self) -> set[int]:
+        """Of the batches since the model was loaded."""
+        request = messages.ModelStatisticsRequest(name=self.model)
+        statistics = self.stub.ModelStatistics(request).model_stats
+        return {batch.batch_size for stats in statistics for batch in stats.batch_stats}
+
+    def started_instances(self) -> int:
+        """How many processes of models Triton has started so far, by its log."""
+        assert self.log is not None
+        return self.log.read_text(errors="replace").count("TRITONBACKEND_ModelInstanceInitialize: ")
+
+    def close(self) -> None:
+        self._channel.close()

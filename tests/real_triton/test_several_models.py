@@ -1,0 +1,59 @@
+"""Several models of one Triton, tuned in turn under one budget of cores."""
+
+import pytest
+
+from rrl import journal
+from rrl.command_line import main
+from rrl.core_budget import cores_used
+from serving_adapter.model_configuration import knob_values
+
+KNOBS = "instances=1,2,4"
+
+
+@pytest.fixture
+def both(triton, serve):
+    """Two models of the server, found and left in the same configurations."""
+    views = [serve(triton, "sleep"), serve(triton, "fragile")]
+    found = [view.config() for view in views]
+    yield views
+    for view, config in zip(views, found, strict=True):
+        view.load(config)
+
+
+def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tmp_path):
+    sleep, _ = both
+    out = tmp_path / "run"
+    with load(sleep), load(both[1]), pytest.raises(SystemExit) as ended:
+        main(
+            [
+                *("--target", sleep.address, "--metrics-url", sleep.metrics_url, "--model", "sleep,fragile"),
+                *("--cores", "3", "--knobs", KNOBS, "--agent", "sweep", "--intervals", "3"),
+                *("--interval-s", "1", "--settle-s", "0.3", "--out", str(out)),
+            ]
+        )
+    assert ended.value.code == 0
+    shares = []
+    for name in ("sleep", "fragile"):
+        header, records = journal.read(out / name)
+        assert header.model == name
+        shares.append(header.limits["cores"])
+        assert all(cores_used(record.configuration) <= shares[-1] for record in records)
+        assert any(record.decision == "refused" for record in records)  # the sweep asks for 4
+    assert shares[0] == 2  # the other was found with one
+    assert sum(cores_used(knob_values(view.config())) for view in both) <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "sleep,sleep"], "must name models once each"),
+        (["--model", "sleep,"], "must name models once each"),
+        (["--model", "sleep,fragile", "--resume", "x"], "name one --model"),
+        (["--model", "sleep", "--cores", "0"], "--cores must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--target", "localhost:1", *arguments])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""`rrl-tune` on a real Triton under load: what it leaves behind, there and on disk."""
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from rrl import journal
+from rrl.command_line import main
+from serving_adapter.model_configuration import edited, knob_values
+
+KNOBS = ("instances=1,2", "max_batch_size=1,8")
+
+
+def tune(served, *arguments):
+    """The command's exit code."""
+    target = ("--target", served.address, "--metrics-url", served.metrics_url, "--model", served.model)
+    with pytest.raises(SystemExit) as ended:
+        main([*target, "--interval-s", "1", "--settle-s", "0.3", *map(str, arguments)])
+    return ended.value.code
+
+
+@pytest.fixture
+def slow(triton, serve):
+    """The model `sleep`, left in the configuration in which it was found."""
+    view = serve(triton, "sleep")
+    found = view.config()
+    yield view
+    view.load(found)
+
+
+def test_tuning_leaves_its_exports_and_a_configuration_that_it_measured(slow, load, tmp_path):
+    found, folder = slow.config(), tmp_path / "run"
+    with load(slow, rate_per_s=30) as sending:
+        assert tune(slow, "--intervals", 4, "--out", folder, "--knobs", *KNOBS) == 0
+    assert sending.failed == {}
+    _, records = journal.read(folder)
+    assert sum(record.kind == "tune" and record.counted for record in records) == 4
+    left = knob_values(slow.config())
+    assert {name: left[name] for name in records[-1].configuration} in [r.configuration for r in records]
+    assert slow.config() == edited(found, left)
+    exported = text_format.Parse((folder / "best_config.pbtxt").read_text(), ModelConfig())
+    assert exported == slow.config()
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "journal.jsonl",
+        "changes.log",
+        "report.html",
+        "intervals.csv",
+        "latency.png",
+        "reference_table.yaml",
+        "best_configuration.yaml",
+        "best_model_config.json",
+    }
+
+
+def test_advice_changes_nothing(slow, load):
+    found, started = slow.config(), slow.started_instances()
+    with load(slow, rate_per_s=30) as sending:
+        assert tune(slow, "--advise", "--intervals", 3) == 0
+    assert sending.failed == {}
+    assert (slow.config(), slow.started_instances()) == (found, started)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("pipeline", "is an ensemble"), ("member", "is a step of the ensemble"), ("slep", "is not there")],
+)
+def test_what_cannot_be_tuned_is_one_sentence(triton, serve, capsys, model, says):
+    assert tune(serve(triton, model), "--intervals", 1) == 2
+    told = capsys.readouterr().err.strip()
+    assert says in told
+    assert len(told.splitlines()) == 1
