@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.benchmarks.live_comparison_report import settled_after
+from scripts.benchmarks.served_agents import settled_after
 
 NEAR, FAR = True, False
 

@@ -29,6 +29,10 @@ BENCHMARKS = {
     "parity-accuracy": "accuracy of what parity models reconstruct, and the time to train them",
     "parity-tail": "p99.9 with slow workers: ParM against Equal-Resources, hedging, replication and others",
     "parity-kill": "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed",
+    "triton-head-to-head": "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton",
+    "triton-load-steps": "intervals until near the best again after the load of a stock Triton stepped",
+    "triton-changes": "configuration changes of a stock Triton under load: failed requests, time each",
+    "triton-overhead": "what tuning costs a stock Triton: calls, processor time, latency",
     "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
 }
 

@@ -17,40 +17,38 @@ The folder holds the journals, `intervals.csv`, `summary.json` and `latency.png`
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from baselines.exhaustive_sweep import ExhaustiveSweep
-from envs.live import LiveServing, cores_of, default_space
-from rrl import journal
+from envs.live import cores_of, default_space
 from rrl.embedded import Embedded, EmbeddedSettings
-from rrl.guard import Admission, Guard
-from rrl.journal import Header, Journal
-from rrl.objective import MeanLatency
 from rrl.reference_table import costs_by_configuration
-from rrl.report import summarise
 from rrl.space import ConfigurationSpace
-from rrl.tuning import Tuning, TuningSettings
+from rrl.tuning import TuningSettings
 from scripts.benchmarks.in_turns import latencies_in_turns_ms
 from scripts.benchmarks.live_comparison_report import (
-    DEFAULT,
-    REACH,
-    SWEEP,
     Comparison,
-    Run,
     draw,
     print_results,
     results,
     write_intervals,
     write_summary,
+)
+from scripts.benchmarks.served_agents import (
+    DEFAULT,
+    REACH,
+    SWEEP,
+    Run,
+    Served,
+    WatchOnly,
+    tuned_by_command,
+    tuned_in_the_loop,
 )
 from serving_adapter.options import parse
 from serving_adapter.target import Target
@@ -95,32 +93,6 @@ QUICK = Plan(
 )
 
 
-class WatchOnly(Guard):
-    """Aborts what runs away but chooses nothing itself: the sweep visits every configuration."""
-
-    @property
-    def takes_over(self) -> bool:
-        return False
-
-    def admit(self, proposal: int | None) -> Admission:
-        assert proposal is not None
-        self.enter(proposal)
-        return Admission(proposal, "agent", "")
-
-
-@dataclass(frozen=True)
-class Server:
-    """One seed's server, load and grid."""
-
-    seed: int
-    target: Target
-    address: str
-    rate_per_s: float
-    found: dict[str, int]
-    space: ConfigurationSpace
-    folder: Path
-
-
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     plan = QUICK if options.quick else Plan()
@@ -148,24 +120,25 @@ def _compared(seed: int, agents: Sequence[str], plan: Plan, folder: Path) -> Com
             if plan.knobs
             else default_space(found, cores_of(target, found))
         )
-        server = Server(seed, target, embedded.address, embedded.rate_per_s, found, space, folder)
-        print(f"seed {seed}: {server.rate_per_s:g}/s, {len(space)} configurations", flush=True)
+        served = Served(target, space, found, seed, plan.interval_s, plan.settle_s, folder)
+        print(f"seed {seed}: {embedded.rate_per_s:g}/s, {len(space)} configurations", flush=True)
         runs = {}
         for name in _turned((*agents, SWEEP), seed):  # the machine may get slower or faster meanwhile
             target.apply(found)
-            runs[name] = _swept(server, plan) if name == SWEEP else _tuned(name, server, plan)
+            sweeps = name == SWEEP
+            runs[name] = _swept(served) if sweeps else tuned_by_command(served, name, plan.intervals)
             embedded.check()
-        sweeps = _sweeps_best(runs[SWEEP], plan.finalists)
+        sweeps_best = _sweeps_best(runs[SWEEP], plan.finalists)
         start = space.number(runs[SWEEP].header.start)
-        finalists = sorted({start, *sweeps, *(r.left for r in runs.values())})
+        finalists = sorted({start, *sweeps_best, *(r.left for r in runs.values())})
         interval_s = plan.final_interval_s + plan.settle_s
         final_ms = latencies_in_turns_ms(target, space, finalists, plan.rounds, interval_s, plan.settle_s)
         target.close()
         failures = embedded.end_load()
     finally:
         embedded.close()
-    best_ms = min(final_ms[number] for number in sweeps)
-    comparison = Comparison(server.rate_per_s, space, runs, final_ms, best_ms)
+    best_ms = min(final_ms[number] for number in sweeps_best)
+    comparison = Comparison(embedded.rate_per_s, space, runs, final_ms, best_ms)
     print_results(comparison, final_ms[start], failures)
     return comparison
 
@@ -175,51 +148,11 @@ def _turned(names: Sequence[str], seed: int) -> Sequence[str]:
     return (*names[first:], *names[:first])
 
 
-def _tuned(name: str, server: Server, plan: Plan) -> Run:
-    """A run of `rrl-tune` as it is."""
-    out = server.folder / name
-    command: list[object] = [
-        sys.executable,
-        "-m",
-        "rrl.command_line",
-        "--target",
-        server.address,
-        "--agent",
-        name,
-    ]
-    command += ["--seed", server.seed, "--intervals", plan.intervals, "--out", out]
-    command += ["--interval-s", plan.interval_s, "--settle-s", plan.settle_s, "--knobs", server.space]
-    with (server.folder / f"{name}.log").open("w") as log:
-        subprocess.run(list(map(str, command)), stdout=log, check=True)
-    header, records = journal.read(out)
-    summary = summarise(header, records)
-    return Run(header, records, server.space.number(summary.left))
-
-
-def _swept(server: Server, plan: Plan) -> Run:
+def _swept(served: Served) -> Run:
     """Every configuration once; nothing is rolled back, as nobody waits for these requests."""
-    env = LiveServing(server.target, server.space, MeanLatency(), plan.interval_s, plan.settle_s)
-    header = Header(
-        space=server.space,
-        objective="latency",
-        slo_p95_ms=None,
-        agent=SWEEP,
-        seed=server.seed,
-        target=server.address,
-        model=server.target.model,
-        found=server.found,
-        start=server.space.configuration(env.start),
-        interval_s=plan.interval_s,
-        settle_s=plan.settle_s,
-        intervals=len(server.space),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    log = Journal.create(server.folder / SWEEP, header)
-    agent = ExhaustiveSweep(server.space, server.seed)
-    limit = TuningSettings(intervals=3 * len(server.space), validation=0)
-    Tuning(env, agent, WatchOnly(env.start), log, limit, stop=lambda: agent.done).run()
-    log.close()
-    return Run(header, log.records, int(np.nanargmin(agent.mean_costs)))
+    agent = ExhaustiveSweep(served.space, served.seed)
+    limit = TuningSettings(intervals=3 * len(served.space), validation=0)
+    return tuned_in_the_loop(served, SWEEP, agent, WatchOnly, limit, stop=lambda: agent.done)
 
 
 def _sweeps_best(sweep: Run, count: int) -> list[int]:

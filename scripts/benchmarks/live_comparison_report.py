@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -13,28 +13,12 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
+from rrl.exploration_cost import cost_of_exploration
 from rrl.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
-from rrl.guard import Guard, cost_of_exploration
-from rrl.journal import Header, Record
+from rrl.guard import Guard
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
-
-DEFAULT, SWEEP = "rrl", "sweep"
-REACH = 1.05  # of the sweep's best: near
-SETTLED_SHARE = 0.9  # of the intervals that follow
-
-
-@dataclass(frozen=True)
-class Run:
-    """One agent's journal, and what it leaves."""
-
-    header: Header
-    records: list[Record]
-    left: int
-
-    @property
-    def tuning(self) -> list[Record]:
-        return [r for r in self.records if r.kind == "tune" and r.counted]
+from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, settled_after
 
 
 @dataclass(frozen=True)
@@ -92,8 +76,8 @@ def results(compared: Comparison) -> dict[str, Result]:
             configuration=compared.space.configuration(of.left),
             latency_ms=compared.final_ms[of.left],
             ratio=compared.final_ms[of.left] / compared.best_ms,
-            settled=len(in_force) if name == SWEEP else settled_after(in_force, SETTLED_SHARE),
-            known=settled_after(known, 1.0),
+            settled=len(in_force) if name == SWEEP else settled_after(in_force),
+            known=settled_after(known, share=1.0),
             extra_request_s=cost.extra_request_s,
             failures=cost.failures,
             aborted=cost.aborted,
@@ -101,14 +85,6 @@ def results(compared: Comparison) -> dict[str, Result]:
             decision_ms=median(decisions_ms) if decisions_ms else math.nan,
         )
     return found
-
-
-def settled_after(near: Sequence[bool], share: float) -> int | None:
-    """The number, from 1, of the first near interval from which on at least this share is near."""
-    for k, is_near in enumerate(near):
-        if is_near and sum(near[k:]) >= share * len(near[k:]):
-            return k + 1
-    return None
 
 
 def print_results(compared: Comparison, start_ms: float, failures: int | None) -> None:

@@ -33,7 +33,7 @@ def run() -> dict[str, Any]:
         command = [sys.executable, "-m", "rrl.command_line", "--target", address, "--out", out]
         tuner = subprocess.Popen([*command, "--intervals", str(INTERVALS)], stdout=subprocess.DEVNULL)
         journal = Path(out) / "journal.jsonl"
-        used = [_cpu_at_record(tuner, journal, count) for count in (2, INTERVALS)]
+        used = [cpu_at_record(tuner, journal, count) for count in (2, INTERVALS)]
         tuner.wait(120)
         records = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     (first_s, first_cpu_s), (last_s, last_cpu_s) = used
@@ -53,7 +53,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def _cpu_at_record(tuner: subprocess.Popen[bytes], journal: Path, count: int) -> tuple[float, float]:
+def cpu_at_record(tuner: subprocess.Popen[bytes], journal: Path, count: int) -> tuple[float, float]:
     """Wall and processor time of the tuner when its journal has `count` intervals."""
     while not journal.exists() or len(journal.read_text().splitlines()) <= count:
         if tuner.poll() is not None:

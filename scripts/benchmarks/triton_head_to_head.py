@@ -1,0 +1,324 @@
+"""`triton-head-to-head`: who finds the best configuration of a stock Triton, how soon, and at what harm.
+
+For each model, arrivals and seed: one Triton, and one stream of arrivals (open loop, the same requests at the
+same moments) that starts anew for each peer, in turns, from Triton's default configuration:
+
+- `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
+- `quick-search`: Triton Model Analyzer's hill climbing over instances and batch size; `quick-search-all`, the
+  same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through the same loop without
+  our guard, as they would in reality, and leave the lowest mean cost that they measured;
+- `default`: Triton's default configuration, left alone.
+
+Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
+of the default configuration; then what it chose stays until the tuning period is over, the same for all.
+*Harm* is what the clients saw of the requests of this period, every one of them, changes and settling
+included. A request is over the limit if it took longer than 3 times the best's p95, or failed.
+
+Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
+measured in turns over several rounds, all under the same arrivals in a round. The *best* has the lowest mean
+of these. A configuration is *near* within 5 % of it, by these measurements, or where it was not among them by
+all its intervals together. A peer has *settled* with the first measurement from which on nine in ten were of
+near configurations, or else with its last if it leaves a near one; it *knew* with the first from which on the
+best it had measured (of `rrl`: its guard's) was near.
+
+    scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
+                                      [--seeds 0 1] [--agents ...] [--quick] [--out FOLDER]
+
+The folder holds `results.md`, `summary.json`, `intervals.csv`, `latency.png`, every journal and every log of
+the clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from baselines import make_agent
+from baselines.exhaustive_sweep import ExhaustiveSweep
+from envs.live import cores_of
+from rrl.agent import Agent, Task
+from rrl.guard import Guard
+from rrl.space import ConfigurationSpace
+from rrl.tuning import TuningSettings
+from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.served_agents import (
+    DEFAULT,
+    REACH,
+    SWEEP,
+    Run,
+    Served,
+    Unguarded,
+    tuned_in_the_loop,
+)
+from scripts.benchmarks.triton_head_to_head_report import (
+    FIXED,
+    Case,
+    Result,
+    Trial,
+    client_ms,
+    draw,
+    results,
+    table,
+    write_intervals,
+)
+from scripts.benchmarks.triton_served import (
+    KNOBS,
+    LIGHT_MODEL,
+    SMALL_KNOBS,
+    TRITONS_DEFAULT,
+    Traffic,
+    Triton,
+    capacity_per_s,
+    load,
+    requests_of,
+    triton,
+)
+from serving_adapter.options import parse
+
+PEERS = (DEFAULT, "quick-search", "quick-search-all", "optuna-tpe")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compares `rrl-tune` with its peers on a stock Triton."""
+
+    models: tuple[str, ...] = ("minilm",)
+    """minilm, efficientnet_lite0, burn."""
+    arrivals: tuple[str, ...] = ("poisson",)
+    """poisson, wiki or a trace FILE.csv, each with every model."""
+    seeds: tuple[int, ...] = (0,)
+    """Of arrivals and agents, each with every model and arrivals."""
+    agents: tuple[str, ...] = PEERS
+    """Peers beside the sweep and Triton's default."""
+    measurements: int = 40
+    """Of each peer, its baseline and validation included."""
+    interval_s: float = 5.0
+    """From one decision to the next."""
+    rate: float | None = None
+    """Requests per second (default: 0.75 of what the default configuration serves of a burst, 0.55 where the
+    arrivals are not Poisson's)."""
+    quick: bool = False
+    """A light model, few and short intervals of a small grid: only to see that it works."""
+    out: Path | None = None
+    """Folder for journals, tables and picture (default runs/triton-head-to-head-TIME)."""
+
+    def __post_init__(self) -> None:
+        if not (self.seeds and self.models and self.arrivals) or DEFAULT not in self.agents:
+            raise ValueError(f"give at least one model, arrivals and seed, and {DEFAULT} among the agents")
+        least = TuningSettings.baseline + 2 * TuningSettings.validation + 1
+        if self.measurements < least:
+            raise ValueError(f"--measurements must be at least {least}, got {self.measurements}")
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long everything takes."""
+
+    measurements: int
+    interval_s: float
+    settle_s: float = 1.0
+    change_s: float = 3.0  # about what a reload takes
+    rounds: int = 5  # of the last measurements
+    final_s: float = 14.0
+    final_warm_s: float = 2.0  # of which this much is left out
+    finalists: int = 4  # of the grid
+    knobs: str = KNOBS
+
+    @property
+    def period_s(self) -> float:
+        """The tuning period: the measurements, each after a reload."""
+        return self.measurements * (self.interval_s + self.change_s)
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    torch.set_num_threads(1)  # as in rrl-tune: the cores are the server's
+    threadpool_limits(1)
+    plan = Plan(options.measurements, options.interval_s)
+    if options.quick:
+        options = replace(options, models=(LIGHT_MODEL,))
+        plan = Plan(
+            10, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, final_warm_s=0.5, knobs=SMALL_KNOBS
+        )
+    folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
+    cases = []
+    for model in options.models:
+        with triton(model) as server:
+            for arrivals in options.arrivals:
+                for seed in options.seeds:
+                    cases.append(_case(server, arrivals, seed, options, plan, folder))
+                    _write(folder, cases)
+    print(f"tables, picture, journals and clients' logs in {folder}")
+    return _outcome([results(case) for case in cases])
+
+
+def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan, folder: Path) -> Case:
+    space = ConfigurationSpace.parse(plan.knobs)
+    traffic = _traffic(server, arrivals, seed, options.rate, plan, len(space))
+    folder = folder / f"{server.model}-{traffic.name}-{seed}"
+    served = Served(server.target, space, TRITONS_DEFAULT, seed, plan.interval_s, plan.settle_s, folder)
+    print(
+        f"{server.model}, {traffic.name}, seed {seed}: {traffic.rate_per_s:g}/s, "
+        f"{len(space)} configurations, a tuning period of {plan.period_s:.0f} s",
+        flush=True,
+    )
+    trials = {name: _trial(name, served, server, traffic, plan) for name in _turned(options.agents, seed)}
+    case = Case(
+        model=server.model,
+        arrivals=traffic.name,
+        seed=seed,
+        rate_per_s=traffic.rate_per_s,
+        space=space,
+        start=served.number(TRITONS_DEFAULT),
+        period_s=plan.period_s,
+        trials=trials,
+        finals={},
+    )
+    case = replace(case, finals=_finals(served, server, traffic, _finalists(case, plan.finalists), plan))
+    print(table(case), flush=True)
+    return case
+
+
+def _turned(agents: Sequence[str], seed: int) -> Sequence[str]:
+    """Another order for every seed, as the machine may get slower or faster meanwhile."""
+    names = (FIXED, *agents, SWEEP)
+    first = seed % len(names)
+    return (*names[first:], *names[:first])
+
+
+def _traffic(
+    server: Triton, arrivals: str, seed: int, rate_per_s: float | None, plan: Plan, configurations: int
+) -> Traffic:
+    """At the rate given, or at one that the default configuration bears; a trace must last for the sweep."""
+    needed_s = max(plan.measurements, configurations) * (plan.interval_s + plan.change_s)
+    if rate_per_s is not None:
+        traffic = Traffic(arrivals, rate_per_s, seed, day_s=plan.period_s)
+    else:
+        server.target.apply(TRITONS_DEFAULT)
+        utilisation = 0.75 if arrivals == "poisson" else 0.55
+        traffic = Traffic(arrivals, round(utilisation * capacity_per_s(server), 1), seed, plan.period_s)
+        traffic = slowed(traffic, needed_s)
+    if traffic.lasts_s() < needed_s:
+        raise ValueError(
+            f"{arrivals} lasts {traffic.lasts_s():.0f} s at {traffic.rate_per_s:g} requests/s, and all "
+            f"measurements take about {needed_s:.0f} s; give a lower --rate or a shorter --interval-s"
+        )
+    return traffic
+
+
+def slowed(traffic: Traffic, needed_s: float) -> Traffic:
+    """Traffic at a lower rate where its trace, of so many requests, would be over too soon."""
+    share = min(1.0, traffic.lasts_s() / needed_s)
+    return traffic if share == 1 else replace(traffic, rate_per_s=0.99 * share * traffic.rate_per_s)
+
+
+def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Plan) -> Trial:
+    """One peer, from the default configuration to the end of the tuning period."""
+    served.target.apply(TRITONS_DEFAULT)
+    agent = _agent(name, served)
+    log = served.folder / name / "load"
+    with load(server, traffic, log) as client:
+        end_s = time.monotonic() + plan.period_s
+        run = None if agent is None else _tuned(name, agent, served, plan, lambda: client.poll() is not None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.wait(max(0.0, end_s - time.monotonic()))
+    getattr(agent, "close", lambda: None)()
+    requests = Requests.read(log)
+    latency_s = requests.first(plan.period_s).sum_s
+    print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)
+    return Trial(name, run, served.number(TRITONS_DEFAULT) if run is None else run.left, requests)
+
+
+def _agent(name: str, served: Served) -> Agent | None:
+    if name == FIXED:
+        return None
+    if name == SWEEP:
+        return ExhaustiveSweep(served.space, served.seed)
+    task = Task(served.space, cores=cores_of(served.target, served.found))
+    return make_agent(name, task, served.seed, background_training=True)
+
+
+def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[[], bool]) -> Run:
+    if name == DEFAULT:
+        others = TuningSettings.baseline + 2 * TuningSettings.validation
+        settings = TuningSettings(plan.measurements - others)
+        return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
+    if isinstance(agent, ExhaustiveSweep):
+        settings = TuningSettings(3 * len(served.space), baseline=1, validation=0)
+        return tuned_in_the_loop(served, name, agent, Unguarded, settings, lambda: agent.done or ended())
+    settings = TuningSettings(plan.measurements - 1, baseline=1, validation=0)
+    return tuned_in_the_loop(served, name, agent, Unguarded, settings, ended)
+
+
+def _finalists(case: Case, count: int) -> list[int]:
+    """What the peers leave, and the best few of the grid by all that the clients saw of each."""
+    seen_ms = client_ms(case)
+    best = sorted(seen_ms, key=lambda number: seen_ms[number])[:count]
+    return sorted({case.start, *best, *(trial.left for trial in case.trials.values())})
+
+
+def _finals(
+    served: Served, server: Triton, traffic: Traffic, numbers: Sequence[int], plan: Plan
+) -> dict[int, list[Requests]]:
+    """Each of them under the same arrivals in a round, in another order every round."""
+    finals: dict[int, list[Requests]] = {number: [] for number in numbers}
+    for k in range(plan.rounds):
+        shown = replace(traffic, seed=1000 + k, day_s=plan.final_s, offset_share=0.9 * k / plan.rounds)
+        for number in (*numbers[k % len(numbers) :], *numbers[: k % len(numbers)]):
+            served.target.apply(served.space.configuration(number))
+            log = served.folder / "finals" / f"{k}-{number}"
+            seen = requests_of(server, shown, log, plan.final_s)
+            finals[number].append(seen.after(plan.final_warm_s))
+    return finals
+
+
+def _write(folder: Path, cases: Sequence[Case]) -> None:
+    (folder / "results.md").write_text("\n\n".join(map(table, cases)) + "\n", encoding="utf-8")
+    values = [case.to_json() for case in cases]
+    (folder / "summary.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_intervals(folder / "intervals.csv", cases)
+    draw(folder / "latency.png", cases)
+
+
+def _outcome(found: Sequence[dict[str, Result]]) -> dict[str, Any]:
+    """The default agent's worst over the cases, beside the best peer's there."""
+    holds = {
+        "final_mean": all(_worst(r[DEFAULT].mean_ratio) <= REACH for r in found),
+        "final_p95": all(_worst(r[DEFAULT].p95_ratio) <= REACH for r in found),
+        "measurements": all(_lowest(r, lambda x: _worst(x.settled)) for r in found),
+        "latency_sum": all(_lowest(r, lambda x: x.latency_s) for r in found),
+        "over_limit": all(_lowest(r, lambda x: x.over_limit) or not r[DEFAULT].over_limit for r in found),
+    }
+    worst = max(found, key=lambda r: _worst(r[DEFAULT].mean_ratio))
+    return {
+        "value": round(worst[DEFAULT].mean_ratio, 3),
+        "unit": "final mean latency over the best configuration's",
+        "peer": round(min(r.mean_ratio for name, r in worst.items() if name != DEFAULT), 3),
+        "ratio": round(max(r[DEFAULT].p95_ratio for r in found), 3),
+        "reach": REACH,
+        "holds": all(holds.values()),
+        "holds_by": holds,
+    }
+
+
+def _worst(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
+
+
+def _lowest(found: dict[str, Result], figure: Any) -> bool:
+    """Whether the default agent's figure is below each peer's."""
+    return all(figure(found[DEFAULT]) < figure(r) for name, r in found.items() if name != DEFAULT)

@@ -1,0 +1,315 @@
+"""The report of `triton-head-to-head`: what each peer reached, how soon and at what harm, by its clients."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrl.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
+from rrl.guard import Guard
+from rrl.journal import Record
+from rrl.report import in_words
+from rrl.space import ConfigurationSpace
+from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
+
+FIXED = "default"
+LIMIT = 3.0  # x the best's p95
+FIGURE_STEP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One peer's turn; a fixed configuration has no run."""
+
+    name: str
+    run: Run | None
+    left: int
+    requests: Requests  # all that its clients sent
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model, arrivals and seed."""
+
+    model: str
+    arrivals: str
+    seed: int
+    rate_per_s: float
+    space: ConfigurationSpace
+    start: int
+    period_s: float
+    trials: Mapping[str, Trial]
+    finals: Mapping[int, Sequence[Requests]]  # configuration -> what was seen of it, a part a round
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.arrivals}, seed {self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "arrivals": self.arrivals,
+            "seed": self.seed,
+            "rate_per_s": self.rate_per_s,
+            "period_s": self.period_s,
+            "space": self.space.to_json(),
+            "finals": [
+                {"configuration": self.space.configuration(number)} | _figures(Requests.joined(parts))
+                for number, parts in self.finals.items()
+            ],
+            "peers": {name: asdict(result) for name, result in results(self).items()},
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """One peer in one case."""
+
+    configuration: dict[str, int]  # what it leaves
+    mean_ms: float  # measured in turns with the others'
+    p95_ms: float
+    mean_ratio: float  # over the best's
+    p95_ratio: float
+    ratio_error: float  # of mean_ratio: standard error over the rounds
+    measurements: int
+    settled: int | None  # measurements until it was near for good; None: not within its own
+    knew: int | None  # measurements until the best it had measured was near for good
+    changes: int  # of configuration, while tuning
+    requests: int  # of the tuning period
+    latency_s: float  # summed over them
+    over_limit: int
+    failures: int
+    aborted: int  # intervals, by the guard
+    rollbacks: int
+
+
+def measurements(run: Run) -> list[Record]:
+    """A run's intervals in order, without those that measure the winner again."""
+    return [r for r in run.records if r.kind in ("baseline", "tune") and r.counted]
+
+
+def client_ms(case: Case) -> dict[int, float]:
+    """Mean latency of every configuration measured: as in turns with others, else over all its intervals."""
+    seen: dict[int, list[Requests]] = {}
+    for trial in case.trials.values():
+        for record in trial.run.records if trial.run else ():
+            if record.learned and not record.measurement.aborted:
+                seen.setdefault(record.number, []).append(interval(trial.requests, record))
+    seen |= {number: list(parts) for number, parts in case.finals.items()}
+    means_ms = {number: Requests.joined(parts).mean_ms for number, parts in seen.items()}
+    return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}
+
+
+def interval(requests: Requests, record: Record) -> Requests:
+    """The requests meant to be sent in the measured part of an interval."""
+    end_at = record.wall_time_s
+    return requests.between(end_at - record.measurement.duration_s, end_at)
+
+
+def results(case: Case) -> dict[str, Result]:
+    final = {number: Requests.joined(parts) for number, parts in case.finals.items()}
+    best = min(final, key=lambda number: final[number].mean_ms)
+    near_ms = REACH * final[best].mean_ms
+    near = {number for number, ms in client_ms(case).items() if ms <= near_ms}
+    limit_ms = LIMIT * final[best].p95_ms
+    return {name: _result(case, trial, final, best, near, limit_ms) for name, trial in case.trials.items()}
+
+
+def _result(
+    case: Case, trial: Trial, final: Mapping[int, Requests], best: int, near: set[int], limit_ms: float
+) -> Result:
+    tuning = trial.requests.first(case.period_s)
+    records = trial.run.records if trial.run else []
+    return Result(
+        configuration=case.space.configuration(trial.left),
+        mean_ms=final[trial.left].mean_ms,
+        p95_ms=final[trial.left].p95_ms,
+        mean_ratio=final[trial.left].mean_ms / final[best].mean_ms,
+        p95_ratio=final[trial.left].p95_ms / final[best].p95_ms,
+        ratio_error=_ratio_error(case.finals[trial.left], case.finals[best]),
+        measurements=len(measurements(trial.run)) if trial.run else 0,
+        settled=settled(trial, near),
+        knew=knew(trial, case.start, near),
+        changes=changes(records, case.start),
+        requests=len(tuning),
+        latency_s=tuning.sum_s,
+        over_limit=tuning.over(limit_ms),
+        failures=tuning.failures,
+        aborted=sum(bool(record.measurement.aborted) for record in records),
+        rollbacks=sum(record.decision == "rollback" for record in records),
+    )
+
+
+def settled(trial: Trial, near: set[int]) -> int | None:
+    """Measurements until near configurations were in force for good; what a search leaves counts last."""
+    if trial.run is None:
+        return 0 if trial.left in near else None
+    if trial.left not in near:
+        return None
+    in_force = [record.number in near for record in measurements(trial.run)]
+    return settled_after(in_force) or len(in_force)
+
+
+def knew(trial: Trial, start: int, near: set[int]) -> int | None:
+    """Measurements until the best configuration known was near, and stayed so."""
+    if trial.run is None:
+        return settled(trial, near)
+    guard = Guard(start)
+    known = []
+    for k, record in enumerate(trial.run.records):
+        guard.replay(record)
+        if record.kind in ("baseline", "tune") and record.counted:
+            so_far = trial.run.records[: k + 1]
+            searched = trial.name != DEFAULT and any(r.learned for r in so_far)
+            known.append((cheapest(so_far) if searched else guard.best) in near)
+    return settled_after(known, share=1.0)
+
+
+def changes(records: Sequence[Record], start: int) -> int:
+    """How often another configuration came into force, from the first interval to the last."""
+    numbers = [start, *(record.number for record in records)]
+    return sum(a != b for a, b in pairwise(numbers))
+
+
+def _ratio_error(parts: Sequence[Requests], best: Sequence[Requests]) -> float:
+    """The rounds are paired: the same arrivals, one shortly after the other."""
+    ratios = [part.mean_ms / of_best.mean_ms for part, of_best in zip(parts, best, strict=True)]
+    return float(np.std(ratios, ddof=1) / math.sqrt(len(ratios))) if len(ratios) > 1 else math.nan
+
+
+def _figures(requests: Requests) -> dict[str, float]:
+    return {"mean_ms": requests.mean_ms, "p95_ms": requests.p95_ms, "requests": len(requests)}
+
+
+def table(case: Case) -> str:
+    """As Markdown."""
+    found = results(case)
+    best = min(map(Requests.joined, case.finals.values()), key=lambda seen: seen.mean_ms)
+    head = (
+        "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "changes", "latency, s",
+        f"over {LIMIT * best.p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
+    )  # fmt: skip
+    rows = [
+        (
+            name,
+            f"{r.mean_ratio:.3f} ± {r.ratio_error:.3f}",
+            f"{r.p95_ratio:.3f}",
+            _or_never(r.settled),
+            _or_never(r.knew),
+            str(r.measurements),
+            str(r.changes),
+            f"{r.latency_s:.1f}",
+            str(r.over_limit),
+            str(r.failures),
+            str(r.aborted),
+            str(r.rollbacks),
+            in_words(r.configuration),
+        )
+        for name, r in sorted(found.items(), key=lambda item: _place(item[0]))
+    ]
+    requests = max(r.requests for r in found.values())
+    return "\n".join(
+        (
+            f"### {case.name}: {case.rate_per_s:g} requests/s, {len(case.space)} configurations",
+            "",
+            f"Best: mean {best.mean_ms:.1f} ms, p95 {best.p95_ms:.1f} ms. "
+            f"Tuning period: {case.period_s:.0f} s, {requests} requests.",
+            "",
+            *_aligned((head, tuple("---" for _ in head), *rows)),
+        )
+    )
+
+
+def _place(name: str) -> tuple[bool, bool, bool]:
+    return name == FIXED, name == SWEEP, name != DEFAULT
+
+
+def _or_never(count: int | None) -> str:
+    return "never" if count is None else str(count)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"| {' | '.join(cells)} |"
+
+
+def write_intervals(path: Path, cases: Sequence[Case]) -> None:
+    """One row an interval of any peer, with what its clients saw."""
+    rows = [row for case in cases for row in _rows(case)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(case: Case) -> Iterator[dict[str, Any]]:
+    configuration_ms = client_ms(case)
+    for name, trial in case.trials.items():
+        for k, record in enumerate(trial.run.records if trial.run else ()):
+            seen = interval(trial.requests, record)
+            yield {
+                "model": case.model,
+                "arrivals": case.arrivals,
+                "seed": case.seed,
+                "peer": name,
+                "interval": k,
+                "kind": record.kind,
+                "decision": record.decision,
+                **record.configuration,
+                "apply_ms": f"{record.apply_ms:.1f}",
+                "server_mean_ms": f"{record.measurement.latency.mean_ms:.6g}",
+                "client_mean_ms": f"{seen.mean_ms:.6g}",
+                "client_p95_ms": f"{seen.p95_ms:.6g}",
+                "requests": len(seen),
+                "failures": seen.failures,
+                "aborted": int(bool(record.measurement.aborted)),
+                "learned": int(record.learned),
+                "configuration_ms": f"{configuration_ms.get(record.number, math.nan):.6g}",
+            }
+
+
+def draw(path: Path, cases: Sequence[Case]) -> None:
+    """Mean latency that the clients saw over the tuning period, a panel a case, a line a peer."""
+    figure = blank_figure(5.2 * len(cases) + 1, 4.2)
+    panels = figure.subplots(1, len(cases), squeeze=False)[0]
+    for ax, case in zip(panels, cases, strict=True):
+        plain(ax)
+        for k, name in enumerate(sorted(case.trials, key=_place)):
+            times_s, means_ms = _course(case.trials[name].requests.first(case.period_s))
+            colour = FAINT if name in (FIXED, SWEEP) else COLOURS[k % len(COLOURS)]
+            style, above = "--" if name == FIXED else "-", 2 + (name == DEFAULT)
+            ax.plot(times_s, means_ms, style, color=colour, linewidth=1.4, label=name, zorder=above)
+        best_ms = min(Requests.joined(parts).mean_ms for parts in case.finals.values())
+        ax.axhline(best_ms, color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="best configuration")
+        log_axis(ax, "y")
+        ax.set_title(f"{case.name}: {case.rate_per_s:g} requests/s", fontsize=10)
+        ax.set_xlabel("seconds since the arrivals began")
+    panels[0].set_ylabel(f"mean latency (ms), over {FIGURE_STEP_S:g} s")
+    panels[-1].legend(fontsize=8, frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def _course(requests: Requests) -> tuple[list[float], list[float]]:
+    """(middle of each step in s, mean latency of the requests sent in it)."""
+    times_s: list[float] = []
+    means_ms: list[float] = []
+    if not len(requests):
+        return times_s, means_ms
+    began_at = requests.at[0]
+    for start_s in np.arange(0.0, requests.at[-1] - began_at, FIGURE_STEP_S).tolist():
+        seen = requests.between(began_at + start_s, began_at + start_s + FIGURE_STEP_S)
+        times_s.append(start_s + FIGURE_STEP_S / 2)
+        means_ms.append(seen.mean_ms)
+    return times_s, means_ms

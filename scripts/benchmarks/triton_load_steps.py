@@ -1,0 +1,229 @@
+"""`triton-load-steps`: the load of a stock Triton doubles, and halves again, while `rrl-tune` tunes it.
+
+The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.35 of what two
+instances of one thread serve of a burst, so that good configurations bear 2 R and bad ones do not. What is
+best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
+each, then the best few and what the run left several times in turns. Intervals after a step are counted until
+the first in a configuration within 10 % of the best for the load then, from which on nine in ten are. The
+first one is that in which the step falls.
+
+    scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--quick] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrl.journal import Record
+from rrl.report import in_words
+from rrl.space import ConfigurationSpace
+from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
+from scripts.benchmarks.triton_served import (
+    LIGHT_MODEL,
+    SMALL_KNOBS,
+    TRITONS_DEFAULT,
+    Traffic,
+    Triton,
+    capacity_per_s,
+    load,
+    requests_of,
+    triton,
+)
+from serving_adapter.options import parse
+
+UTILISATION = 0.35
+GOOD = {"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 0}
+NEAR = 1.10  # of the best for a load
+REACH_INTERVALS = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """Steps the load of a stock Triton that is being tuned."""
+
+    model: str = "minilm"
+    """minilm, efficientnet_lite0, burn."""
+    seeds: tuple[int, ...] = (0,)
+    """A run of rrl-tune for each."""
+    quick: bool = False
+    """A light model and short phases: only to see that it works."""
+    out: Path | None = None
+    """Folder for journals and clients' logs (default runs/triton-load-steps-TIME)."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("give at least one seed")
+
+
+@dataclass(frozen=True)
+class Plan:
+    interval_s: float = 5.0
+    settle_s: float = 1.0
+    phases_s: tuple[float, ...] = (240.0, 120.0, 120.0)  # at R, 2 R and R
+    window_s: float = 8.0  # of a configuration, when all are measured
+    warm_s: float = 2.0  # the first part of every window, left out
+    finalists: int = 4
+    rounds: int = 3
+    final_s: float = 14.0
+    knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,2,4,8"
+
+
+QUICK = Plan(
+    interval_s=1.2, settle_s=0.3, phases_s=(20.0, 8.0, 8.0), window_s=1.5, warm_s=0.3, finalists=2, rounds=2,
+    final_s=2.0, knobs=SMALL_KNOBS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the load in one run."""
+
+    name: str
+    intervals: int | None  # until near the best again; None: not before the next step
+    mean_ms: float  # that the clients saw, from this step to the next
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    plan, model = (QUICK, LIGHT_MODEL) if options.quick else (Plan(), options.model)
+    folder = options.out or Path("runs") / f"triton-load-steps-{datetime.now():%Y%m%d-%H%M%S}"
+    with triton(model) as server:
+        space = ConfigurationSpace.parse(plan.knobs)
+        server.target.apply(GOOD)
+        rate_per_s = round(UTILISATION * capacity_per_s(server), 1)
+        rates_per_s = (rate_per_s, 2 * rate_per_s, rate_per_s)
+        print(f"{model}: {rate_per_s:g}/s, then {2 * rate_per_s:g}/s, then {rate_per_s:g}/s", flush=True)
+        runs = [_stepped(server, space, rates_per_s, seed, plan, folder) for seed in options.seeds]
+        lefts = {served_run.left for served_run, _ in runs}
+        means_ms = {
+            rate: _landscape(server, space, rate, lefts, plan, folder / f"at-{rate:g}")
+            for rate in sorted(set(rates_per_s))
+        }
+    steps = [
+        step
+        for served_run, requests in runs
+        for step in judged(served_run, requests, plan.phases_s, [_near(means_ms[r]) for r in rates_per_s])
+    ]
+    _print(space, means_ms, steps)
+    (folder / "summary.json").write_text(_summary(space, means_ms, steps), encoding="utf-8")
+    slowest = [step.intervals for step in steps]
+    known = [count for count in slowest if count is not None]
+    value = max(known) if len(known) == len(slowest) else None
+    return {
+        "value": value,
+        "unit": "intervals until within 10 % of the best after a step of the load, at most",
+        "peer": None,
+        "ratio": None,
+        "reach": REACH_INTERVALS,
+        "holds": value is not None and value <= REACH_INTERVALS,
+        "intervals": slowest,
+    }
+
+
+def _stepped(
+    server: Triton,
+    space: ConfigurationSpace,
+    rates_per_s: Sequence[float],
+    seed: int,
+    plan: Plan,
+    folder: Path,
+) -> tuple[Run, Requests]:
+    """A run of rrl-tune from Triton's default configuration to the end of the stepped load."""
+    folder = folder / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    moments_s = step_moments_s(rates_per_s, plan.phases_s, np.random.default_rng(seed))
+    trace = folder / "arrivals.csv"
+    trace.write_text("t_s\n" + "\n".join(f"{moment_s:.6f}" for moment_s in moments_s) + "\n")
+    traffic = Traffic(str(trace), (len(moments_s) - 1) / (moments_s[-1] - moments_s[0]), seed)
+    server.target.apply(TRITONS_DEFAULT)
+    served = Served(server.target, space, TRITONS_DEFAULT, seed, plan.interval_s, plan.settle_s, folder)
+    with load(server, traffic, folder / "load") as client:
+        run_ = tuned_by_command(served, DEFAULT, 10_000, server.arguments, lambda: client.poll() is not None)
+    return run_, Requests.read(folder / "load")
+
+
+def step_moments_s(
+    rates_per_s: Sequence[float], lengths_s: Sequence[float], rng: np.random.Generator
+) -> np.ndarray:
+    """Poisson arrivals whose rate is constant in each phase; the first comes at 0."""
+    moments, start_s = [np.zeros(1)], 0.0
+    for rate_per_s, length_s in zip(rates_per_s, lengths_s, strict=True):
+        moments.append(start_s + np.sort(rng.random(rng.poisson(rate_per_s * length_s))) * length_s)
+        start_s += length_s
+    return np.concatenate(moments)
+
+
+def _landscape(
+    server: Triton, space: ConfigurationSpace, rate_per_s: float, lefts: set[int], plan: Plan, folder: Path
+) -> dict[int, float]:
+    """Mean latency of every configuration at a load, the best few measured again in turns."""
+
+    def mean_ms(number: int, seed: int, duration_s: float) -> float:
+        server.target.apply(space.configuration(number))
+        traffic = Traffic("poisson", rate_per_s, 1000 + seed)
+        return requests_of(server, traffic, folder, duration_s).after(plan.warm_s).mean_ms
+
+    means_ms = {number: mean_ms(number, 0, plan.window_s) for number in range(len(space))}
+    best = sorted(means_ms, key=lambda number: means_ms[number])[: plan.finalists]
+    finalists = sorted({*best, *lefts})
+    turns = [
+        {number: mean_ms(number, k, plan.final_s) for number in finalists} for k in range(1, 1 + plan.rounds)
+    ]
+    return means_ms | {number: float(np.mean([turn[number] for turn in turns])) for number in finalists}
+
+
+def _near(means_ms: dict[int, float]) -> set[int]:
+    return {number for number, ms in means_ms.items() if ms <= NEAR * min(means_ms.values())}
+
+
+def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:
+    """What became of each step; the first phase begins with no step."""
+    began_at = float(requests.at[0])
+    ends_at = (began_at + np.cumsum(phases_s)).tolist()
+    steps = []
+    for k in range(1, len(phases_s)):
+        start_at, end_at = ends_at[k - 1], ends_at[k]
+        in_force = [record.number in near[k] for record in within(run_.records, start_at, end_at)]
+        name = f"step {k}"
+        steps.append(Step(name, settled_after(in_force), requests.between(start_at, end_at).mean_ms))
+    return steps
+
+
+def within(records: Sequence[Record], start_at: float, end_at: float) -> list[Record]:
+    """The intervals that ended in this time."""
+    return [r for r in records if r.counted and start_at < r.wall_time_s <= end_at]
+
+
+def _print(space: ConfigurationSpace, means_ms: dict[float, dict[int, float]], steps: Sequence[Step]) -> None:
+    for rate_per_s, means in means_ms.items():
+        best = min(means, key=lambda number: means[number])
+        print(
+            f"best at {rate_per_s:g}/s: {in_words(space.configuration(best))}, {means[best]:.1f} ms; "
+            f"{len(_near(means))} of {len(space)} configurations are within 10 % of it"
+        )
+    for step in steps:
+        after = "not before the next" if step.intervals is None else f"after {step.intervals} intervals"
+        print(f"{step.name}: near the best again {after}; clients saw {step.mean_ms:.1f} ms on average")
+
+
+def _summary(
+    space: ConfigurationSpace, means_ms: dict[float, dict[int, float]], steps: Sequence[Step]
+) -> str:
+    values = {
+        "landscapes": [
+            {"rate_per_s": rate}
+            | {"mean_ms": [space.configuration(n) | {"mean_ms": ms} for n, ms in sorted(means.items())]}
+            for rate, means in means_ms.items()
+        ],
+        "steps": [vars(step) for step in steps],
+    }
+    return json.dumps(values, indent=2) + "\n"

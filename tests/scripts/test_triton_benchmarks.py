@@ -1,0 +1,262 @@
+"""What the benchmarks on a stock Triton count, and how."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rrl.agent import Transition, observe
+from rrl.journal import Header, Record
+from rrl.measurement import LatencySummary, Measurement, Progress
+from rrl.space import ConfigurationSpace
+from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.served_agents import Run, Unguarded, WatchOnly, cheapest
+from scripts.benchmarks.triton_head_to_head import _outcome, slowed
+from scripts.benchmarks.triton_head_to_head_report import (
+    FIXED,
+    Case,
+    Trial,
+    changes,
+    client_ms,
+    results,
+    table,
+    write_intervals,
+)
+from scripts.benchmarks.triton_load_steps import judged, step_moments_s
+from scripts.benchmarks.triton_served import Traffic
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
+START, BEST, NEARLY, BAD = range(4)
+INTERVAL_S = 10.0
+TRUE_MS = {START: 40.0, BEST: 10.0, NEARLY: 10.4, BAD: 100.0}
+
+
+def requests(latencies_ms: Sequence[float], began_at: float = 0.0, failed: Sequence[int] = ()) -> Requests:
+    """One a second."""
+    at = began_at + np.arange(len(latencies_ms), dtype=float)
+    return Requests(at, np.asarray(latencies_ms, dtype=float), np.isin(np.arange(len(at)), failed))
+
+
+def record(
+    number: int, k: int = 0, kind: str = "tune", cost: float | None = None, aborted: str = ""
+) -> Record:
+    """The interval k of a run, measured from its second second to its end."""
+    cost = TRUE_MS[number] if cost is None else cost
+    measurement = Measurement(8.0, 8, 8, 0, LatencySummary(mean_ms=cost), aborted=aborted)
+    seen = observe(measurement, SPACE, number)
+    return Record(
+        kind=kind,  # type: ignore[arg-type]
+        number=number,
+        configuration=SPACE.configuration(number),
+        transition=Transition(seen, SPACE.action(number), cost, seen, measurement),
+        decision="agent",
+        reason="",
+        verdict="",
+        rollback=False,
+        learned=True,
+        wall_time_s=(k + 1) * INTERVAL_S,
+    )
+
+
+def trial(name: str, numbers: Sequence[int], left: int, baseline: int = 1) -> Trial:
+    """A run that had these configurations in force, and what its clients saw of them."""
+    records = [record(n, k, "baseline" if k < baseline else "tune") for k, n in enumerate(numbers)]
+    header = Header(SPACE, "latency", None, name, 0, "host:1", "m", {}, {}, INTERVAL_S, "")
+    latencies_ms = [TRUE_MS[n] for n in numbers for _ in range(int(INTERVAL_S))]
+    return Trial(name, Run(header, records, left), left, requests(latencies_ms))
+
+
+def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> Case:
+    fixed = Trial(FIXED, None, START, requests([TRUE_MS[START]] * 60))
+    measured = {n: [requests([TRUE_MS[n]] * 20), requests([TRUE_MS[n]] * 20)] for n in finals}
+    by_name = {t.name: t for t in (*trials, fixed)}
+    return Case("minilm", "poisson", 0, 1.0, SPACE, START, 60.0, by_name, measured)
+
+
+def settled(numbers: Sequence[int], left: int) -> tuple[int | None, int | None]:
+    result = results(case(trial("optuna-tpe", numbers, left)))["optuna-tpe"]
+    return result.settled, result.knew
+
+
+def test_a_client_log_is_read_in_the_order_of_its_moments(tmp_path: Path) -> None:
+    rows = "at,latency_ms,status\n12.5,30.000,OK\n11.0,5000.000,UNAVAILABLE\n14.0,10.000,OK\n"
+    (tmp_path / "requests.csv").write_text(rows)
+    seen = Requests.read(tmp_path)
+    assert seen.at.tolist() == [11.0, 12.5, 14.0]
+    assert (seen.failures, seen.mean_ms, seen.sum_s) == (1, 20.0, 5.04)
+    assert len(seen.between(11.0, 14.0)) == 2
+    assert len(seen.first(1.5)) == 1
+    assert len(seen.after(1.5)) == 2
+
+
+def test_a_failed_request_is_over_any_limit() -> None:
+    seen = requests([10.0, 20.0, 30.0], failed=[0])
+    assert seen.over(25.0) == 2
+    assert seen.p95_ms == pytest.approx(29.5)
+
+
+def test_no_requests_have_no_mean() -> None:
+    none = Requests.joined([])
+    assert math.isnan(none.mean_ms)
+    assert math.isnan(none.p95_ms)
+    assert (len(none.first(1.0)), none.sum_s, none.over(1.0)) == (0, 0.0, 0)
+
+
+def test_settled_is_the_first_measurement_from_which_on_nearly_all_were_near() -> None:
+    assert settled([START, BAD, NEARLY, BEST, BEST, BEST], left=BEST) == (3, 3)
+
+
+def test_a_search_that_leaves_a_near_configuration_has_settled_with_its_last_measurement() -> None:
+    assert settled([START, BEST, BAD, BAD, BAD, BAD], left=BEST) == (6, 2)
+
+
+def test_what_leaves_a_far_configuration_has_not_settled() -> None:
+    assert settled([START, BEST, BEST, BEST], left=START)[0] is None
+
+
+def test_what_never_measured_a_near_configuration_knew_none() -> None:
+    assert settled([START, BAD, START, BAD], left=START) == (None, None)
+
+
+def test_a_fixed_configuration_settles_at_once_or_never() -> None:
+    found = results(case())[FIXED]
+    assert (found.settled, found.knew, found.measurements, found.changes) == (None, None, 0, 0)
+    near_start = replace(case(), start=BEST, trials={FIXED: Trial(FIXED, None, BEST, requests([10.0] * 60))})
+    assert results(near_start)[FIXED].settled == 0
+
+
+def test_ratios_are_over_the_best_of_the_last_measurements() -> None:
+    found = results(case(trial("sweep", [START, BEST, NEARLY, BAD], left=NEARLY)))
+    assert found["sweep"].mean_ratio == pytest.approx(1.04)
+    assert found["sweep"].p95_ratio == pytest.approx(1.04)
+    assert found[FIXED].mean_ratio == pytest.approx(4.0)
+
+
+def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
+    # 60 s of one request a second, of which 10 s are measured in BAD; the limit is 3 x 10 ms.
+    run = trial("rrl", [START, BAD, BEST, BEST, BEST, BEST, BAD, BAD], left=BEST)
+    found = results(case(run))["rrl"]
+    assert found.requests == 60
+    assert found.latency_s == pytest.approx((10 * 40 + 10 * 100 + 40 * 10) / 1e3)
+    assert found.over_limit == 20
+
+
+def test_a_configuration_not_measured_last_is_known_by_what_clients_saw_in_its_intervals() -> None:
+    seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
+    assert client_ms(seen)[NEARLY] == pytest.approx(10.4)
+    assert BAD not in client_ms(seen)
+
+
+def test_aborted_intervals_tell_nothing_of_a_configuration() -> None:
+    run = trial("rrl", [START, BEST], left=BEST)
+    assert run.run is not None
+    run.run.records.append(record(BAD, 2, aborted="the queue is running away"))
+    seen = case(run, finals=(START, BEST))
+    assert BAD not in client_ms(seen)
+    assert results(seen)["rrl"].aborted == 1
+
+
+def test_changes_are_counted_from_the_start_on() -> None:
+    assert changes([record(START), record(BEST), record(BEST), record(START)], START) == 2
+    assert changes([record(BEST)], START) == 1
+
+
+def test_what_is_left_without_a_guard_is_the_lowest_mean_cost() -> None:
+    records = [
+        record(BAD, cost=5.0),
+        record(BAD, cost=50.0),
+        record(BEST, cost=9.0),
+        record(START, cost=10.0),
+    ]
+    assert cheapest(records) == BEST
+    assert cheapest([*records, replace(record(START, cost=1.0), learned=False)]) == BEST
+
+
+def test_without_a_guard_every_proposal_is_run_and_nothing_is_aborted() -> None:
+    runaway = Progress(elapsed_s=5.0, arrivals=500, completions=10, backlog=490, backlog_growth=490)
+    for kind, aborts in ((WatchOnly, True), (Unguarded, False)):
+        guard = kind(START)
+        assert guard.admit(BAD).number == BAD
+        assert bool(guard.watch(runaway)) is aborts
+        guard.judge(BAD, math.nan, replace(record(BAD).measurement, completions=0))
+        assert not guard.takes_over
+        assert guard.admit(BAD).number == BAD
+
+
+def test_the_table_names_every_peer_the_default_agent_first() -> None:
+    lines = table(
+        case(trial("optuna-tpe", [START, BEST], BEST), trial("rrl", [START, BEST], BEST))
+    ).splitlines()
+    peers = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
+    assert peers == ["peer", "---", "rrl", "optuna-tpe", FIXED]
+    assert "never" in lines[-1]
+
+
+def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None:
+    write_intervals(tmp_path / "intervals.csv", [case(trial("rrl", [START, BAD], START))])
+    rows = list(csv.DictReader((tmp_path / "intervals.csv").read_text().splitlines()))
+    assert [(row["client_mean_ms"], row["requests"], row["kind"]) for row in rows] == [
+        ("40", "8", "baseline"),
+        ("100", "8", "tune"),
+    ]
+
+
+def test_all_must_hold_against_every_peer() -> None:
+    soon = trial("rrl", [START, BEST, BEST, BEST, BEST, BEST], BEST)
+    late = trial("optuna-tpe", [START, BAD, BAD, BAD, BAD, BEST], BEST)
+    assert _outcome([results(case(soon, late))])["holds"]
+    swapped = (replace(soon, name="optuna-tpe"), replace(late, name="rrl"))
+    held = _outcome([results(case(*swapped))])
+    assert held["holds_by"] == {
+        "final_mean": True,
+        "final_p95": True,
+        "measurements": False,
+        "latency_sum": False,
+        "over_limit": False,
+    }
+
+
+def test_the_rate_of_stepped_arrivals_is_that_of_each_phase() -> None:
+    moments_s = step_moments_s((100.0, 200.0, 50.0), (10.0, 20.0, 10.0), np.random.default_rng(0))
+    assert moments_s[0] == 0
+    assert (np.diff(moments_s) >= 0).all()
+    counts = np.histogram(moments_s, [0, 10, 30, 40])[0]
+    assert counts == pytest.approx([1000, 4000, 500], rel=0.1)
+
+
+def test_intervals_after_a_step_count_from_the_one_it_falls_into() -> None:
+    run = trial("rrl", [START, BEST, BEST, BEST, BAD, BAD, BEST, BEST], BEST)
+    assert run.run is not None
+    near = [{BEST}, {BAD}, {BEST}]
+    up, down = judged(run.run, run.requests, (35.0, 30.0, 15.0), near)
+    assert up.intervals == 2
+    assert down.intervals == 1
+    assert down.mean_ms == pytest.approx(10.0)
+    up, _ = judged(run.run, run.requests, (45.0, 30.0, 5.0), near)
+    assert up.intervals is None  # it left again
+
+
+def test_a_day_of_a_trace_of_minutes_takes_as_long_as_told(tmp_path: Path) -> None:
+    minutes = tmp_path / "minutes.csv"
+    minutes.write_text("minute,requests\n" + "\n".join(f"{k},60" for k in range(2880)))
+    traffic = Traffic(str(minutes), 20.0, seed=0, day_s=100.0, offset_share=0.5)
+    assert traffic.lasts_s() == pytest.approx(200.0)
+    arguments = dict(zip(traffic.arguments()[::2], traffic.arguments()[1::2], strict=True))
+    assert arguments["--speed-up"] == 864.0
+    assert arguments["--offset-s"] == 86400.0
+
+
+def test_a_trace_of_moments_lasts_as_long_as_its_rate_lets_it(tmp_path: Path) -> None:
+    moments = tmp_path / "moments.csv"
+    moments.write_text("t_s\n" + "\n".join(str(2 * k) for k in range(101)))
+    assert Traffic(str(moments), 10.0, seed=0).lasts_s() == pytest.approx(10.0)
+    assert "--speed-up" not in Traffic(str(moments), 10.0, seed=0).arguments()
+    assert 20.0 < slowed(Traffic(str(moments), 10.0, seed=0), needed_s=20.0).lasts_s() < 21.0
+    assert slowed(Traffic("poisson", 10.0, seed=0), needed_s=20.0).rate_per_s == 10.0
+    assert Traffic("poisson", 10.0, seed=0).lasts_s() == math.inf
