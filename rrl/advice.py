@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from rich.console import Console
-
-from rrl.agent import Transition
+from rrl.agent import Task, Transition
+from rrl.foresight import Foresight, Simulate, by_machine, by_observation, by_table
 from rrl.journal import Record, has_traffic
-from rrl.reference_table import FILE_NAME, ReferenceTable
+from rrl.objective import MeanLatency, in_unit
+from rrl.prediction import CONFIDENCE, LEAST_GAIN, Expectation
+from rrl.reference_table import FILE_NAME, Entry, ReferenceTable
 from rrl.report import Standing, in_words
+from rrl.space import Configuration
 from rrl.tuning import Environment
 
 INTERVALS = 3
 RUNS = Path("runs")
+TO_MEASURE = "to measure it, tune: the same command without --advise"
+CLEARLY = 1.2  # times: how far outside of what a source lets expect an observation contradicts it
 
-Simulate = Callable[[float], Mapping[int, float]]
-"""Arrival rate -> cost of every configuration of the space, from a machine file."""
+
+class Observed(NamedTuple):
+    """What the configuration in force does."""
+
+    standing: Standing
+    transitions: list[Transition]
 
 
-def observe(env: Environment, start: int, intervals: int, say: Callable[[str], None]) -> Standing:
+@dataclass(frozen=True)
+class Source:
+    """What a recommendation goes by, and in words."""
+
+    foresight: Foresight
+    words: str
+    extrapolates: bool = False  # nothing but the configuration in force was seen
+
+
+def observe(env: Environment, start: int, intervals: int, say: Callable[[str], None]) -> Observed:
     """Measures the configuration in force, waiting for requests where there are none."""
     action = env.space.action(start)
     observation, info = env.reset()
@@ -49,7 +68,8 @@ def observe(env: Environment, start: int, intervals: int, say: Callable[[str], N
             waiting = True
             say(f"{measurement.gap or 'no requests arrive'}: waiting")
         if len(records) >= intervals:
-            return Standing.of(records, env.space.configuration(start))
+            standing = Standing.of(records, env.space.configuration(start))
+            return Observed(standing, [record.transition for record in records if record.learned])
         observation, _, _, _, info = env.step(action)
 
 
@@ -65,41 +85,121 @@ def earlier_table(given: Path | None, model: str) -> tuple[ReferenceTable, Path]
     return None
 
 
-def recommend(
-    console: Console,
-    env: Environment,
-    now: Standing,
+def fitting_entry(
+    table: ReferenceTable, objective: str, rate_per_s: float, task: Task, found: Configuration
+) -> Entry | None:
+    """The table's best at this load, if it is for this objective and to be had by what may be changed."""
+    entry = table.recommend(rate_per_s) if table.objective == objective else None
+    if entry is None:
+        return None
+    wanted = {**found, **entry.configuration}
+    grid = {knob.name: knob.values for knob in task.space.knobs}
+    fits = all(value in grid.get(name, (found.get(name),)) for name, value in wanted.items())
+    return entry if fits else None
+
+
+def source(
+    task: Task,
     objective: str,
+    observed: Observed,
+    found: Configuration,
     table: tuple[ReferenceTable, Path] | None,
     simulate: Simulate | None,
-) -> dict[str, int] | None:
-    """Says what is observed and what would be better, and by what evidence; returns the recommendation."""
-    latency = f"mean {now.mean_ms:.1f} ms, p95 {now.p95_ms:.1f} ms"
-    in_force = in_words(now.configuration)
-    console.print(f"observed: {now.arrival_rate_per_s:.1f} requests/s, {latency} in {in_force}")
+) -> Source | None:
+    """The best there is to go by: a machine file, a reference table, or what was observed alone."""
+    transitions, rate_per_s = observed.transitions, observed.standing.arrival_rate_per_s
+    if not transitions:
+        return None
     if simulate is not None:
-        costs = simulate(now.arrival_rate_per_s)
-        best = min(costs, key=lambda number: costs[number])
-        configuration = env.space.configuration(best)
-        present = costs[env.space.nearest(now.configuration)]
-        console.print(
-            f"recommended: {in_words(configuration)}; in simulation of the machine file its cost is "
-            f"{costs[best]:.1f} against {present:.1f} of the configuration in force"
+        return Source(by_machine(task, transitions, simulate), "by simulation of the machine file")
+    entry = None if table is None else fitting_entry(table[0], objective, rate_per_s, task, found)
+    if table is not None and entry is not None:
+        wanted = {**found, **entry.configuration}
+        number = task.space.number({name: wanted[name] for name in task.space.names})
+        low, high = entry.rate_per_s
+        return Source(
+            by_table(task, transitions, number, entry.cost, entry.measurements),
+            f"by {table[1]}: it cost {in_unit(entry.cost, table[0].unit)} in the mean of "
+            f"{entry.measurements} intervals at {low:.0f} to {high:.0f} requests/s",
         )
+    foresight = by_observation(task, transitions)
+    words = f"by {len(transitions)} intervals of the configuration in force alone"
+    return None if foresight is None else Source(foresight, words, extrapolates=True)
+
+
+def recommend(
+    say: Callable[[str], None], task: Task, observed: Observed, found: Configuration, by: Source | None
+) -> dict[str, int] | None:
+    """Says what would be better, how much, how surely and by what; returns it, None for no change."""
+    if by is None:
+        say(
+            "no recommendation: the target tells no service times, and there is neither an earlier run nor a "
+            f"machine file to go by; {TO_MEASURE}"
+        )
+        return None
+    prediction, numbers = by.foresight
+    recommended = prediction.recommended()
+    guess = prediction.best_guess() if recommended is None else recommended
+    configuration = task.space.configuration(int(numbers[guess]))
+    expected = (
+        f"expected {_expected(task, prediction.expectation(guess))} instead of "
+        f"{in_unit(prediction.observed_cost, task.objective.unit)}, "
+        f"no worse than now with {prediction.no_worse[guess]:.0%}"
+    )
+    if recommended is not None:
+        say(f"recommended: {in_words(configuration)}")
+        say(expected)
+        say(f"({by.words}{_reach(by, found, configuration)}{_contradiction(task, by)})")
         return configuration
-    entry = table[0].recommend(now.arrival_rate_per_s) if table else None
-    if table is not None and entry is not None and table[0].objective == objective:
-        console.print(
-            f"recommended: {in_words(entry.configuration)}; at {entry.rate_per_s[0]:.0f} to "
-            f"{entry.rate_per_s[1]:.0f} requests/s it cost {entry.cost:.1f} {table[0].unit} over "
-            f"{entry.measurements} intervals ({table[1]})"
-        )
-        return entry.configuration
-    why = (
-        f"no reference table for {objective} at this load" if table else "no earlier run and no machine file"
-    )
-    console.print(
-        f"no recommendation: there is {why}; tune it once (the same command without --advise), "
-        "or measure the machine with rrl-profile and give --machine FILE.npz"
-    )
+    if guess == prediction.present or prediction.gain[guess] < LEAST_GAIN:
+        why = f"nothing promises {LEAST_GAIN - 1:.0%} less than what is in force"
+    else:
+        guessed = f"best guess: {in_words(configuration)}; {expected}"
+        why = f"nothing is {CONFIDENCE:.0%} sure to be better; {guessed}"
+    say(f"no change recommended: {why}")
+    say(f"({by.words}{_contradiction(task, by)}; {TO_MEASURE})")
     return None
+
+
+def observed_in_words(now: Standing, found: Configuration) -> str:
+    percentile = f", p95 {now.p95_ms:.1f} ms" if math.isfinite(now.p95_ms) else ""
+    where = f" in {in_words(found)}" if found else ""
+    return f"observed: {now.arrival_rate_per_s:.1f} requests/s, mean {now.mean_ms:.1f} ms{percentile}{where}"
+
+
+def _reach(by: Source, found: Configuration, configuration: Configuration) -> str:
+    """How far a recommendation reaches beyond what was seen here."""
+    if not by.extrapolates:
+        return ""
+    changed = [name for name, value in configuration.items() if found.get(name) != value]
+    return (
+        f"; no other value of {_listed(changed)} was ever seen here: this is foreseen from how servers "
+        f"commonly behave; {TO_MEASURE}"
+    )
+
+
+def _contradiction(task: Task, by: Source) -> str:
+    """Where the cost observed is not what the source lets expect."""
+    prediction = by.foresight.prediction
+    foreseen = prediction.expectation(prediction.present)
+    if foreseen.low / CLEARLY <= prediction.observed_cost <= foreseen.high * CLEARLY:
+        return ""
+    if math.isinf(foreseen.low):  # of an overload the cost depends on how long it has lasted
+        return ""
+    return f"; it lets expect {_expected(task, foreseen)} of what is in force, so trust it the less"
+
+
+def _expected(task: Task, expectation: Expectation) -> str:
+    """`mean 21 ms (13 to 34 ms with 90%)`."""
+    unit = task.objective.unit
+    is_mean = isinstance(task.objective, MeanLatency) and task.objective.slo_p95_ms is None
+    low, middle, high = (
+        in_unit(cost, unit) if math.isfinite(cost) else "a growing queue" for cost in expectation
+    )
+    if math.isfinite(expectation.high):
+        low = low.removesuffix(f" {unit}")
+    return f"{'mean' if is_mean else 'cost'} {middle} ({low} to {high} with {CONFIDENCE:.0%})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

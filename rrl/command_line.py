@@ -6,46 +6,62 @@ import dataclasses
 import math
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, make_agent
 from envs.live import LiveServing, cores_of, default_space
 from envs.simulated import SimulatedServing
-from rrl import advice, journal
-from rrl.agent import Agent, Task
-from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadEnded
-from rrl.exports import export, print_result
+from rrl import advice, careful_apply, journal
+from rrl.agent import Task
+from rrl.change_limits import ChangeLimits
+from rrl.change_log import ChangeLog
+from rrl.core_budget import over_budget, share
+from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
+from rrl.exports import export, print_places, print_result, write_views
+from rrl.foresight import Simulate
 from rrl.guard import Guard, GuardSettings
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Header, Journal
+from rrl.leaving import Leaving, SafeBest, change_since, restore
 from rrl.objective import Objective, make_objective
-from rrl.pretraining import REPLAY_LIMIT_S, Pretraining
+from rrl.observer import Observer
+from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
 from rrl.queueing.machine import Machine
-from rrl.report import in_words
+from rrl.report import in_words, summarise
 from rrl.restore import RestorePoint
 from rrl.space import ConfigurationSpace
 from rrl.stop import Stop
 from rrl.tensorboard_events import TensorBoardEvents
-from rrl.terminal import LiveView, PlainView
+from rrl.terminal import LiveView, PlainView, make_view
 from rrl.tune_options import (
     EMBEDDED,
     TuneOptions,
     as_before,
     as_trained,
+    change_limits,
+    check_given_once,
     check_unfinished,
+    for_each_model,
+    limits_to_json,
+    models_of,
+    run_folder,
+    seconds,
     tuning_intervals,
     with_values,
+    without_forbidden,
 )
-from rrl.tuning import Observer, Stopped, Tuning, TuningSettings
+from rrl.tuning import Stopped, Tuning, TuningSettings
 from serving_adapter.arrivals import TimestampTrace, make_arrivals
+from serving_adapter.kept_configuration import KeptConfiguration
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.sizes import make_sizes
 from serving_adapter.target import Target, TargetError
@@ -56,18 +72,41 @@ SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 
 
 def main(argv: list[str] | None = None) -> None:
+    try:
+        check_given_once(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        fail(str(error))
     options = parse(TuneOptions, argv)
     _check_agent(options.agent)
+    if options.export is not None:
+        _export(options.export)
     torch.set_num_threads(1)  # the cores are the server's
     threadpool_limits(1)  # NumPy's too
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+    console = _console()
     stop = Stop(console.print)
     with stop.on_signals():
         try:
-            code = _advise(options, console, stop) if options.advise else _tune(options, console, stop)
+            code = _each_model(options, console, stop)
         except (Stopped, KeyboardInterrupt):
             code = INTERRUPTED
     raise SystemExit(code)
+
+
+def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
+    """Tunes, or advises on, the models in turn; ends with the first that does not end well."""
+    runs, limits = for_each_model(options), change_limits(options)
+    for one in runs:
+        if len(runs) > 1:
+            console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
+        shared = Shared(limits, [other for other in models_of(options) if other != one.model])
+        code = _advise(one, console, stop) if options.advise else _tune(one, console, stop, shared)
+        if code != DONE:
+            return code
+    return DONE
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
 
 
 def _check_agent(name: str) -> None:
@@ -79,10 +118,10 @@ def _check_agent(name: str) -> None:
         fail(f"unknown agent {name!r}; known: {', '.join(known)}")
 
 
-def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
+def _tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:
     with ExitStack() as stack:
         try:
-            session = _open(options, console, stop, stack)
+            session = _open(options, console, stop, stack, shared)
         except (ValueError, TargetError, OSError) as error:
             fail(in_a_sentence(error))
         except EmbeddedFailed as error:
@@ -94,7 +133,9 @@ def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
             summary = export(session.tuning.journal, session.target, session.events, left=outcome.left)
         except (TargetError, EmbeddedFailed, OSError) as error:
             session.view.close()
-            return _ended_early(session, error, stop.is_set())
+            with suppress(ValueError, OSError):  # the error that ended the run tells more
+                _show_again(session.tuning.journal.path.parent)
+            return _ended_early(session.point, session.leaving, error, stop.is_set())
         finally:
             session.view.close()
             if session.point is not None and session.leaving.done:
@@ -103,8 +144,25 @@ def _tune(options: TuneOptions, console: Console, stop: Stop) -> int:
         return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
 
 
-def _ended_early(session: Session, error: Exception, stopped: bool) -> int:
-    restores = session.point is not None and not session.leaving.done
+def _export(folder: Path) -> NoReturn:
+    """Writes what an earlier run exports anew."""
+    try:
+        _show_again(folder)
+    except (ValueError, OSError) as error:
+        fail(in_a_sentence(error))
+    raise SystemExit(DONE)
+
+
+def _show_again(folder: Path) -> None:
+    """Writes the views of the journal in a folder, asking no target, and says where they are."""
+    header, records = journal.read(folder)
+    kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
+    write_views(folder, header, records, summarise(header, records), kept)
+    print_places(_console(), folder)
+
+
+def _ended_early(point: RestorePoint | None, leaving: Leaving, error: Exception, stopped: bool) -> int:
+    restores = point is not None and not leaving.done
     if stopped and isinstance(error, TargetError):
         next_start = "; the next start restores it" if restores else ""
         print(f"the target is away{next_start} ({error})", file=sys.stderr)
@@ -113,6 +171,14 @@ def _ended_early(session: Session, error: Exception, stopped: bool) -> int:
     if restores:
         print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
     return FAILED
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a model's run shares with those of the server's other models."""
+
+    limits: ChangeLimits
+    beside: Sequence[str]  # models that use the same budget of cores
 
 
 @dataclass(frozen=True)
@@ -128,19 +194,17 @@ class Session:
     embedded: Embedded | None
 
 
-def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) -> Session:
+def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, shared: Shared) -> Session:
     """Opens a run; ValueError or TargetError, nothing changed, if it cannot be."""
     earlier = None if options.resume is None else journal.read(options.resume)
     if earlier is not None:
         options = as_before(options, earlier[0])
         check_unfinished(options, *earlier)
-    pretraining = _pretraining(options, None if earlier is None else earlier[0])
+    pretraining = starting_from(options.agent_from, None if earlier is None else earlier[0])
     if pretraining is not None and earlier is None:
         options = as_trained(options, pretraining.header)
     machine = None if options.machine is None else Machine.load(options.machine)
-    folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    if options.resume is None and (folder / journal.FILE_NAME).exists():
-        raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
+    folder = run_folder(options)
     embedded = None
     if options.target is None:
         embedded = Embedded(folder, _embedded_settings(options))
@@ -155,8 +219,10 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
     for note in target.notes:
         console.print(note, style="yellow")
     point = None if embedded else RestorePoint(target.address, target.model)
-    if point is not None:
-        _restore(point, target, console)
+    changed_at_s: list[float] = []
+    if earlier is not None and embedded is None:
+        changed_at_s += change_since(earlier[1], target.configuration(), options.interval_s)
+    restored = None if point is None else restore(point, target, console)
     found = target.configuration()
     objective = make_objective(options.objective, options.slo_p95_ms)
     space = _space(options, target, found, earlier[0].start if earlier else found, console)
@@ -168,13 +234,15 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
             f"the comparison is with the journal's start, {in_words(env.space.configuration(start))}",
             style="yellow",
         )
-    task = Task(env.space, objective, cores_of(target, found), machine)
+    options = _with_its_share(options, target, found, shared.beside, console)
+    over = frozenset() if options.cores is None else over_budget(space, options.cores)
+    task = Task(env.space, objective, cores_of(target, found), machine, excluded=over)
     agent = make_agent(options.agent, task, options.seed, background_training=True)
     stack.callback(getattr(agent, "close", lambda: None))
     header = _header(options, target, env, start, found)
     if pretraining is not None:
         limit_s = math.inf if earlier else REPLAY_LIMIT_S  # a resumed run takes over the same again
-        taken = _taken_over(pretraining, agent, header, limit_s, console, stop)
+        taken = taken_over(pretraining, agent, header, limit_s, console, stop.is_set)
         header = dataclasses.replace(header, agent_from=taken)
     if embedded is not None:
         embedded.start_load()
@@ -182,58 +250,41 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack) 
         header = dataclasses.replace(header, load=_load(options, embedded))
     log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
     stack.callback(log.close)
-    guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms))
-    settings = TuningSettings(intervals=tuning_intervals(options))
+    guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms), over)
+    settings = TuningSettings(
+        intervals=tuning_intervals(options),
+        validation=options.validation,
+        duration_s=math.inf if options.duration is None else seconds(options.duration),
+    )
     if point is not None:
         point.claim(found)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
-    view = _view(console, log, guard, settings)
+    view = make_view(console, log, guard, settings)
     events = TensorBoardEvents(folder, log.header, log.records)
-    observers: list[Observer] = [view, events]
+    observers: list[Observer] = [ChangeLog(folder), view, events]
     if point is not None:
-        observers.append(_SafeBest(point, guard, env.space))
+        observers.append(SafeBest(point, guard, env.space))
     if embedded is not None:
-        observers.append(_LoadWatch(embedded, view))
+        observers.append(LoadWatch(embedded, view))
+    if restored is not None:
+        changed_at_s.append(restored.at.timestamp())
+        for observer in observers:
+            observer.changed(restored)
     leaving = Leaving(target, env.space, found)
-    tuning = Tuning(env, agent, guard, log, settings, observers, stop.is_set, leaving)
+    tuning = Tuning(
+        env,
+        agent,
+        guard,
+        log,
+        settings,
+        observers,
+        stop.is_set,
+        leaving,
+        limits=shared.limits,
+        found={name: found[name] for name in env.space.names},
+        changed_before_s=changed_at_s,
+    )
     return Session(tuning, target, leaving, view, events, point, embedded)
-
-
-class Leaving:
-    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they were found."""
-
-    def __init__(self, target: Target, space: ConfigurationSpace, found: dict[str, int]) -> None:
-        self.done = False
-        self._target, self._space, self._found = target, space, found
-
-    def __call__(self, number: int) -> None:
-        self._target.connect(control=False)  # it may have been away when the run ended
-        self._target.apply(self._found | self._space.configuration(number))
-        self.done = True
-
-
-class _SafeBest(Observer):
-    """Keeps the state file's word of the best configuration known to be safe."""
-
-    def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
-        self._point, self._guard, self._space = point, guard, space
-
-    def measured(self, record: Record) -> None:
-        self._point.safe(self._space.configuration(self._guard.to_leave()))
-
-
-class _LoadWatch(Observer):
-    """Ends the run with the embedded load."""
-
-    def __init__(self, embedded: Embedded, view: Observer) -> None:
-        self._embedded, self._view = embedded, view
-
-    def measured(self, record: Record) -> None:
-        try:
-            self._embedded.check()
-        except LoadEnded as ended:
-            self._view.notice(str(ended))
-            raise
 
 
 def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
@@ -251,36 +302,20 @@ def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
     )
 
 
-def _pretraining(options: TuneOptions, earlier: Header | None) -> Pretraining | None:
-    """What the agent starts from, where it does; of a resumed run what it started from then."""
-    if earlier is not None:
-        return None if earlier.agent_from is None else Pretraining.read_again(earlier.agent_from)
-    return None if options.agent_from is None else Pretraining.read(options.agent_from)
-
-
-def _taken_over(
-    pretraining: Pretraining, agent: Agent, header: Header, limit_s: float, console: Console, stop: Stop
-) -> dict[str, Any]:
-    """Replays an earlier journal into the agent; returns what the new journal says of it."""
-    pretraining.check_starts(header)
-    total = len(pretraining.records)
-    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("decisions", total=total)
-
-        def replayed() -> None:
-            progress.advance(task)
-            if stop.is_set():
-                raise Stopped
-
-        done = pretraining.replay(agent, header.space, limit_s, replayed)
-    console.print(f"{header.agent} starts from {done} decisions of {pretraining.folder}")
-    if done < total:
-        console.print(
-            f"{total - done} later ones were left away, as they would have taken over {limit_s:g} s",
-            style="yellow",
-        )
-    return pretraining.to_json(done)
+def _with_its_share(
+    options: TuneOptions, target: Target, found: dict[str, int], beside: Sequence[str], console: Console
+) -> TuneOptions:
+    """The options with the cores that the models beside this one leave of the budget, where there is one."""
+    if options.cores is None and not beside:
+        return options
+    others = []
+    for name in beside:
+        with closing(_connected(options, str(options.target), name, control=False)) as other:
+            others.append(other.configuration())
+    budget = options.cores or cores_of(target, found)
+    cores = share(budget, found, others)
+    console.print(f"{target.model} may use {cores} of the budget of {budget} cores")
+    return dataclasses.replace(options, cores=cores)
 
 
 def _connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
@@ -288,17 +323,6 @@ def _connected(options: TuneOptions, address: str, model: str | None, control: b
     target = Target(address, model, options.metrics_url, key, options.tls_ca)
     target.connect(control=control)
     return target
-
-
-def _restore(point: RestorePoint, target: Target, console: Console) -> None:
-    left = point.left_behind()
-    if left is not None:
-        target.apply(left.found)
-        console.print(
-            f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"
-            + (f" (the best it knew: {in_words(left.best)})" if left.best != left.found else ""),
-            style="yellow",
-        )
 
 
 def _environment(
@@ -320,8 +344,9 @@ def _space(
 ) -> ConfigurationSpace:
     """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
     if not options.knobs:
-        return with_values(default_space(found, cores_of(target, found)), start)
-    given = ConfigurationSpace.parse(options.knobs)
+        usual = default_space(found, cores_of(target, found))
+        return with_values(without_forbidden(usual, options.forbid, found), start)
+    given = without_forbidden(ConfigurationSpace.parse(options.knobs), options.forbid, found)
     space = with_values(given, start)
     added = [f"{k.name}={start[k.name]}" for k, new in zip(given.knobs, space.knobs, strict=True) if k != new]
     if added:
@@ -351,6 +376,10 @@ def _header(
         intervals=tuning_intervals(options),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=None if options.machine is None else str(options.machine.absolute()),
+        validation=options.validation,
+        limits=limits_to_json(options),
+        found_config_pbtxt=target.config_pbtxt(),
+        metrics_url=options.metrics_url,
     )
 
 
@@ -363,46 +392,87 @@ def _load(options: TuneOptions, embedded: Embedded) -> dict[str, Any]:
     }
 
 
-def _view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
-    done = sum(record.counted for record in log.records)
-    extra = 1 if done else 0  # a resumed run measures the start once more
-    total = settings.baseline + settings.intervals + 2 * settings.validation + extra
-    if console.is_terminal:
-        return LiveView(console, log.header, guard, total, done)
-    return PlainView(console, log.header, total, done)
+def _apply(
+    options: TuneOptions, console: Console, stop: Stop, target: Target, configuration: dict[str, int]
+) -> int:
+    """The change that was agreed to: made, watched, kept or undone. Errors before it come out as they are."""
+    careful_apply.check_allowed(change_limits(options), options.interval_s)
+    folder = run_folder(options)
+    target.connect(control=True)
+    point = RestorePoint(target.address, target.model)
+    restored = restore(point, target, console)
+    found = target.configuration()
+    both = careful_apply.two_configurations(found, configuration)
+    space = without_forbidden(both, options.forbid, found)
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    env = _environment(
+        dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
+    )
+    header = _header(options, target, env, env.start, found)
+    leaving = Leaving(target, space, found)
+    change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, restored)
+    try:
+        outcome = change.run(console, stop.is_set)
+    except (TargetError, OSError) as error:
+        return _ended_early(point, leaving, error, stop.is_set())
+    return INTERRUPTED if outcome.stopped else DONE
 
 
 def _advise(options: TuneOptions, console: Console, stop: Stop) -> int:
+    """Says what the target does and what it had better do; changes it only if asked to and agreed."""
     try:
-        target = _connected(options, str(options.target), options.model, control=False)
-        found = target.configuration()
-        objective = make_objective(options.objective, options.slo_p95_ms)
-        env = _environment(options, target, objective, stop, _space(options, target, found, found, console))
-        table = advice.earlier_table(options.reference_table, target.model)
-        simulate = None if options.machine is None else _simulator(options.machine, env)
-        for note in target.notes:
-            console.print(note, style="yellow")
-        now = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
-        now = dataclasses.replace(now, configuration={name: found[name] for name in env.space.names})
-        advice.recommend(console, env, now, options.objective, table, simulate)
+        if options.apply_after_advise:
+            careful_apply.check_can_ask()
+        with closing(_connected(options, str(options.target), options.model, control=False)) as target:
+            recommended = _recommended(options, console, stop, target)
+            if recommended is None or not options.apply_after_advise or not careful_apply.agreed(console):
+                return DONE
+            return _apply(options, console, stop, target, recommended)
     except (ValueError, TargetError, OSError) as error:
         fail(in_a_sentence(error))
-    return DONE
 
 
-def _simulator(machine: Path, env: LiveServing) -> advice.Simulate:
-    """The cost of every configuration, each simulated from an empty server under Poisson arrivals."""
-    table = Machine.load(machine)
-    space = env.space
-
-    def simulate(rate_per_s: float) -> dict[int, float]:
-        simulated = SimulatedServing(
-            table, space, env.objective, rate_per_s, requests_per_interval=SIMULATED_REQUESTS
+def _recommended(options: TuneOptions, console: Console, stop: Stop, target: Target) -> dict[str, int] | None:
+    """The change that would be better, said with all that speaks for it; None for none."""
+    found = target.configuration()
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    env = _environment(options, target, objective, stop, _space(options, target, found, found, console))
+    task = Task(env.space, objective, cores_of(target, found))
+    table = advice.earlier_table(options.reference_table, target.model)
+    simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
+    for note in target.notes:
+        console.print(note, style="yellow")
+    observed = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
+    tuned = {name: found[name] for name in env.space.names if name in found}
+    console.print(advice.observed_in_words(observed.standing, tuned))
+    if not tuned:
+        console.print(
+            f"no recommendation: {target.server} tells no knob of {target.model} that could be changed; "
+            "serve it with rrl-serve or Triton to have it tuned"
         )
-        return {
-            number: simulated.reset(seed=0, options={"configuration": space.configuration(number)})[1]["cost"]
-            for number in range(len(space))
-        }
+        return None
+    by = advice.source(task, options.objective, observed, found, table, simulate)
+    return advice.recommend(console.print, task, observed, tuned, by)
+
+
+def _simulator(machine: Machine, task: Task) -> Simulate:
+    """The cost of every configuration, each simulated from an empty server under Poisson arrivals."""
+    space, objective = task.space, task.objective
+    configurations = [space.configuration(number) for number in range(len(space))]
+
+    def simulate(rate_per_s: float, slower: float) -> np.ndarray:
+        table = machine.slower(slower)
+        simulated = SimulatedServing(
+            table, space, objective, rate_per_s, requests_per_interval=SIMULATED_REQUESTS
+        )
+        return np.array(
+            [
+                simulated.reset(seed=0, options={"configuration": configuration})[1]["cost"]
+                if table.capacity_per_s(configuration) > rate_per_s
+                else math.inf
+                for configuration in configurations
+            ]
+        )
 
     return simulate
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rrl.journal import Record
+from rrl.observer import Observer
 from rrl.tuning import Stopped
 
 SERVER = "serving_adapter.server.command_line"
@@ -131,6 +133,20 @@ class Embedded:
         settings = self.settings
         common = ["--target", self.address, "--sizes", settings.sizes, "--seed", str(settings.seed)]
         return [*common, *arguments, "--out", str(folder)]
+
+
+class LoadWatch(Observer):
+    """Ends the run with the embedded load."""
+
+    def __init__(self, embedded: Embedded, view: Observer) -> None:
+        self._embedded, self._view = embedded, view
+
+    def measured(self, record: Record) -> None:
+        try:
+            self._embedded.check()
+        except LoadEnded as ended:
+            self._view.notice(str(ended))
+            raise
 
 
 def _last_line(log: Path) -> str:

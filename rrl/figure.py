@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rrl import time_axis
 from rrl.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.journal import Header, Record
 from rrl.report import Summary, in_words
@@ -38,7 +39,7 @@ def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path
     if not shown:
         axes[0].text(0.5, 0.5, "no interval with requests yet", ha="center", transform=axes[0].transAxes)
     else:
-        ends_min = _ends_min(shown, header.interval_s)
+        ends_min = time_axis.ends_min(shown, header.interval_s)
         _title(figure, header, summary)
         _latency(axes[0], header, shown, ends_min, summary)
         _steps(axes[1], ends_min, [r.measurement.arrival_rate_per_s for r in shown], INK, fill=True)
@@ -203,13 +204,6 @@ def _changes(shown: Sequence[Record]) -> np.ndarray:
     """The intervals after which the configuration changed."""
     numbers = np.array([r.number for r in shown])
     return np.flatnonzero(np.diff(numbers) != 0)
-
-
-def _ends_min(shown: Sequence[Record], interval_s: float) -> np.ndarray:
-    """(n,) the end of each interval; a pause (resumed, no traffic) counts as three intervals at most."""
-    walls_s = np.array([r.wall_time_s for r in shown])
-    steps_s = np.clip(np.diff(walls_s, prepend=walls_s[0] - interval_s), 1e-3, 3 * interval_s)
-    return np.cumsum(steps_s) / 60.0
 
 
 def _ms(value: float) -> str:

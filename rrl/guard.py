@@ -3,7 +3,7 @@
 It aborts an interval whose queue is plainly running away, returns to the best configuration known when an
 interval went badly, keeps the agent off configurations that were aborted lately, and knows what to leave
 in force at the end: never one under which requests failed, nor one that broke the limit where the start kept
-it. `cost_of_exploration` counts what all this cost the users.
+it.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -24,6 +24,7 @@ from rrl.journal import Decision, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
 from rrl.reference_table import NOISE, best_known, costs_by_configuration, pessimistic_mean
+from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, pooled_noise
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,13 @@ class Admission(NamedTuple):
     reason: str
 
 
+class ToLeave(NamedTuple):
+    """The configuration to leave in force, and why."""
+
+    number: int
+    reason: str
+
+
 class Seen(NamedTuple):
     """One interval as the guard remembers it."""
 
@@ -76,6 +84,7 @@ class Guard:
 
     start: int
     settings: GuardSettings = GuardSettings()
+    over_budget: frozenset[int] = frozenset()  # configurations that use more cores than the model may
     _seen: list[Seen] = field(default_factory=list)
     _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
@@ -86,6 +95,7 @@ class Guard:
     _intervals: int = 0
     _rate_per_s: float = 0.0
     _takeover: Admission | None = None  # the guard's choice of the next interval
+    _precaution: bool = False  # ... and nothing bad is known of the configuration in force
     _rolled_back: bool = False  # the interval in force follows a rollback
     _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
@@ -115,6 +125,20 @@ class Guard:
         """True if the next interval is the guard's: the agent need not be asked."""
         return self._takeover is not None
 
+    @property
+    def must_act(self) -> bool:
+        """True if it takes over for what is in force, and not as a mere precaution: no limit may stop it."""
+        return self.takes_over and not self._precaution
+
+    def knows(self, number: int) -> bool:
+        """True if this configuration was measured, at whatever load."""
+        return any(seen.number == number for seen in self._seen)
+
+    def fits(self, number: int) -> bool:
+        """False if requests failed under it, it was aborted lately, or it broke the limit where the start
+        kept it."""
+        return number not in self._unfit(self._near_present_load())
+
     def watch(self, progress: Progress) -> str:
         """While an interval runs: why to abort it, or nothing. Never aborts what it would return to."""
         s = self.settings
@@ -135,6 +159,7 @@ class Guard:
     def judge(self, number: int, cost: float, measurement: Measurement, baseline: bool = False) -> Verdict:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
         self._intervals += 1
+        self._precaution = self._tells_nothing_bad(number, measurement)
         if measurement.gap:
             self._gaps[number] = self._gaps.get(number, 0) + 1
             if self._gaps[number] > 1:  # once is chance; twice, and it may be what brings the target down
@@ -180,18 +205,21 @@ class Guard:
         if proposal is None:
             raise ValueError("the guard does not take over: it needs the agent's proposal")
         best = self.best
+        if proposal in self.over_budget:
+            return self._enter(best, "refused", "it uses more cores than the budget leaves")
         if proposal != best and self._cooling(proposal):
             return self._enter(best, "refused", "it was aborted or failed lately at this or a lower load")
         return self._enter(proposal, "agent", "")
 
     def enter(self, number: int) -> None:
-        """A configuration comes into force that is nobody's choice: a baseline or validation interval."""
+        """A configuration comes into force that is not the agent's choice: a baseline or validation interval,
+        or one that waits until changes are allowed."""
         self._rolled_back = False
         self._enter(number, "schedule", "")
 
     def replay(self, record: Record) -> None:
         """Takes in an interval of an earlier run of the same journal."""
-        if record.decision == "schedule":
+        if record.decision in ("schedule", "wait"):
             self.enter(record.number)
         else:
             self.admit(record.number)
@@ -200,22 +228,43 @@ class Guard:
     def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
 
-        `validation` holds the costs of both, measured in turns. Without it (the run was stopped) the best
-        known must be better even with its noise held against it.
+        `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise.
+        Without it (the run was stopped) the best known must be better even with its noise held against it.
         """
-        if validation:
-            unfit = self._unfit(self._near_present_load())
-            means = {number: _mean(costs) for number, costs in validation.items() if number not in unfit}
-            winner = min(means, key=lambda number: means[number], default=self.start)
-            return winner if means.get(winner, math.inf) < means.get(self.start, -math.inf) else self.start
+        return self.leaving(validation).number
+
+    def leaving(self, validation: Mapping[int, Sequence[float]] | None = None) -> ToLeave:
+        """What to leave in force, and why."""
+        if not validation:
+            return self._unvalidated()
+        if not all(self.fits(number) for number in validation):
+            return ToLeave(self.start, "the best known failed, was aborted or broke the limit in its turns")
+        gain = self.gain(validation)
+        if gain.beyond_noise:
+            best = next(number for number in validation if number != self.start)
+            return ToLeave(best, f"{in_words(gain)}, measured in turns with it")
+        return ToLeave(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
+
+    def gain(self, validation: Mapping[int, Sequence[float]]) -> Gain:
+        """How many times lower the best's cost is than the start's, by their turns and by the scatter that
+        the run saw of both."""
+        best = next((number for number in validation if number != self.start), None)
+        if best is None or self.start not in validation:
+            return UNKNOWN
+        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
+        return gain_interval(validation[self.start], validation[best], noise)
+
+    def _unvalidated(self) -> ToLeave:
         best = self.best
         costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
         if self.start not in costs:  # at this load the start was never measured: compare over all loads
             costs = costs_by_configuration((s.number, s.cost) for s in self._seen)
         if best not in costs or self.start not in costs:
-            return self.start
-        better = pessimistic_mean(costs[best], self.settings.noise) < _mean(costs[self.start])
-        return best if better else self.start
+            return ToLeave(self.start, "nothing else is known well enough")
+        if pessimistic_mean(costs[best], self.settings.noise) < _mean(costs[self.start]):
+            return ToLeave(best, "the best known, better than the start even with its noise held against it")
+        return ToLeave(self.start, "nothing is known to be better beyond noise")
 
     def _enter(self, number: int, decision: Decision, reason: str) -> Admission:
         self._takeover = None
@@ -226,6 +275,12 @@ class Guard:
     def _verdict(self, rollback: bool, learn: bool, reason: str) -> Verdict:
         self._takeover = Admission(self.best, "rollback", reason) if rollback else None
         return Verdict(rollback, learn, reason)
+
+    def _tells_nothing_bad(self, number: int, measurement: Measurement) -> bool:
+        """True where the interval says nothing, unless the target was lost under what would not be left."""
+        if measurement.gap:
+            return number in (self.start, self.to_leave())
+        return not has_traffic(measurement)
 
     def _abort(self, number: int, rate_per_s: float) -> None:
         if number != self.start:
@@ -309,36 +364,6 @@ class Guard:
         if reference_ms and latency_ms > self.settings.latency_factor * reference_ms:
             return f"mean latency of {latency_ms:.0f} ms, {latency_ms / reference_ms:.1f}x that at the start"
         return ""
-
-
-class CostOfExploration(NamedTuple):
-    """What tuning cost the users, against leaving the target as it was found."""
-
-    extra_request_s: float  # latency above the start's mean, summed over requests
-    worse_share: float  # of the tuning intervals whose mean latency was above the start's
-    intervals: int
-    aborted: int
-    rollbacks: int  # intervals that the guard ran in the best known configuration
-    refused: int
-    failures: int  # failed requests, in all intervals
-
-
-def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> CostOfExploration:
-    """Counts over the tuning intervals (settling parts are not measured, so not counted)."""
-    tuning = [r for r in records if r.kind == "tune" and not r.measurement.gap and has_traffic(r.measurement)]
-    excess_ms = [_or_zero(r.measurement.latency.mean_ms - start_latency_ms) for r in tuning]
-    extra_s = [
-        max(0.0, ms) * r.measurement.completions / 1e3 for ms, r in zip(excess_ms, tuning, strict=True)
-    ]
-    return CostOfExploration(
-        extra_request_s=sum(extra_s),
-        worse_share=sum(ms > 0 for ms in excess_ms) / len(tuning) if tuning else 0.0,
-        intervals=len(tuning),
-        aborted=sum(bool(r.measurement.aborted) for r in tuning),
-        rollbacks=sum(r.decision == "rollback" for r in tuning),
-        refused=sum(r.decision == "refused" for r in tuning),
-        failures=sum(r.measurement.failures for r in records),
-    )
 
 
 def _latency_ms(measurement: Measurement) -> float:

@@ -33,84 +33,27 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
+from rrl import telemetry
 from rrl.agent import Task, Transition
-from rrl.estimator import BackgroundTraining, EstimatorSettings, InlineTraining, LatencyEstimator, Training
+from rrl.estimator import BackgroundTraining, InlineTraining, LatencyEstimator, Training
+from rrl.guided_settings import GUIDED, GuidedSettings
 from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
 from rrl.load_forecast import LoadForecast
-from rrl.load_levels import LoadLevels
 from rrl.measurement import Measurement, ServiceTimes
+from rrl.objective import in_unit
 from rrl.service_times import ServiceTimeModel
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
-VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ of lognormal service times that are told apart
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
+LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
-
-
-@dataclass(frozen=True)
-class GuidedSettings:
-    """Chosen on machines of the family with seeds below 1000, under all truths."""
-
-    first_share: float = 0.7  # of the largest capacity: the load that the first choice is made for ...
-    first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
-    optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
-    exploring: int = 28
-    largest_optimism: float = 0.35  # of ln S
-    # Decisions since the last change that look further; ever more rarely.
-    looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
-    look_optimism: float = 1.5  # κ of these ...
-    look_largest_optimism: float = 0.8
-    look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
-    pessimism: float = 0.5
-    least_safe: int = 40  # configurations that stay to choose from, however few are that safe ...
-    least_safe_share: float = 0.1  # ... in small spaces this share of all
-    stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
-    overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
-    overload_pace_later: float = 0.05
-    screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
-    screened_later: int = 120
-    simulated: int = 40  # configurations, and where each is simulated twice
-    simulated_twice: int = 24
-    change: float = 0.06  # |ln| of service times now over before that may be a change ...
-    change_sd: float = 4.0  # ... if it is also so many standard deviations
-    change_commonly: float = 3.0  # ... and so many times the median of what was seen so far
-    radius: float = 2.0  # δ of the region
-    residual_sd: float = 0.03  # σ of ρ
-    training_every: int = 4  # intervals
-    load_levels: LoadLevels = field(default_factory=LoadLevels)
-    estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
-
-    def __post_init__(self) -> None:
-        if not 0 < self.stable_share <= 1:
-            raise ValueError(f"stable_share must be in (0, 1], got {self.stable_share}")
-        counts = (
-            "least_safe",
-            "screened",
-            "screened_later",
-            "simulated",
-            "simulated_twice",
-            "training_every",
-        )
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not (self.residual_sd > 0 and self.least_safe_share > 0 and self.first_within >= 1):
-            raise ValueError(
-                "residual_sd and least_safe_share must be above 0 and first_within at least 1, "
-                f"got {self.residual_sd}, {self.least_safe_share}, {self.first_within}"
-            )
-
-
-GUIDED = GuidedSettings()
 
 
 class Residual(NamedTuple):
@@ -134,7 +77,7 @@ class GuidedRRL:
         self._objective = task.objective
         self.service_times = ServiceTimeModel(task.space, task.cores)
         self.forecast = LoadForecast()
-        self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed))
+        self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
         self.estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
         train = self.estimator.train
         self._training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
@@ -183,6 +126,29 @@ class GuidedRRL:
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[: self.settings.screened_later]]
         return self._lowest_in_the_mean(numbers, self._standard_deviations(numbers))
 
+    @property
+    def variation(self) -> float:
+        """σ of lognormal service times, by what was seen; 0 where they count as deterministic."""
+        return self._variation
+
+    def explain(self) -> str:
+        """Why the configuration just proposed, in a few words."""
+        number = self._next
+        if not self.service_times.known:
+            return "nothing is known yet: begins in the middle of what should bear a heavy load"
+        if self._overloaded:
+            bears, load = self.prior.capacity_per_s[number], self.forecast.rate_per_s
+            return f"overloaded: takes what serves most, about {bears:.3g} of {load:.3g} requests/s"
+        sd = self._standard_deviations(np.array([number]))
+        expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
+        if number == self._in_force:
+            words = f"stays: expects {expected}, and nothing better"
+        elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
+            words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
+        else:
+            words = f"expects {expected} instead of {present}"
+        return f"the machine has changed: {words}" if self.changes and self._since_change == 1 else words
+
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
         self._training.wait()
@@ -194,7 +160,8 @@ class GuidedRRL:
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
-        rows = [row for row in _telemetry(measurement, configuration) if self._of_this(row, number)]
+        told = telemetry.service_times(measurement, configuration)
+        rows = [row for row in told.rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
         if self._is_change(log_factor, sd):
             self.service_times.changed(log_factor)
@@ -202,7 +169,7 @@ class GuidedRRL:
             self.changes += 1
             self._since_change = 0
         self._learn_variation(measurement, rows)
-        self.service_times.add(configuration, rows, rate_per_s, self._variation)
+        self.service_times.add(configuration, rows, rate_per_s, self._variation, told.doubt)
 
     def _is_change(self, log_factor: float, sd: float) -> bool:
         """True if service times moved by more than noise and more than they commonly do here."""
@@ -224,13 +191,11 @@ class GuidedRRL:
         return row.busy_instances <= self.prior.instances[number] and row.count >= 5 * left
 
     def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
-        """The σ of lognormal service times whose mixture over the rows has the observed p95."""
-        p95_s = 1e-3 * measurement.service.p95_ms
-        if not rows or not math.isfinite(p95_s):
+        """The usual σ of lognormal service times, once several intervals have told of it."""
+        told = telemetry.variation(measurement, rows)
+        if told is None:
             return
-        weights = np.array([row.count * row.batch_size for row in rows], dtype=float)
-        centres = np.log([row.total_s / row.count for row in rows])
-        self._variations.append(_variation(p95_s, centres, weights / weights.sum()))
+        self._variations.append(told)
         typical = median(self._variations)
         self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
 
@@ -284,7 +249,8 @@ class GuidedRRL:
         Without delay: beside service times of unknown length none can be judged.
         """
         self.prior.refresh()
-        numbers = np.flatnonzero(self.prior.delay_s == self.prior.delay_s.min())
+        no_delay = self.prior.delay_s == self.prior.delay_s.min()
+        numbers = np.flatnonzero(no_delay & self.prior.allowed)
         rate_per_s = self.settings.first_share * self.prior.capacity_per_s.max()
         latency_ms = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s).mean_ms[:, 0]
         good = numbers[latency_ms <= self.settings.first_within * latency_ms.min()]
@@ -338,6 +304,19 @@ class GuidedRRL:
         result: np.ndarray = np.mean(costs, axis=0)
         return result
 
+    def _expected_of(self, number: int, hopeful: float) -> tuple[str, str, str]:
+        """The cost expected of a configuration, that with service times `hopeful` times as long, and that
+        of the one in force."""
+        numbers, scale = np.array([number, number, self._in_force]), np.array([1.0, hopeful, 1.0])
+        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
+        costs = self._costs(numbers, self.prior.simulated(numbers, scale, given))
+        stable = self.prior.capacity_per_s[numbers] > scale * self.forecast.rate_per_s
+        expected, hoped, present = (
+            in_unit(cost, self._objective.unit) if is_stable else "a growing queue"
+            for cost, is_stable in zip(costs, stable, strict=True)
+        )
+        return expected, hoped, present
+
     def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) positions in order of ascending cost."""
         costs = self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
@@ -390,30 +369,7 @@ class GuidedRRL:
         return int(numbers[np.argmax(hoped_per_s)])
 
 
-def _telemetry(measurement: Measurement, configuration: dict[str, int]) -> list[ServiceTimes]:
-    """The measurement's telemetry; where there is none, one row made of the mean service time."""
-    rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
-    service_s = 1e-3 * measurement.service.mean_ms
-    if rows or not service_s > 0:
-        return rows
-    batch_size = measurement.mean_batch_size if measurement.mean_batch_size >= 1 else 1.0
-    batches = max(1, round(measurement.completions / batch_size))
-    busy = measurement.completion_rate_per_s / batch_size * service_s
-    busy = min(max(1, round(busy)), configuration.get("instances", 1))
-    return [ServiceTimes(busy, max(1, round(batch_size)), batches, batches * service_s)]
-
-
 def _log_ratio(observed_ms: float, predicted_ms: np.ndarray) -> tuple[float, float]:
     """r_t, and the variance of one interval's logarithm."""
     r = math.log(observed_ms / predicted_ms.mean())
     return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), float(np.var(np.log(predicted_ms)))
-
-
-def _variation(p95: float, centres: np.ndarray, weights: np.ndarray) -> float:
-    """The σ for which a mixture of lognormal times with ln of the means at `centres` has this p95."""
-    σ = VARIATIONS[1:, None]
-    below = ndtr((math.log(p95) - centres + σ**2 / 2) / σ) @ weights
-    clearly_below = float(weights[centres < math.log(p95) - 0.02].sum())
-    if clearly_below < 0.96:  # one of the mean times is the p95: nothing need vary
-        return 0.0
-    return float(VARIATIONS[1 + int(np.argmin(np.abs(below - 0.95)))])

@@ -29,8 +29,8 @@ from rrl.space import ConfigurationSpace, Knob
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
 SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
-Kind = Literal["baseline", "tune", "validation"]
-Decision = Literal["agent", "rollback", "hold", "refused", "schedule"]
+Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: no change was allowed, so none was tried
+Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,10 @@ class Header:
     load: dict[str, Any] | None = None  # the embedded load's options
     machine: str | None = None  # the machine file that the agent was given
     agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`
+    validation: int = 2  # turns of the best and of the start, each, at the end
+    limits: dict[str, Any] | None = None  # the options that keep changes rare, at their hours, off some knobs
+    found_config_pbtxt: str | None = None  # the target's whole ModelConfig before the run, as text
+    metrics_url: str | None = None  # as it was given
     version: int = FORMAT_VERSION
 
     def check_continues(self, other: Header) -> None:
@@ -66,6 +70,7 @@ class Header:
             ("agent", self.agent, other.agent),
             ("model", self.model, other.model),
             ("target", canonical(self.target), canonical(other.target)),
+            ("number of validation turns", self.validation, other.validation),
         ):
             if theirs != ours:
                 raise ValueError(
@@ -100,13 +105,14 @@ class Record:
     configuration: dict[str, int]
     transition: Transition
     decision: Decision  # whose choice the configuration was: the agent's, the guard's, or the schedule's
-    reason: str  # why the guard chose in the agent's place
+    reason: str  # why the guard chose in the agent's place or the run waits; what an agent says of its change
     verdict: str  # what the guard said of the interval afterwards; empty if nothing
     rollback: bool  # ... and whether it called for a rollback
     learned: bool  # whether agent and averages take it in
     wall_time_s: float  # Unix time at the end of the interval
     decision_ms: float = math.nan  # agent and guard together
     apply_ms: float = math.nan  # until the configuration was in force
+    changed_at_s: tuple[float, ...] = ()  # Unix times of the changes of configuration since the last record
 
     @property
     def measurement(self) -> Measurement:
@@ -114,7 +120,7 @@ class Record:
 
     @property
     def counted(self) -> bool:
-        """True if it used up one of the run's intervals: there was a target and it had requests."""
+        """True if there was a target and it had requests; unless the run waited, it used up an interval."""
         return not self.measurement.gap and has_traffic(self.measurement)
 
     @property
@@ -146,8 +152,10 @@ class Record:
             np.asarray(values["next_observation"], dtype=np.float32),
             Measurement.from_json(values["measurement"]),
         )
+        values = {"changed_at_s": ()} | values  # earlier journals lack it
         own = {f.name: values[f.name] for f in fields(cls) if f.name != "transition"}
         own |= {name: _nan_if_null(own[name]) for name in ("decision_ms", "apply_ms")}
+        own["changed_at_s"] = tuple(own["changed_at_s"])
         return cls(transition=transition, **own)
 
 

@@ -9,7 +9,7 @@ with the kernels of `rrl.queueing.simulator`, all under the same arrivals (commo
 | λ | `rate_per_s` | arrival rate |
 | c, B, d | `instances`, `_max_batch_size`, `delay_s` | of each configuration |
 | S | `_times_s` | predicted service times, from `ServiceTimeModel` |
-| max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable |
+| max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable; 0 where not allowed |
 | | `scale` | (K,) what each configuration's service times are multiplied by, e.g. to be optimistic |
 """
 
@@ -53,8 +53,13 @@ class LatencyPrior:
     """Predicts the latencies of a space's configurations, given by their numbers."""
 
     def __init__(
-        self, space: ConfigurationSpace, service_times: ServiceTimeModel, rng: np.random.Generator
+        self,
+        space: ConfigurationSpace,
+        service_times: ServiceTimeModel,
+        rng: np.random.Generator,
+        excluded: frozenset[int] = frozenset(),
     ) -> None:
+        self.allowed = ~np.isin(np.arange(len(space)), list(excluded))
         knob = {name: space.values[:, k] for k, name in enumerate(space.names)}
         ones = np.ones(len(space), dtype=int)
         inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
@@ -74,11 +79,13 @@ class LatencyPrior:
         self._rate_quantiles = rng.permutation(ndtri((np.arange(INTERVALS) + 0.5) / INTERVALS))
         self._unit_variation = rng.standard_normal(_VARIATION_DRAWS)
 
-    def refresh(self) -> None:
-        """Takes the service times as they are known now."""
-        self._times_s = self._between_batch_sizes(self._service_times.service_time_s())
+    def refresh(self, times_s: np.ndarray | None = None) -> None:
+        """Takes the service times as they are known now, or these (tables, N, B)."""
+        times_s = self._service_times.service_time_s() if times_s is None else times_s
+        self._times_s = self._between_batch_sizes(times_s)
         rates = self.instances[:, None] * self._batches / self._times_s[self._table, self.instances - 1]
-        self.capacity_per_s = np.where(self._batches <= self._max_batch_size[:, None], rates, 0.0).max(axis=1)
+        rates = np.where(self._batches <= self._max_batch_size[:, None], rates, 0.0)
+        self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
 
     def typical_entries(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
         """(K,) the service time that matters most to each: with as many busy as the load needs."""

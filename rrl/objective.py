@@ -135,3 +135,8 @@ def make_objective(name: str, slo_p95_ms: float | None) -> Objective:
     if slo_p95_ms is None:
         raise ValueError(f"objective {name!r} needs a limit: give --slo-p95-ms")
     return StrictSLO(slo_p95_ms) if name == "strict-slo" else LeastResources(slo_p95_ms)
+
+
+def in_unit(cost: float, unit: str) -> str:
+    """`8.4 ms`, `23 ms`, `4.0 threads`."""
+    return f"{cost:.{0 if cost >= 10 else 1}f} {unit}"

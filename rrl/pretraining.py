@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rrl import journal
 from rrl.agent import OBSERVATION_FIELDS, Agent, Transition, number_in_force
 from rrl.journal import Header, Record
 from rrl.space import ConfigurationSpace
 from rrl.tune_options import with_values
+from rrl.tuning import Stopped
 
 REPLAY_LIMIT_S = 60.0
 
@@ -95,6 +98,43 @@ class Pretraining:
                 finish_training()  # the next update needs its network
             replayed()
         return len(self.records)
+
+
+def starting_from(folder: Path | None, earlier: Header | None) -> Pretraining | None:
+    """What the agent starts from, where it does; of a resumed run what it started from then."""
+    if earlier is not None:
+        return None if earlier.agent_from is None else Pretraining.read_again(earlier.agent_from)
+    return None if folder is None else Pretraining.read(folder)
+
+
+def taken_over(
+    pretraining: Pretraining,
+    agent: Agent,
+    header: Header,
+    limit_s: float,
+    console: Console,
+    stopped: Callable[[], bool],
+) -> dict[str, Any]:
+    """Replays an earlier journal into the agent; returns what the new journal says of it."""
+    pretraining.check_starts(header)
+    total = len(pretraining.records)
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("decisions", total=total)
+
+        def replayed() -> None:
+            progress.advance(task)
+            if stopped():
+                raise Stopped
+
+        done = pretraining.replay(agent, header.space, limit_s, replayed)
+    console.print(f"{header.agent} starts from {done} decisions of {pretraining.folder}")
+    if done < total:
+        console.print(
+            f"{total - done} later ones were left away, as they would have taken over {limit_s:g} s",
+            style="yellow",
+        )
+    return pretraining.to_json(done)
 
 
 def moved(transition: Transition, origin: ConfigurationSpace, space: ConfigurationSpace) -> Transition:

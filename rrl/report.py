@@ -9,11 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from rrl.guard import CostOfExploration, Guard, GuardSettings, cost_of_exploration
+from rrl.exploration_cost import CostOfExploration, cost_of_exploration
+from rrl.guard import Guard, GuardSettings
 from rrl.journal import Header, Record
 from rrl.reference_table import ReferenceTable, costs_by_configuration
 from rrl.space import Configuration
-from rrl.tuning import TuningSettings
+from rrl.validation import UNKNOWN, Gain
 
 BEST_CONFIGURATION = "best_configuration.yaml"
 
@@ -68,12 +69,16 @@ class Standing:
 
 @dataclass(frozen=True)
 class Summary:
-    start: Standing  # over its baseline and validation intervals
+    start: Standing  # over its validation intervals, or its baseline's where there are none
     best: Standing  # over its validation intervals; the start's again, if nothing better is known
     left: dict[str, int]  # the configuration left in force
+    why_left: str  # why that and no other
     validated: bool  # measured again in turns with the start; otherwise the best's are its tuning intervals
+    turns: Gain  # how many times lower the best's cost was in these turns; unknown if not validated
     exploration: CostOfExploration
     decision_ms: float  # median
+    start_records: tuple[Record, ...]  # the intervals of `start` ...
+    best_records: tuple[Record, ...]  # ... and of `best`
 
     @property
     def found_better(self) -> bool:
@@ -90,13 +95,14 @@ def summarise(
     records: Sequence[Record],
     settings: GuardSettings | None = None,
     left: int | None = None,
-    turns: int = TuningSettings().validation,
+    turns: int | None = None,
 ) -> Summary:
     """The figures of a run, finished or not.
 
     `left` is what the run left in force; without it, what a guard would leave that saw these records.
-    Start and best are validated by `turns` intervals each.
+    Start and best are validated by `turns` intervals each, or as many as the run planned.
     """
+    turns = header.validation if turns is None else turns
     start = header.space.number(header.start)
     guard = Guard(start, settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
     for record in records:
@@ -105,27 +111,31 @@ def summarise(
     validation = [r for r in last_validation(measured) if r.learned][-2 * turns :] if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
     validated = len(costs) == 2 and start in costs and all(len(c) == turns for c in costs.values())
-    if left is None:
-        left = guard.to_leave(costs if validated else None)
+    leaving = guard.leaving(costs if validated else None)
+    left = leaving.number if left is None else left
     best = next(n for n in costs if n != start) if validated else guard.best if left == start else left
     pool = validation if validated else [r for r in measured if r.learned]
     baseline = [r for r in measured if r.kind == "baseline"]
-    at_start = Standing.of(baseline + [r for r in validation if r.number == start], header.start)
-    configuration = header.space.configuration(best)
+    of_start = [r for r in (validation if validated else baseline) if r.number == start]
+    of_best = of_start if best == start else [r for r in pool if r.number == best]
     decisions = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
     return Summary(
-        start=at_start,
-        best=at_start if best == start else Standing.of([r for r in pool if r.number == best], configuration),
+        start=Standing.of(of_start, header.start),
+        best=Standing.of(of_best, header.space.configuration(best)),
         left=header.space.configuration(left),
+        why_left=leaving.reason,
         validated=validated,
+        turns=guard.gain(costs) if validated else UNKNOWN,
         exploration=cost_of_exploration(records, guard.start_latency_ms),
         decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,
+        start_records=tuple(of_start),
+        best_records=tuple(of_best),
     )
 
 
 def last_validation(records: Sequence[Record]) -> list[Record]:
-    """The validation intervals that no tuning followed."""
-    after = max((i for i, r in enumerate(records) if r.kind == "tune"), default=-1)
+    """The validation intervals that no tuning followed, and no start of a resumed run."""
+    after = max((i for i, r in enumerate(records) if r.kind in ("tune", "baseline")), default=-1)
     return [r for r in records[after + 1 :] if r.kind == "validation"]
 
 

@@ -3,28 +3,11 @@
 A Gaussian process on the logarithm of the service time S[i, a, c, n, b]: of a batch of b requests that starts
 with n of c instances busy, i operators at once and a threads in each.
 
-    ln S = ln S_1 + w · φ(i, a, n, b) + f(i, a, n, b) + χ · h(c, n) + noise
+    ln S = ln S_1 + what `rrl.service_time_process` expects, conditioned on what was seen
 
-| symbol | here | meaning |
-|---|---|---|
-| S_1 | `_first_log_time` | the first service time seen: the unit |
-| φ, w | `_features`, `WEIGHTS` | what is known of parallel programs, each term with a Gaussian weight |
-| f | `_smooth` | what is not: smooth deviations along each axis, and rougher ones over all of them |
-| h | `_crowding` | the same n among more instances: where batches share processors, company arrives sooner |
-| C, η, χ | `Hypothesis` | cores; how much of its threads a batch keeps busy; whether h counts (0 or 1) |
-| noise | `noise_sd` | where S also depends on what the table does not say, as on the load |
-
-| term of φ | weight (mean, standard deviation) | meaning |
-|---|---|---|
-| 1 | 0, 3 | |
-| ln a, ln i | -0.7, 0.3; -0.4, 0.3 | speed-up by threads |
-| ln max(1, n·(i·a)^η / C) | 1.1, 0.3 | over-subscription: threads take turns |
-| (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
-| ln b | 0.6, 0.3 | batching |
-
-C, η, χ and the noise are told apart by their likelihood; predictions are averaged over those that remain
-plausible. The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were
-chosen by the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
+The process has hypotheses: how many cores there are, how busy a batch keeps its threads, whether batches
+share processors, how noisy means are. They are told apart by their likelihood; predictions are averaged over
+those that remain plausible.
 """
 
 from __future__ import annotations
@@ -33,21 +16,19 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import cholesky, solve_triangular
 
+from rrl import service_time_process as process
 from rrl.measurement import ServiceTimes
+from rrl.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis
 from rrl.space import Configuration, ConfigurationSpace
 
-WEIGHTS = np.array([[0.0, 3.0], [-0.7, 0.3], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
-AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
-FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
-CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
 NOISE_SDS = (0.004, 0.03, 0.1)  # more than telemetry's own: where S depends on what the table does not say
 NOISE_SD = NOISE_SDS[0]
 SLOPE_SD = 0.1  # of d ln S / d ln b, by which a batch size stands for its neighbour in the table
+JITTER = 1e-6  # added to variances, so that entries that go together can be drawn together
 OLD_SD = 0.05  # more, of one learned before the machine changed
 
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -55,9 +36,7 @@ MOST_ENTRIES = 160  # entries of the table that are remembered
 MOST_BATCHES = 400.0  # batches that a mean is of, at most: older ones fade
 NEWS = 3.0  # standard deviations from which a mean starts anew
 
-CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
 UTILISATIONS = (0.6, 1.0)  # η
-TEMPER = 0.5  # of the posterior: φ is only nearly right, so the data say less than they seem to
 PLAUSIBLE = 3.0  # nats of the tempered likelihood
 MOST_PLAUSIBLE = 4
 ERRORS = 12  # that are remembered ...
@@ -66,13 +45,6 @@ LARGEST_SQUARED_ERROR = 16.0
 FEW = 30  # entries up to which every hypothesis is tried each time; later, each `RETRIAL`-th time
 RETRIAL = 16
 SIMILAR_LOAD = 0.25  # of ln rate: nearer loads have the same service times, even where processors are shared
-
-
-class Hypothesis(NamedTuple):
-    cores: float  # C
-    utilisation: float  # η
-    crowding: bool  # χ
-    noise_sd: float  # of a mean service time, however many batches it is of
 
 
 @dataclass
@@ -84,20 +56,11 @@ class _Mean:
     configuration: Configuration  # that it was last seen under
     rate_per_s: float  # ... and the load
     era: int  # changes of the machine before
+    doubt: float  # standard deviation of `log_time`, however many batches it is of
 
 
 _Entry = dict[int, _Mean]
 """What is known of one entry of the table, by batch size: those between the table's count to the nearest."""
-
-
-class _Fit(NamedTuple):
-    """The process conditioned on all entries, under one hypothesis."""
-
-    plausibility: float  # tempered log posterior
-    hypothesis: Hypothesis
-    features: np.ndarray  # (entries, terms)
-    cholesky: np.ndarray  # (entries, entries) lower
-    alpha: np.ndarray  # (entries,)
 
 
 class ServiceTimeModel:
@@ -118,13 +81,13 @@ class ServiceTimeModel:
         self._points = grid[self._used].astype(float)  # (P, 5): i, a, c, n, b
         self._usual_cores = float(cores or max(self.intra[-1], self.instances[-1]))
         self._hypotheses = self._all_hypotheses(cores is not None)
-        of_kind = {(h.cores, h.utilisation): _features(self._points, h) for h in self._hypotheses}
+        of_kind = {(h.cores, h.utilisation): process.features(self._points, h) for h in self._hypotheses}
         self._features = {h: of_kind[h.cores, h.utilisation] for h in self._hypotheses}
         self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._entries: dict[int, _Entry] = {}  # the one seen longest ago first
         self._first_log_time = math.nan
         self._era = 0
-        self._fits: list[_Fit] = []
+        self._fits: list[Fit] = []
         self._rounds = 0
         self._squared_errors: deque[float] = deque(maxlen=ERRORS)  # of the last configurations that were new
         self._log_times = self._expected_a_priori()
@@ -151,13 +114,18 @@ class ServiceTimeModel:
         rows: Iterable[ServiceTimes],
         rate_per_s: float,
         variation: float = 0.0,
+        doubt: float = 0.0,
     ) -> None:
-        """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S."""
+        """Takes in the telemetry of an interval.
+
+        `variation` is the σ of a single batch's ln S; `doubt` that of a mean's, where it was guessed which
+        entry it is of.
+        """
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
-        self._compare_with_prediction(numbers, rows, variation)
+        self._compare_with_prediction(numbers, rows, variation, doubt)
         for number, row in zip(numbers, rows, strict=True):
-            self._add(number, row, configuration, rate_per_s, variation)
+            self._add(number, row, configuration, rate_per_s, variation, doubt)
         while len(self._entries) > MOST_ENTRIES:
             forgotten = next(iter(self._entries))
             del self._entries[forgotten]
@@ -203,7 +171,8 @@ class ServiceTimeModel:
         smooth = np.stack([column[0] for column in columns], axis=1)  # (P, entries)
         cross = {False: smooth, True: smooth + np.stack([column[1] for column in columns], axis=1)}
         covariance = {crowding: c[numbers] + noise for crowding, c in cross.items()}
-        fits = [_conditioned(y, self._features[h][numbers], covariance[h.crowding], h, self._usual_cores)
+        usual = self._usual_cores
+        fits = [process.conditioned(y, self._features[h][numbers], covariance[h.crowding], h, usual)
                 for h in self._tried()]  # fmt: skip
         fits.sort(key=lambda fit: -fit.plausibility)
         best = fits[0].plausibility
@@ -228,9 +197,7 @@ class ServiceTimeModel:
         within = np.zeros(len(numbers))
         for fit, weight in zip(fits, weights, strict=True):
             own = self._features[fit.hypothesis][numbers]
-            shared = (fit.features * WEIGHTS[:, 1] ** 2) @ own.T
-            shared += self._cross[fit.hypothesis.crowding][numbers].T
-            v = solve_triangular(fit.cholesky, shared, lower=True, check_finite=False)
+            v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
             total = own**2 @ WEIGHTS[:, 1] ** 2 + 5 * AXIS_SD**2 + FIELD_SD**2
             total += fit.hypothesis.crowding * CROWDING_SD**2
             within += weight * np.maximum(total - np.einsum("ij,ij->j", v, v), 1e-8)
@@ -239,12 +206,37 @@ class ServiceTimeModel:
         result: np.ndarray = self.inflation * np.sqrt(within + between)
         return result
 
+    def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """(count, tables, N, B) S of every (i, a, c) as it may be: all entries drawn together."""
+        log_times = np.zeros((count, *self.shape))
+        counts = rng.multinomial(count, self._weights)
+        drawn = [self._drawn(k, n, rng) for k, n in enumerate(counts) if n > 0]
+        log_times[:, self._used] = rng.permutation(np.concatenate(drawn))
+        return np.exp(log_times).reshape(count, -1, *self.shape[3:])
+
     def entries(
         self, inter: np.ndarray, intra: np.ndarray, instances: np.ndarray, busy: np.ndarray, batch: np.ndarray
     ) -> np.ndarray:
         """(K,) numbers of entries, given by their positions along the axes."""
         result: np.ndarray = self._number[inter, intra, instances, busy, batch]
         return result
+
+    def _drawn(self, k: int, count: int, rng: np.random.Generator) -> np.ndarray:
+        """(count, P) ln S under the k-th of the plausible hypotheses."""
+        fit = self._fits[k]
+        own = self._features[fit.hypothesis] * WEIGHTS[:, 1]
+        covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis.crowding)
+        v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
+        covariance -= v.T @ v
+        factor = cholesky(covariance + JITTER * np.eye(len(own)), lower=True, check_finite=False)
+        deviations = factor @ rng.standard_normal((len(own), count))
+        drawn: np.ndarray = self._means[k] + self.inflation * deviations.T
+        return drawn
+
+    def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
+        """(entries, K) prior covariance of what was seen with these entries of the table."""
+        shared: np.ndarray = (fit.features * WEIGHTS[:, 1] ** 2) @ self._features[fit.hypothesis][numbers].T
+        return shared + self._cross[fit.hypothesis.crowding][numbers].T
 
     def _all_hypotheses(self, cores_known: bool) -> list[Hypothesis]:
         thirds = [0] if cores_known else range(-4, 7)
@@ -258,7 +250,7 @@ class ServiceTimeModel:
 
     def _expected_a_priori(self) -> np.ndarray:
         """(P,) ln S/S_1 before anything is known."""
-        plausibility = np.exp([_log_prior(h, self._usual_cores) for h in self._hypotheses])
+        plausibility = np.exp([process.log_prior(h, self._usual_cores) for h in self._hypotheses])
         means = np.array([self._features[h] @ WEIGHTS[:, 0] for h in self._hypotheses])
         result: np.ndarray = plausibility @ means / plausibility.sum()
         return result
@@ -269,7 +261,7 @@ class ServiceTimeModel:
         return [fit.hypothesis for fit in self._fits]
 
     def _compare_with_prediction(
-        self, numbers: list[int], rows: list[ServiceTimes], variation: float
+        self, numbers: list[int], rows: list[ServiceTimes], variation: float, doubt: float
     ) -> None:
         """Notes how far what is new lies from what was predicted, in squared standard deviations."""
         new = [k for k, number in enumerate(numbers) if number not in self._entries]
@@ -277,7 +269,7 @@ class ServiceTimeModel:
             return
         entries = np.array([numbers[k] for k in new])
         error = np.array([_log_time(rows[k]) for k in new]) - self._log_times[entries]
-        noise = variation**2 / np.array([rows[k].count for k in new])
+        noise = variation**2 / np.array([rows[k].count for k in new]) + doubt**2
         variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
         self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
 
@@ -288,6 +280,7 @@ class ServiceTimeModel:
         configuration: Configuration,
         rate_per_s: float,
         variation: float,
+        doubt: float,
     ) -> None:
         log_time, batches = _log_time(row), float(row.count)
         if math.isnan(self._first_log_time):
@@ -300,7 +293,7 @@ class ServiceTimeModel:
                 remembered = min(before.batches, MOST_BATCHES)
                 log_time = (remembered * before.log_time + batches * log_time) / (remembered + batches)
                 batches += remembered
-        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era)
+        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, doubt)
         self._entries[number] = entry
 
     def _entry_of(self, configuration: Configuration, row: ServiceTimes) -> int:
@@ -315,7 +308,7 @@ class ServiceTimeModel:
         """(P,), (P,) covariance of f, and of h, between every entry and this one."""
         if number not in self._columns:
             point = self._points[number]
-            self._columns[number] = _smooth(self._points, point), _crowding(self._points, point)
+            self._columns[number] = process.smooth(self._points, point), process.crowding(self._points, point)
         return self._columns[number]
 
     def _observed(self, number: int, variation: float) -> tuple[float, float]:
@@ -342,9 +335,9 @@ class ServiceTimeModel:
 
     def _variance(self, mean: _Mean, variation: float) -> float:
         old = OLD_SD**2 if mean.era != self._era else 0.0
-        return NOISE_SD**2 + variation**2 / mean.batches + old
+        return NOISE_SD**2 + variation**2 / mean.batches + old + mean.doubt**2
 
-    def _mean(self, fit: _Fit) -> np.ndarray:
+    def _mean(self, fit: Fit) -> np.ndarray:
         weights = WEIGHTS[:, 0] + WEIGHTS[:, 1] ** 2 * (fit.features.T @ fit.alpha)
         known = self._features[fit.hypothesis] @ weights
         mean: np.ndarray = self._first_log_time + known + self._cross[fit.hypothesis.crowding] @ fit.alpha
@@ -357,46 +350,3 @@ def _batch_grid(largest: int) -> np.ndarray:
 
 def _log_time(row: ServiceTimes) -> float:
     return math.log(row.total_s / row.count)
-
-
-def _conditioned(
-    y: np.ndarray, features: np.ndarray, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
-) -> _Fit:
-    covariance = covariance + hypothesis.noise_sd**2 * np.eye(len(y))
-    factor = cholesky(
-        (features * WEIGHTS[:, 1] ** 2) @ features.T + covariance, lower=True, check_finite=False
-    )
-    residual = y - features @ WEIGHTS[:, 0]
-    alpha = cho_solve((factor, True), residual, check_finite=False)
-    log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
-    plausibility = TEMPER * (_log_prior(hypothesis, usual_cores) + float(log_likelihood))
-    return _Fit(plausibility, hypothesis, features, factor, alpha)
-
-
-def _log_prior(hypothesis: Hypothesis, usual_cores: float) -> float:
-    return -0.5 * (math.log(hypothesis.cores / usual_cores) / CORES_SD) ** 2
-
-
-def _features(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
-    """(P, terms) φ."""
-    i, a, _, n, b = points.T
-    over = np.log(np.maximum(1.0, n * (i * a) ** hypothesis.utilisation / hypothesis.cores))
-    neighbours = (n - 1) / hypothesis.cores
-    return np.stack([np.ones(len(points)), np.log(a), np.log(i), over, neighbours, np.log(b)], axis=1)
-
-
-def _smooth(points: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """(P,) covariance of f with one point."""
-    axes = np.log(points[:, [0, 1, 3, 4]] / point[[0, 1, 3, 4]])
-    squares = np.column_stack([axes**2, axes[:, :3].sum(axis=1) ** 2])
-    along_axes = AXIS_SD**2 * np.exp(-0.5 * squares / AXIS_LENGTH**2).sum(axis=1)
-    d = np.sqrt(5.0 * squares[:, :4].sum(axis=1)) / FIELD_LENGTH
-    result: np.ndarray = along_axes + FIELD_SD**2 * (1.0 + d + d**2 / 3.0) * np.exp(-d)
-    return result
-
-
-def _crowding(points: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """(P,) covariance of h with one point."""
-    axes = np.log(points[:, [2, 3]] / point[[2, 3]])
-    result: np.ndarray = CROWDING_SD**2 * np.exp(-0.5 * (axes**2).sum(axis=1))
-    return result

@@ -13,12 +13,20 @@ from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
 
+from rrl.change_log import Change
 from rrl.guard import Guard
-from rrl.journal import Decision, Header, Kind, Record
+from rrl.journal import Decision, Header, Journal, Kind, Record
+from rrl.observer import Observer
 from rrl.report import Standing, Summary, in_words
-from rrl.tuning import Observer
+from rrl.tuning import TuningSettings
+from rrl.validation import CONFIDENCE
 
-PHASES: dict[str, str] = {"baseline": "measuring the start", "tune": "tuning", "validation": "validating"}
+PHASES: dict[str, str] = {
+    "baseline": "measuring the start",
+    "tune": "tuning",
+    "validation": "validating",
+    "wait": "waiting",
+}
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -29,7 +37,7 @@ class PlainView(Observer):
         self._console, self._header, self._total, self._done = console, header, total, done
 
     def measured(self, record: Record) -> None:
-        self._done += record.counted
+        self._done += uses_up(record)
         m = record.measurement
         remarks = "; ".join(filter(None, (_choice(record.decision, record.reason), record.verdict)))
         self._print(
@@ -37,6 +45,9 @@ class PlainView(Observer):
             f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
             f"{in_words(record.configuration)}" + (f"  ({remarks})" if remarks else "")
         )
+
+    def changed(self, change: Change) -> None:
+        self._print(str(change))
 
     def notice(self, text: str) -> None:
         self._print(text)
@@ -66,7 +77,8 @@ class LiveView(Observer):
         )
         self._task = self._progress.add_task(PHASES["baseline"], total=total, completed=done)
         self._in_force = guard.start
-        self._choice = ""
+        self._change = "none so far"
+        self._waits = ""
         self._last: Record | None = None
         self._start_p95_ms: list[float] = []
         self._means_ms: list[float] = []
@@ -77,13 +89,17 @@ class LiveView(Observer):
     def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:
         self._progress.update(self._task, description=PHASES[kind])
         self._in_force = number
-        self._choice = decision
+        self._waits = reason if decision == "wait" else ""
         if decision in ("rollback", "hold", "refused"):
             self._guard_said = _choice(decision, reason)
         self._live.update(self._view())
 
+    def changed(self, change: Change) -> None:
+        self._change = f"{change.at:%H:%M:%S}  {change.what}: {change.reason}"
+        self._live.update(self._view())
+
     def measured(self, record: Record) -> None:
-        self._progress.update(self._task, advance=int(record.counted))
+        self._progress.update(self._task, advance=int(uses_up(record)))
         self._last = record
         latency = record.measurement.latency
         if record.kind == "baseline" and math.isfinite(latency.p95_ms):
@@ -122,8 +138,26 @@ class LiveView(Observer):
         rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
         rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
         rows.add_row("guard", self._guard_said)
+        rows.add_row("last change", Text(self._change))
+        if self._waits:
+            rows.add_row("waits", Text(self._waits, style="yellow"))
         title = f"rrl-tune: {self._header.model} on {self._header.target}, agent {self._header.agent}"
         return Panel(Group(self._progress, Text(), rows), title=title, border_style="blue", padding=(1, 2))
+
+
+def make_view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
+    """The live view in a terminal, else the plain one."""
+    done = sum(map(uses_up, log.records))
+    extra = 1 if done else 0  # a resumed run measures the start once more
+    total = settings.baseline + settings.intervals + 2 * settings.validation + extra
+    if console.is_terminal:
+        return LiveView(console, log.header, guard, total, done)
+    return PlainView(console, log.header, total, done)
+
+
+def uses_up(record: Record) -> bool:
+    """True for one of the intervals that a run is to have."""
+    return record.counted and record.kind != "wait"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -173,8 +207,11 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
 
 def gain_in_words(summary: Summary) -> str:
     if not summary.found_better:
-        return "nothing better than the start was found; the start is in force"
-    how = "measured again in turns with the start" if summary.validated else "not validated"
+        return f"nothing better than the start was found; the start is in force ({summary.why_left})"
+    how = "not validated"
+    if summary.validated:
+        low, _, high = summary.turns
+        how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
     mean = summary.start.mean_ms / summary.best.mean_ms
     return f"{summary.gain:.2f}x lower cost, {mean:.2f}x lower mean latency ({how})"
 
@@ -194,6 +231,8 @@ def _choice(decision: Decision, reason: str) -> str:
         return f"kept the configuration: {reason}"
     if decision == "refused":
         return f"refused the agent's proposal: {reason}"
+    if decision == "wait":
+        return f"waits: {reason}"
     return ""
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rrl.journal import SIMULATION, Header, Record
+from rrl.change_limits import ChangeLimits, ChangeWindow
+from rrl.journal import FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.report import summarise
 from rrl.space import Configuration, ConfigurationSpace
@@ -17,6 +20,8 @@ from rrl.tuning import TuningSettings
 
 DEFAULT_INTERVALS = 50
 EMBEDDED = "embedded"  # the target's name where none is given
+GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
+SHORTEST_WINDOW = 4  # intervals: to try one configuration, and to change back
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,11 @@ class TuneOptions:
     target: str | None = None
     """HOST:PORT of the server's gRPC port; without one, a local server and load are started and tuned."""
     model: str | None = None
-    """The model to tune; may be left out where the server has only one (embedded: minilm)."""
+    """The model to tune; may be left out where the server has only one (embedded: minilm). Several, as in
+    minilm,resnet, are tuned in turn, each in its own folder under --out."""
+    cores: int | None = None
+    """Cores that the models named may put to work together, a thread a core (default: no limit for one model,
+    the machine's for several)."""
     metrics_url: str | None = None
     """The server's Prometheus page, where it does not tell itself."""
     control_key: str | None = None
@@ -36,8 +45,8 @@ class TuneOptions:
     agent: str = "rrl"
     """Who proposes configurations: rrl, rrl-tuned, rrl-paper, rrl-released,
     rrl-released-exact, point-q, capes, capes-tuned,
-    deeprm, deeprm-tuned, dqn, ppo, optuna-tpe, optuna-gp, gp-bandit, serf (needs --machine), aimd, random,
-    sweep."""
+    deeprm, deeprm-tuned, dqn, ppo, optuna-tpe, optuna-gp, quick-search, quick-search-all, gp-bandit,
+    serf (needs --machine), aimd, random, sweep."""
     agent_from: Path | None = None
     """Folder of rrl-train, or of an earlier run, for the agent to start from; agent, objective, limit, knobs
     and seed are then that folder's where they are left at their default."""
@@ -55,14 +64,29 @@ class TuneOptions:
     """Decisions to take (default 50)."""
     duration: float | str | None = None
     """Or about how long the run may take: seconds, 5m or 2h."""
+    validation: int = TuningSettings.validation
+    """How often the best is measured again at the end, in turns with the start (A B A B), before it is called
+    better; 0: never."""
+    max_changes_per_hour: int | None = None
+    """At most so many changes of configuration in any 60 minutes; meanwhile the run waits. The guard's
+    rollbacks and the last change of the run are never held back, but counted."""
+    change_window: tuple[str, ...] = ()
+    """Changes only at these hours, local time, e.g. "Mon-Fri 22:00-06:00" 12:00-13:00; outside, the best
+    known to be safe stays in force."""
+    forbid: tuple[str, ...] = ()
+    """Knobs that are never changed, e.g. instances,max_batch_size."""
     out: Path | None = None
     """Folder for journal, TensorBoard events, plot and exports (default runs/TIME)."""
     resume: Path | None = None
     """Folder of an earlier run to go on with."""
+    export: Path | None = None
+    """Folder of an earlier run, killed or not, to write report and exports of anew; nothing else happens."""
     advise: bool = False
     """Observe and recommend, change nothing."""
     reference_table: Path | None = None
     """With --advise: reference_table.yaml, or the folder, of an earlier run."""
+    apply_after_advise: bool = False
+    """With --advise: ask once whether to apply what is recommended; watched by the guard, undone if worse."""
     machine: Path | None = None
     """A machine file that rrl-profile measured: what serf schedules by, and --advise simulates."""
     seed: int = 0
@@ -89,6 +113,7 @@ class TuneOptions:
                 f"--interval-s must be above --settle-s, and that not negative, "
                 f"got {self.interval_s:g} and {self.settle_s:g}"
             )
+        _check_models(self)
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
         if self.advise and self.target is None:
@@ -99,8 +124,79 @@ class TuneOptions:
             raise ValueError("--resume starts from what its own run started from: leave --agent-from away")
         if self.agent_from is not None and self.advise:
             raise ValueError("--advise observes and runs no agent: leave --agent-from away")
+        if self.apply_after_advise and not self.advise:
+            raise ValueError("--apply-after-advise applies what --advise recommends: give both")
+        if self.validation < 0:
+            raise ValueError(f"--validation must be at least 0, got {self.validation}")
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)
+        for window in change_limits(self).windows:
+            if window.length_s < SHORTEST_WINDOW * self.interval_s:
+                raise ValueError(
+                    f"a --change-window of {window.length_s:g} s is too short to try anything: it must hold "
+                    f"{SHORTEST_WINDOW} intervals of {self.interval_s:g} s (--interval-s)"
+                )
+
+
+def _check_models(options: TuneOptions) -> None:
+    models = models_of(options)
+    if len(set(models)) < len(models) or "" in models:
+        raise ValueError(f"--model must name models once each, as in minilm,resnet, got {options.model!r}")
+    if len(models) > 1 and options.target is None:
+        raise ValueError("the local server serves one model: give --target HOST:PORT to tune several")
+    if len(models) > 1 and (options.resume or options.agent_from):
+        raise ValueError("--resume and --agent-from are of one model: name one --model")
+    if options.cores is not None and options.cores < 1:
+        raise ValueError(f"--cores must be at least 1, got {options.cores}")
+
+
+def models_of(options: TuneOptions) -> list[str]:
+    """The models named; none where the server is asked which it has."""
+    return [] if options.model is None else [name.strip() for name in options.model.split(",")]
+
+
+def for_each_model(options: TuneOptions) -> list[TuneOptions]:
+    """The options of each model's run: one folder for all, with a folder for each where there are several."""
+    models = models_of(options)
+    if len(models) < 2:
+        return [options]
+    folder = options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    return [dataclasses.replace(options, model=model, out=folder / model) for model in models]
+
+
+def run_folder(options: TuneOptions) -> Path:
+    """Where the run writes; ValueError where another run's journal is."""
+    folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if options.resume is None and (folder / FILE_NAME).exists():
+        raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
+    return folder
+
+
+def check_given_once(arguments: Sequence[str]) -> None:
+    """ValueError for a flag that is given again: the second would silently replace the first."""
+    names = [argument.split("=")[0].replace("_", "-") for argument in arguments]
+    for flag in GIVEN_ONCE:
+        if names.count(flag) > 1:
+            raise ValueError(f"{flag} is given twice: give it once, with all its values behind it")
+
+
+def change_limits(options: TuneOptions) -> ChangeLimits:
+    """How often and at which hours the run may change the configuration."""
+    return ChangeLimits(options.max_changes_per_hour, ChangeWindow.parse(options.change_window))
+
+
+def without_forbidden(
+    space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
+) -> ConfigurationSpace:
+    """The grid without the knobs that are never to be changed; ValueError for one that the target lacks."""
+    forbidden = {name for text in forbid for name in text.replace(",", " ").split()}
+    unknown = sorted(forbidden - set(names))
+    if unknown:
+        raise ValueError(f"--forbid: the target has no knob {', '.join(unknown)}; it has {', '.join(names)}")
+    left = tuple(knob for knob in space.knobs if knob.name not in forbidden)
+    if not left:
+        raise ValueError(f"--forbid leaves nothing to tune: it forbids all of {', '.join(space.names)}")
+    return ConfigurationSpace(left)
 
 
 def seconds(text: float | str) -> float:
@@ -120,13 +216,29 @@ def as_before(options: TuneOptions, header: Header) -> TuneOptions:
     before: dict[str, Any] = {
         "target": None if header.target == EMBEDDED else header.target,
         "model": header.model,
+        "metrics_url": header.metrics_url,
         "interval_s": header.interval_s,
         "settle_s": header.settle_s,
         "machine": None if header.machine is None else Path(header.machine),
-    } | (header.load or {})
+        "validation": header.validation,
+    }
+    before |= (header.load or {}) | limits_from_json(header.limits or {})
     if options.duration is None:
         before["intervals"] = header.intervals
     return _completed(options, _learning(header) | before)
+
+
+def limits_to_json(options: TuneOptions) -> dict[str, Any] | None:
+    """For the header: what keeps the changes of a run within limits, and so of one that resumes it."""
+    limits = {
+        name: getattr(options, name) for name in ("max_changes_per_hour", "change_window", "forbid", "cores")
+    }
+    given = {name: value for name, value in limits.items() if value}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()} or None
+
+
+def limits_from_json(limits: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in limits.items()}
 
 
 def as_trained(options: TuneOptions, header: Header) -> TuneOptions:
@@ -171,5 +283,5 @@ def check_unfinished(options: TuneOptions, header: Header, records: list[Record]
 def tuning_intervals(options: TuneOptions) -> int:
     if options.duration is None:
         return options.intervals or DEFAULT_INTERVALS
-    others = TuningSettings.baseline + 2 * TuningSettings.validation
+    others = TuningSettings.baseline + 2 * options.validation
     return max(1, round(seconds(options.duration) / options.interval_s) - others)

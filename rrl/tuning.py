@@ -3,6 +3,11 @@
     agent.act -> guard.admit -> env.step -> cost -> guard.judge -> journal -> agent.update
 
 It runs over any environment whose `info` tells measurement, number and cost: simulated or live.
+
+Where changes are limited, the run waits: a `wait` interval is measured and learned from as any other, but
+tries nothing and uses up none of the run's intervals. Meanwhile what would be left at a stop is in force, as
+long as a change to it is allowed: one is kept for it (of a single change an hour none can be), and it is made
+before a window closes. The guard's rollbacks, and what the run leaves at its end, are never held back.
 """
 
 from __future__ import annotations
@@ -12,16 +17,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 import numpy as np
 
 from rrl.agent import Agent, Transition
-from rrl.guard import Guard
+from rrl.change_limits import HOUR_S, ChangeLimits
+from rrl.change_log import Change, reason_in_words
+from rrl.guard import Guard, ToLeave
 from rrl.journal import Decision, Journal, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
-from rrl.reference_table import costs_by_configuration
-from rrl.space import ConfigurationSpace
+from rrl.observer import Observer
+from rrl.space import Configuration, ConfigurationSpace
+
+LONGEST_INTERVALS = 3.0  # an interval that settles long lasts two; with time to change back
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class TuningSettings:
     intervals: int = 50  # decisions to take
     baseline: int = 3  # intervals in the found configuration, first of all
     validation: int = 2  # intervals each of the best and the found configuration in turns, last of all
+    duration_s: float = math.inf  # the run ends by then, whatever is left to do
 
     def __post_init__(self) -> None:
         if self.intervals < 1 or self.baseline < 1 or self.validation < 0:
@@ -49,27 +60,19 @@ class Environment(Protocol):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]: ...
 
 
-class Observer:
-    """Looks on. Subclasses override what they care for."""
-
-    def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:
-        """A configuration is about to come into force."""
-
-    def measured(self, record: Record) -> None:
-        """An interval is over, and in the journal."""
-
-    def notice(self, text: str) -> None:
-        """Something a person should know, e.g. that no requests arrive."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     left: int  # the configuration left in force
     stopped: bool  # before its end
+    reason: str = field(default="", compare=False)  # why that one is left
 
 
 class Stopped(Exception):
     """Somebody asked the run to stop."""
+
+
+class _TimeUp(Exception):
+    """The run's time is over while it waits."""
 
 
 @dataclass
@@ -82,33 +85,64 @@ class Tuning:
     observers: Sequence[Observer] = ()
     stop: Callable[[], bool] = lambda: False
     put_in_force: Callable[[int], None] | None = None  # at the end; default: a step of the environment
+    limits: ChangeLimits = field(default_factory=ChangeLimits)
+    found: Configuration | None = None  # in force at the beginning; default: the start
+    changed_before_s: Sequence[float] = ()  # Unix times of changes that no record tells of
+    clock: Callable[[], float] = time.time  # Unix time
     _observation: np.ndarray | None = field(default=None, init=False)  # of the last interval with traffic
-    _in_force: int | None = field(default=None, init=False)
-    _waiting: bool = field(default=False, init=False)
+    _begun: bool = field(default=False, init=False)  # the environment was reset
+    _in_force: int | None = field(default=None, init=False)  # None: what was found is not on the grid
+    _changed_at_s: list[float] = field(default_factory=list, init=False)  # since the last record
+    _end_s: float = field(default=math.inf, init=False)
+    _silent: bool = field(default=False, init=False)
 
     def run(self) -> Outcome:
         """Replays the journal, goes on from there, and leaves the better configuration in force."""
         for record in self.journal.records:
-            self.guard.replay(record)
-            self._teach(record)
-            if finish_training := getattr(self.agent, "finish_training", None):
-                finish_training()  # the next update needs its network
+            self._replay(record)
+        for at_s in self.changed_before_s:
+            self._count_change(at_s)
+        self._in_force = self._number_found()
+        self._end_s = self.clock() + self.settings.duration_s
         self.env.interrupt = self._interrupt
         try:
             self._measure_start()
             self._search()
-            validation = self._validate()
-        except Stopped:
-            return self._leave(self.guard.to_leave(), stopped=True)
+            leaving = self.guard.leaving(self._validate())
+        except Stopped as stopped:
+            return self._leave(self._leaving_early(str(stopped) or "interrupted"), stopped=True)
+        except _TimeUp:
+            return self._leave(
+                self._leaving_early("the time is up before the best could be measured in turns")
+            )
         except BaseException:
             with suppress(Exception):  # the first error tells more than one from putting things back
-                self._leave(self.guard.to_leave(), stopped=True)
+                self._leave(self._leaving_early("the run failed"), stopped=True)
             raise
-        return self._leave(self.guard.to_leave(validation), stopped=False)
+        return self._leave(leaving)
 
     def finished(self, kind: Kind) -> int:
         """How many of the run's intervals of this kind are in the journal."""
         return sum(record.kind == kind and record.counted for record in self.journal.records)
+
+    def pause(self, changes: int = 1) -> str:
+        """Why so many changes of configuration are not allowed now, and when they are; empty if they are."""
+        return self.limits.pause(self.clock(), changes, self._undone_within_s)
+
+    def _replay(self, record: Record) -> None:
+        self.guard.replay(record)
+        self._teach(record)
+        for at_s in record.changed_at_s:
+            self.limits.changed(at_s)
+        if finish_training := getattr(self.agent, "finish_training", None):
+            finish_training()  # the next update needs its network
+
+    def _number_found(self) -> int | None:
+        if self.found is None:
+            return self.guard.start
+        with suppress(ValueError):
+            return self.env.space.number(self.found)
+        return None
 
     def _measure_start(self) -> None:
         missing = self.settings.baseline - self.finished("baseline")
@@ -117,7 +151,10 @@ class Tuning:
 
     def _search(self) -> None:
         space = self.env.space
-        while self.finished("tune") < self.settings.intervals:
+        while self.finished("tune") < self.settings.intervals and self.clock() < self._search_end_s:
+            if pause := self.pause(self._changes_to_explore):
+                self._wait(pause)
+                continue
             assert self._observation is not None
             began_s = time.perf_counter()
             action = None if self.guard.takes_over else self.agent.act(self._observation)
@@ -126,14 +163,37 @@ class Tuning:
             )
             self._interval("tune", number, decision, reason, 1e3 * (time.perf_counter() - began_s))
 
+    @property
+    def _undone_within_s(self) -> float:
+        """How long after a change it can be changed back, at the latest."""
+        return LONGEST_INTERVALS * self.journal.header.interval_s
+
+    @property
+    def _search_end_s(self) -> float:
+        """When the validation must begin to be over in time."""
+        return self._end_s - 2 * self.settings.validation * self.journal.header.interval_s
+
+    @property
+    def _changes_to_explore(self) -> int:
+        """How many must be free to try something: for itself, for the way back, and, where the run ends
+        before they were free again, for the validation."""
+        validation = 2 * self.settings.validation if self._search_end_s - self.clock() < HOUR_S else 0
+        return 2 + validation
+
     def _validate(self) -> dict[int, list[float]] | None:
-        """The costs of the best known and the found configuration, measured in turns."""
+        """The costs of the best known and the found configuration, measured in turns: A B A B."""
         start, best = self.guard.start, self._best()
-        if start == best:
+        if start == best or not self.settings.validation:
             return None
-        turns = (best, start) * self.settings.validation
-        records = [self._measured("validation", number) for number in turns]
-        return costs_by_configuration((r.number, r.cost) for r in records if math.isfinite(r.cost))
+        costs: dict[int, list[float]] = {best: [], start: []}
+        for _ in range(self.settings.validation):
+            pair = {number: self._measured("validation", number).cost for number in (best, start)}
+            if all(map(math.isfinite, pair.values())):
+                for number, cost in pair.items():
+                    costs[number].append(cost)
+            if not self.guard.fits(best):
+                break
+        return costs
 
     def _best(self) -> int:
         """What the agent recommends, if the guard knows nothing against it; else the guard's best.
@@ -147,17 +207,48 @@ class Tuning:
     def _measured(self, kind: Kind, number: int) -> Record:
         """An interval of a configuration; again while there is no traffic, or an old queue to drain."""
         while True:
+            self._wait_to_change(number)
             self.guard.enter(number)
             record = self._interval(kind, number, "schedule", "", math.nan)
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
 
+    def _wait_to_change(self, number: int) -> None:
+        """Waits until it may come into force; what was found off the grid cannot be waited in."""
+        while self._in_force not in (None, number) and (pause := self.pause()):
+            if self.clock() >= self._end_s:
+                raise _TimeUp
+            self._wait(pause)
+
+    def _wait(self, pause: str) -> None:
+        """An interval that tries nothing: in the guard's choice if it must act, or in what is safe."""
+        if self.guard.must_act:
+            number, decision, reason = self.guard.admit(None)
+            self._interval("wait", number, decision, reason, math.nan)
+        else:
+            number = self._safe_meanwhile()
+            self.guard.enter(number)
+            self._interval("wait", number, "wait", pause, math.nan)
+
+    def _safe_meanwhile(self) -> int:
+        """What is in force while the run waits: the start or what a stop would leave, if that is allowed."""
+        assert self._in_force is not None
+        safe = self.guard.to_leave()
+        if self._in_force in (self.guard.start, safe):
+            return self._in_force
+        return safe if self.limits.may_return(self.clock(), self._undone_within_s) else self._in_force
+
     def _interval(
         self, kind: Kind, number: int, decision: Decision, reason: str, decision_ms: float
     ) -> Record:
         """One interval: run it, have it judged, write it down, learn from it."""
+        changes = number != self._in_force
+        if changes and decision == "agent":
+            reason = self._agents_reason(number)
         for observer in self.observers:
             observer.decided(kind, number, decision, reason)
+        if changes:
+            self._change(number, decision, reason_in_words(kind, decision, reason))
         after, info = self._run(number)
         measurement, cost = info["measurement"], float(info["cost"])
         if self.stop():
@@ -175,15 +266,17 @@ class Tuning:
             verdict=verdict.reason,
             rollback=verdict.rollback,
             learned=verdict.learn,
-            wall_time_s=time.time(),
+            wall_time_s=self.clock(),
             decision_ms=decision_ms,
             apply_ms=float(info.get("apply_ms", math.nan)),
+            changed_at_s=tuple(self._changed_at_s),
         )
+        self._changed_at_s.clear()
         self.journal.append(record)
         self._teach(record)
         if record.counted:
             self._observation = after
-        self._tell_of_waiting(measurement)
+        self._tell_of_silence(measurement)
         for observer in self.observers:
             observer.measured(record)
         return record
@@ -194,36 +287,68 @@ class Tuning:
             self.agent.update(record.lesson)
 
     def _run(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
-        if self._in_force is None:
-            configuration = self.env.space.configuration(number)
-            self._in_force = number
-            return self.env.reset(options={"configuration": configuration})
-        self._in_force = number
+        if not self._begun:
+            self._begun = True
+            return self.env.reset(options={"configuration": self.env.space.configuration(number)})
         observation, _, _, truncated, info = self.env.step(self.env.space.action(number))
         if truncated:  # a fixed workload ran out: begin it again
-            self._in_force = None
+            self._begun = False
         return observation, info
 
     def _interrupt(self, progress: Progress) -> str:
         return "stopped" if self.stop() else self.guard.watch(progress)
 
-    def _leave(self, number: int, stopped: bool) -> Outcome:
+    def _change(self, number: int, decision: str, reason: str) -> None:
+        """Another configuration comes into force: counted, and told of before it happens."""
+        before = self.found if self._in_force is None else self.env.space.configuration(self._in_force)
+        after = self.env.space.configuration(number)
+        self._in_force = number
+        at_s = self.clock()
+        self._count_change(at_s)
+        change = Change(datetime.fromtimestamp(at_s), before or {}, after, decision, reason)
+        for observer in self.observers:
+            observer.changed(change)
+
+    def _count_change(self, at_s: float) -> None:
+        self.limits.changed(at_s)
+        self._changed_at_s.append(at_s)
+
+    def _agents_reason(self, number: int) -> str:
+        explain = getattr(self.agent, "explain", None)
+        if why := explain() if explain else "":
+            return f"the agent: {why}"
+        return "the agent proposes it" if self.guard.knows(number) else "the agent explores it"
+
+    def _leaving_early(self, why: str) -> ToLeave:
+        number, reason = self.guard.leaving()
+        return ToLeave(number, why if number == self.guard.start else f"{reason}; {why}")
+
+    def _leave(self, leaving: ToLeave, stopped: bool = False) -> Outcome:
+        number, reason = leaving
+        changes = number != self._in_force and (self._begun or self.put_in_force is not None)
+        if not changes:
+            self._notice(
+                f"left in force, {'as found' if number == self.guard.start else 'as tuned'}: {reason}"
+            )
+        else:
+            what = "restored what was found" if number == self.guard.start else "left in force"
+            self._change(number, "leave", f"{what}: {reason}")
         if self.put_in_force is not None:
             self.put_in_force(number)
-        elif self._in_force not in (None, number):
+        elif changes:
             self.env.interrupt = lambda _: "the run is over"  # nothing more to measure
             self.env.step(self.env.space.action(number))
         self._in_force = number
-        return Outcome(number, stopped)
+        return Outcome(number, stopped, reason)
 
-    def _tell_of_waiting(self, measurement: Measurement) -> None:
+    def _tell_of_silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""
-        waiting = measurement.gap or ("" if has_traffic(measurement) else "no requests arrive")
-        if waiting and not self._waiting:
-            self._notice(f"{waiting}: waiting, nothing is learned meanwhile")
-        if not waiting and self._waiting:
+        silent = measurement.gap or ("" if has_traffic(measurement) else "no requests arrive")
+        if silent and not self._silent:
+            self._notice(f"{silent}: waiting, nothing is learned meanwhile")
+        if not silent and self._silent:
             self._notice("requests are answered again")
-        self._waiting = bool(waiting)
+        self._silent = bool(silent)
 
     def _notice(self, text: str) -> None:
         for observer in self.observers:

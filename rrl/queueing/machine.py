@@ -151,6 +151,12 @@ class Machine:
             self._tables[key] = self._interpolated(*key)
         return self._tables[key]
 
+    def capacity_per_s(self, configuration: Configuration) -> float:
+        """The rate from which a configuration is overloaded: max b·c/S[c, b]."""
+        times_s = self.table(configuration)[-1]  # with all instances busy
+        instances = configuration.get("instances", 1)
+        return float(np.max(instances * np.arange(1, len(times_s) + 1) / times_s))
+
     def largest(self, knob: str) -> int | None:
         """The largest value of a knob that the table covers; None for a knob it does not depend on."""
         axis = {"instances": "busy_instances", "max_batch_size": "batch_size"}.get(knob, knob)

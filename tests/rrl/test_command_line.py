@@ -10,19 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from baselines import AGENTS, NEED_HINDSIGHT
 from baselines.training import main as train
 from envs.live import LiveServing
-from rrl.command_line import main
+from rrl.command_line import _apply, main
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
 from rrl.queueing.machine import Machine
+from rrl.stop import Stop
 from rrl.tune_options import TuneOptions, seconds, tuning_intervals
 from serving_adapter.options import parse
 from serving_adapter.target import Target, TargetError
@@ -92,6 +95,13 @@ def in_force(address: str) -> dict[str, int]:
         (["--intervals", "0"], "--intervals must be at least 1, got 0"),
         (["--intervals", "5", "--duration", "5m"], "not both"),
         (["--duration", "soon"], "cannot read --duration 'soon'"),
+        (["--validation", "-1"], "--validation must be at least 0, got -1"),
+        (["--max-changes-per-hour", "0"], "--max-changes-per-hour must be at least 1, got 0"),
+        (["--change-window", "at night"], "cannot read --change-window 'at': expected HH:MM-HH:MM"),
+        (["--change-window", "12:00-12:01", "--interval-s", "30"], "too short to try anything"),
+        (["--change-window", "1:00-2:00", "--change-window", "3:00-4:00"], "--change-window is given twice"),
+        (["--forbid", "instances", "--forbid=max_batch_size"], "--forbid is given twice"),
+        (["--apply-after-advise"], "applies what --advise recommends: give both"),
         (["--interval-s", "0.5"], "--interval-s must be above --settle-s"),
         (["--rate", "0"], "--rate must be above 0"),
         (["--knobs", "instances=four"], "knob 'instances': cannot read 'four'"),
@@ -290,6 +300,7 @@ def test_ctrl_c_while_the_target_is_away_says_who_restores_it(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "the target is away; the next start restores it" in said
+    assert (tmp_path / "run" / "report.html").exists()
     assert "Traceback" not in said
     assert len(list(state_home.iterdir())) == 1
 
@@ -306,6 +317,100 @@ def test_a_run_that_fails_but_put_the_target_back_leaves_nothing_to_restore(
     assert capsys.readouterr().err == "the run ended: the target refuses it\n"
     assert in_force(served) == found
     assert not list(state_home.iterdir())
+
+
+# careful operators
+
+
+def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--target", served, "--agent", "random", *QUICK]
+    limited = ["--max-changes-per-hour", 3, "--duration", "7s", "--out", "run"]
+    assert exit_code(*common, *limited) == 0
+    said = capsys.readouterr().out
+    header, records = read(Path("run"))
+    waits = [r for r in records if r.kind == "wait"]
+    assert waits
+    assert "waits: no more than 3 changes in an hour: the next at " in said
+    log = Path("run/changes.log").read_text().splitlines()
+    assert set(log) <= set(said.splitlines())
+    assert all(
+        re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  (instances|batch) \d+ -> \d+", line) for line in log
+    )
+    made = sum(len(r.changed_at_s) for r in records)
+    assert 1 <= made <= 3
+    assert header.limits == {"max_changes_per_hour": 3}
+
+    assert exit_code("--resume", "run", "--duration", "6s") == 0
+    again = read(Path("run"))[1][len(records) :]
+    assert any(r.kind == "wait" for r in again)
+    assert sum(len(r.changed_at_s) for r in again if r.decision == "agent") == 0
+    assert len(Path("run/changes.log").read_text().splitlines()) >= len(log)
+
+
+def test_outside_the_change_window_nothing_is_changed(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = in_force(served)
+    far = datetime.now() + timedelta(hours=10)
+    window = f"{far:%H:%M}-{far + timedelta(minutes=30):%H:%M}"
+    common = ["--target", served, "--agent", "random", *QUICK]
+    assert exit_code(*common, "--change-window", window, "--duration", "4s", "--out", "run") == 0
+    assert "waits: outside the change window: the next at " in capsys.readouterr().out
+    assert in_force(served) == found
+    assert not Path("run/changes.log").exists()
+    assert {r.kind for r in read(Path("run"))[1]} == {"baseline", "wait"}
+
+
+def test_a_forbidden_knob_is_never_changed(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = in_force(served)
+    common = ["--target", served, "--agent", "random", *QUICK]
+    assert exit_code(*common, "--forbid", "speed", "--out", "run") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("--forbid: the target has no knob speed; it has instances, ")
+    assert exit_code(*common, "--forbid", "instances,max_batch_size", "--out", "run") == 2
+    assert (
+        "--forbid leaves nothing to tune: it forbids all of instances, max_batch_size"
+        in capsys.readouterr().err
+    )
+    assert exit_code(*common, "--forbid", "instances", "--intervals", 3, "--out", "run") == 0
+    header, _ = read(Path("run"))
+    assert header.space.names == ("max_batch_size",)
+    assert in_force(served)["instances"] == found["instances"]
+    assert exit_code("--resume", "run", "--intervals", 4) == 0
+
+
+def test_the_best_is_measured_as_often_as_asked_for(served: str) -> None:
+    common = ["--target", served, "--agent", "sweep", *QUICK]
+    assert exit_code(*common, "--intervals", 4, "--validation", 3, "--out", "run") == 0
+    header, records = read(Path("run"))
+    turns = [r.number for r in records if r.kind == "validation"]
+    assert header.validation == 3
+    assert turns == turns[:2] * (len(turns) // 2)
+    assert len(turns) in (0, 6)
+    assert exit_code("--resume", "run", "--intervals", 5, "--validation", 2) == 0  # its default: as before
+    assert exit_code("--resume", "run", "--intervals", 6, "--validation", 1) == 2
+
+
+def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home: Path) -> None:
+    found = in_force(served)
+    options = parse(
+        TuneOptions, ["--target", served, "--advise", "--apply-after-advise", "--out", "applied", *QUICK]
+    )
+    target = Target(served)
+    target.connect(control=False)
+    other = {"instances": 2 if found["instances"] == 1 else 1, "max_batch_size": found["max_batch_size"]}
+    assert _apply(options, Console(), Stop(print), target, other) == 0
+    target.close()
+    log = Path("applied/changes.log").read_text().splitlines()
+    assert log[0].endswith("the agent: applies what was recommended, as agreed")
+    assert in_force(served)["instances"] in (found["instances"], other["instances"])
+    assert not list(state_home.iterdir())
+    target = Target(served)
+    target.connect()
+    target.apply(found)
+    target.close()
 
 
 @pytest.fixture

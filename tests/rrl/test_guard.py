@@ -309,6 +309,37 @@ def test_an_interval_in_which_nothing_completes_is_an_abort_unless_it_is_the_sta
     assert guard.admit(BAD).decision == "refused"
 
 
+# what no limit may hold back
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "must_act"),
+    [
+        (BAD, ABORTED, True),
+        (BAD, {"failures": 80}, True),
+        (BAD, {"arrivals": 0, "completions": 0}, False),  # quiet: nothing bad is known
+        (BAD, {"gap": "the server restarted"}, True),  # perhaps because of it
+        (START, {"gap": "the server restarted"}, False),
+    ],
+)
+def test_the_guard_must_act_where_what_is_in_force_may_be_bad(
+    number: int, changes: dict, must_act: bool
+) -> None:
+    guard = begun()
+    tell(guard, GOOD, 95.0)
+    tell(guard, number, 90.0, **changes)
+    assert guard.takes_over
+    assert guard.must_act is must_act
+
+
+def test_the_guard_knows_what_it_was_told_of() -> None:
+    guard = begun()
+    assert guard.knows(START)
+    assert not guard.knows(GOOD)
+    tell(guard, GOOD, 95.0, rate_per_s=1.0)
+    assert guard.knows(GOOD)
+
+
 # what is left at the end
 
 
@@ -345,6 +376,34 @@ def test_the_better_of_best_and_start_in_validation_is_left() -> None:
     assert guard.to_leave({GOOD: [130.0, 32.0], START: [70.0, 60.0]}) == START
     assert guard.to_leave({GOOD: [50.0], START: [50.0]}) == START
     assert guard.to_leave({GOOD: [50.0]}) == START
+
+
+def test_a_better_mean_that_is_within_the_noise_of_the_turns_is_not_left() -> None:
+    guard = begun()
+    tell(guard, GOOD, 90.0)
+    validation = {GOOD: [90.0, 99.0], START: [101.0, 97.0]}
+    assert guard.gain(validation).estimate > 1
+    number, reason = guard.leaving(validation)
+    assert number == START
+    assert reason.startswith(
+        "nothing was better beyond noise: in turns the best had 1.05x lower cost than the"
+    )
+
+
+def test_the_less_the_run_has_seen_costs_scatter_the_less_the_turns_must_differ() -> None:
+    validation = {GOOD: [82.0, 80.0], START: [100.0, 99.0]}
+    quiet, loud = begun(), begun()
+    for i in range(10):
+        tell(quiet, GOOD, 80.0 + i % 2)
+        tell(loud, GOOD, 60.0 + 40 * (i % 2))
+    assert quiet.to_leave(validation) == GOOD
+    assert loud.to_leave(validation) == START
+    assert quiet.leaving(validation).reason.endswith("measured in turns with it")
+
+
+def test_without_turns_of_both_there_is_no_gain() -> None:
+    assert math.isnan(begun().gain({GOOD: [50.0]}).estimate)
+    assert math.isnan(begun().gain({START: [50.0]}).estimate)
 
 
 def test_stopped_early_the_best_is_left_only_if_it_is_better_beyond_noise() -> None:

@@ -66,7 +66,10 @@ def same(a: Record, b: Record) -> bool:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, header())
-    written = [record(), record(2, math.nan, learned=False, verdict="nothing was completed")]
+    written = [
+        record(changed_at_s=(1.7e9, 1.7e9 + 0.25)),
+        record(2, math.nan, learned=False, verdict="nothing was completed"),
+    ]
     for r in written:
         journal.append(r)
     journal.close()
@@ -78,6 +81,20 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     )
     assert records[0].measurement.telemetry == written[0].measurement.telemetry
     assert math.isnan(records[1].cost)
+    assert [r.changed_at_s for r in records] == [r.changed_at_s for r in written]
+
+
+def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    journal.append(record())
+    journal.close()
+    path = tmp_path / FILE_NAME
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for name, line in (("validation", 0), ("limits", 0), ("changed_at_s", 1)):
+        del lines[line][name]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read_header, (only,) = read(tmp_path)
+    assert (read_header.validation, read_header.limits, only.changed_at_s) == (2, None, ())
 
 
 def test_every_line_is_plain_json(tmp_path: Path) -> None:

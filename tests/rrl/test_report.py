@@ -10,9 +10,10 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from envs.simulated import SimulatedServing
+from rrl.exploration_cost import cost_of_exploration
 from rrl.exports import LATENCY_PICTURE, export, print_result
 from rrl.figure import draw
-from rrl.guard import Guard, cost_of_exploration
+from rrl.guard import Guard
 from rrl.journal import Header, Journal, Record, read
 from rrl.queueing.machine import Machine
 from rrl.reference_table import ReferenceTable, best_known

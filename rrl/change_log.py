@@ -1,0 +1,81 @@
+"""The log of changes: one line for every change of the target's configuration, with its reason.
+
+2026-11-22 14:03:05  instances 1 -> 2, batch 1 -> 4  the agent: expects 23 ms instead of 41 ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rrl.journal import Decision, Kind
+from rrl.observer import Observer
+
+FILE_NAME = "changes.log"
+
+_SHORT = {
+    "intra_op_threads": "intra",
+    "inter_op_threads": "inter",
+    "max_batch_size": "batch",
+    "max_queue_delay_us": "delay",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of configuration; it is told of just before it is made."""
+
+    at: datetime  # local time
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    decision: str  # whose choice it was: as in the journal, or "leave" and "restore" around a run
+    reason: str  # as a person would say it
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S}  {self.what}  {self.reason}"
+
+    @property
+    def what(self) -> str:
+        """The knobs that change: `instances 1 -> 2, batch 1 -> 4`."""
+        changed = [name for name in self.after if self.before.get(name) != self.after[name]]
+        return ", ".join(
+            f"{_SHORT.get(name, name)} {_value(name, self.before.get(name))} -> "
+            f"{_value(name, self.after[name], unit=True)}"
+            for name in changed
+        )
+
+
+class ChangeLog(Observer):
+    """Appends every change to the file in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+
+    def changed(self, change: Change) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{change}\n")
+
+
+def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:
+    """Why an interval changes the configuration, from what its record says; an agent says itself why."""
+    if decision == "agent":
+        return reason or "the agent proposes it"
+    if decision == "rollback":
+        return f"the guard rolled back: {reason}"
+    if decision == "refused":
+        return f"the guard refused the agent's proposal: {reason}"
+    if decision == "wait":
+        return f"the best known to be safe, while no change is allowed: {reason}"
+    if kind == "validation":
+        return "validation: measures the best and the start in turns"
+    return "measures the start"
+
+
+def _value(name: str, value: int | None, unit: bool = False) -> str:
+    if value is None:
+        return "?"
+    if name == "max_queue_delay_us":
+        return f"{value / 1000:g}" + (" ms" if unit else "")
+    return str(value)

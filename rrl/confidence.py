@@ -1,0 +1,51 @@
+"""How sure a mean over intervals is: Student's t interval of their logarithms, as latencies are skewed.
+
+| symbol | here | meaning |
+|---|---|---|
+| x̄ | `Estimate.value` | the mean of n intervals, weighted by their completions |
+| ν, d | `Noise` | relative standard deviation of one interval, and the degrees of freedom behind it |
+| x̄ exp(± t ν / √n) | `low`, `high` | t: quantile of Student's distribution of d degrees of freedom |
+
+What one interval scatters is told by all intervals of its configuration, or of several, that the run had,
+and by what is usual for a server: see `validation.pooled_noise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from rrl.validation import CONFIDENCE, Noise
+
+
+class Estimate(NamedTuple):
+    """A mean and its confidence interval; NaN where nothing was observed."""
+
+    value: float
+    low: float
+    high: float
+    intervals: int  # n
+
+    @property
+    def known(self) -> bool:
+        return math.isfinite(self.value)
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+def mean_interval(values: Sequence[float], weights: Sequence[float], noise: Noise) -> Estimate:
+    """Of figures that are not negative, each weighted; those not observed (NaN) are left out."""
+    x, w = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+    seen = np.isfinite(x) & (w > 0)
+    if not seen.any():
+        return UNKNOWN
+    mean = float(np.average(x[seen], weights=w[seen]))
+    n = int(seen.sum())
+    t = float(stdtrit(noise.freedom, (1 + CONFIDENCE) / 2))
+    factor = math.exp(t * noise.relative / math.sqrt(n))
+    return Estimate(mean, mean / factor, mean * factor, n)

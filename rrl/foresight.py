@@ -1,0 +1,154 @@
+"""What configurations would cost that are not in force, by what there is to go by.
+
+| source | a world is |
+|---|---|
+| `by_observation`: intervals of the configuration in force | a table of service times, a load, arrivals |
+| `by_machine`: a machine file | a factor on all its service times, an error of each configuration's cost |
+| `by_table`: a reference table | an error of the two costs that were measured |
+
+By observation: what the default agent learns from the intervals (`rrl.guided_rrl`) holds, besides the
+likeliest service times of every configuration, how uncertain they are. A simulated queue tells what every
+configuration costs in each of the worlds drawn from that. Worlds that explain the latency observed are drawn
+in preference: service times that the target did not tell, such as those with more instances busy, show in the
+queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from rrl.agent import Task, Transition
+from rrl.guided_rrl import GuidedRRL
+from rrl.latency_prior import Circumstances, LatencyPrior
+from rrl.prediction import Prediction, likely
+from rrl.reference_table import NOISE
+
+WORLDS = 60  # in which everything is simulated ...
+DRAWN = 400  # ... chosen from so many
+MOST_CONFIGURATIONS = 400  # that are simulated in each: the most promising ...
+NEAR = 2.0  # ... and those within this distance of the one in force
+OBSERVED_SD = 0.15  # of ln of what was observed around what a world predicts
+
+FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # by which a machine may be slower than its file
+MODEL_SD = 0.1  # of ln of a cost simulated from a machine file: `scripts/bench serf-model` finds 9 %
+
+Simulate = Callable[[float, float], np.ndarray]
+"""simulate(rate, how many times slower) -> (size,) costs by a machine file, infinite where overloaded."""
+
+
+class Foresight(NamedTuple):
+    prediction: Prediction
+    numbers: np.ndarray  # (K,) of its configurations
+
+
+def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> Foresight | None:
+    """From intervals of the configuration in force; None if they tell no service times."""
+    agent = GuidedRRL(task, seed=seed)
+    for transition in observed:
+        agent.update(transition)
+    if not agent.service_times.known:
+        return None
+    rng = np.random.default_rng(seed)
+    present = _present(task, observed)
+    numbers = _promising(agent, task, present)
+    worlds = _worlds(agent, rng)
+    if _grows(task, observed):  # a queue that grows has no latency to compare
+        chosen = np.arange(WORLDS)
+    else:
+        latency_ms = np.array([_mean_ms(world, present) for world in worlds])
+        seen_ms = float(np.mean([t.measurement.latency.mean_ms for t in observed]))
+        chosen = likely(latency_ms, seen_ms, OBSERVED_SD, WORLDS, rng)
+    costs = np.stack([_costs(worlds[k], numbers, task) for k in chosen], axis=1)
+    return Foresight(_prediction(costs, numbers, present, observed), numbers)
+
+
+def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, seed: int = 0) -> Foresight:
+    """From the simulation of a machine file, at the load observed."""
+    rng = np.random.default_rng(seed)
+    present, numbers = _present(task, observed), np.arange(len(task.space))
+    rate_per_s = float(np.mean([t.measurement.arrival_rate_per_s for t in observed]))
+    simulated = np.stack([simulate(rate_per_s, factor) for factor in FACTORS.tolist()], axis=1)
+    drawn = rng.integers(len(FACTORS), size=DRAWN)
+    costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), DRAWN)))
+    if not _grows(task, observed):
+        costs = costs[:, likely(costs[present], _mean_cost(observed), OBSERVED_SD, DRAWN, rng)]
+    return Foresight(_prediction(costs, numbers, present, observed), numbers)
+
+
+def by_table(
+    task: Task, observed: Sequence[Transition], number: int, cost: float, intervals: int, seed: int = 0
+) -> Foresight:
+    """From what a configuration cost over some intervals, at a load such as that observed."""
+    rng = np.random.default_rng(seed)
+    present = _present(task, observed)
+    known = {present: (_mean_cost(observed), len(observed)), number: (cost, intervals)}
+    costs = [
+        mean * np.exp(NOISE / np.sqrt(count) * rng.permutation(ndtri((np.arange(DRAWN) + 0.5) / DRAWN)))
+        for mean, count in known.values()
+    ]
+    numbers = np.array(list(known))
+    return Foresight(_prediction(np.stack(costs), numbers, present, observed), numbers)
+
+
+def _prediction(
+    costs: np.ndarray, numbers: np.ndarray, present: int, observed: Sequence[Transition]
+) -> Prediction:
+    return Prediction(costs, int(np.flatnonzero(numbers == present)[0]), _mean_cost(observed))
+
+
+def _present(task: Task, observed: Sequence[Transition]) -> int:
+    return task.space.number_of_action(observed[-1].action)
+
+
+def _mean_cost(observed: Sequence[Transition]) -> float:
+    return float(np.mean([transition.cost for transition in observed]))
+
+
+class _World(NamedTuple):
+    prior: LatencyPrior  # with its service times and arrivals
+    given: Circumstances
+
+
+def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:
+    """(K,) the lowest costs by the likeliest service times, and what is near the configuration in force."""
+    space = task.space
+    if len(space) <= MOST_CONFIGURATIONS:
+        return np.arange(len(space))
+    latencies = agent.prior.screened(np.arange(len(space)), np.ones(len(space)), agent.forecast.rate_per_s)
+    costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, space.threads[:, None]).mean(axis=1)
+    return np.union1d(np.argsort(costs, kind="stable")[:MOST_CONFIGURATIONS], space.region(present, NEAR))
+
+
+def _worlds(agent: GuidedRRL, rng: np.random.Generator) -> list[_World]:
+    forecast = agent.forecast
+    rates_per_s = forecast.rate_per_s * np.exp(forecast.log_sd * rng.standard_normal(DRAWN))
+    worlds = []
+    for times_s, rate_per_s in zip(agent.service_times.draws(DRAWN, rng), rates_per_s.tolist(), strict=True):
+        prior = LatencyPrior(agent.space, agent.service_times, rng)
+        prior.refresh(times_s)
+        worlds.append(_World(prior, Circumstances(rate_per_s, variation=agent.variation)))
+    return worlds
+
+
+def _mean_ms(world: _World, number: int) -> float:
+    latencies = world.prior.simulated(np.array([number]), np.ones(1), world.given)
+    return float(latencies.mean_ms.mean())
+
+
+def _costs(world: _World, numbers: np.ndarray, task: Task) -> np.ndarray:
+    """(K,)"""
+    latencies = world.prior.simulated(numbers, np.ones(len(numbers)), world.given)
+    threads = task.space.threads[numbers][:, None]
+    costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, threads).mean(axis=1)
+    return np.where(world.prior.capacity_per_s[numbers] > world.given.rate_per_s, costs, np.inf)
+
+
+def _grows(task: Task, observed: Sequence[Transition]) -> bool:
+    """True if more requests piled up than all instances hold at once."""
+    present = task.space.configuration(_present(task, observed))
+    holds = present.get("instances", 1) * present.get("max_batch_size", 1)
+    return sum(transition.measurement.backlog_growth for transition in observed) > holds

@@ -1,0 +1,65 @@
+"""The settings of `rrl.guided_rrl`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rrl.estimator import EstimatorSettings
+from rrl.load_levels import LoadLevels
+
+
+@dataclass(frozen=True)
+class GuidedSettings:
+    """Chosen on machines of the family with seeds below 1000, under all truths."""
+
+    first_share: float = 0.7  # of the largest capacity: the load that the first choice is made for ...
+    first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
+    optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
+    exploring: int = 28
+    largest_optimism: float = 0.35  # of ln S
+    # Decisions since the last change that look further; ever more rarely.
+    looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
+    look_optimism: float = 1.5  # κ of these ...
+    look_largest_optimism: float = 0.8
+    look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable
+    pessimism: float = 0.5
+    least_safe: int = 40  # configurations that stay to choose from, however few are that safe ...
+    least_safe_share: float = 0.1  # ... in small spaces this share of all
+    stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
+    overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
+    overload_pace_later: float = 0.05
+    screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
+    screened_later: int = 120
+    simulated: int = 40  # configurations, and where each is simulated twice
+    simulated_twice: int = 24
+    change: float = 0.06  # |ln| of service times now over before that may be a change ...
+    change_sd: float = 4.0  # ... if it is also so many standard deviations
+    change_commonly: float = 3.0  # ... and so many times the median of what was seen so far
+    radius: float = 2.0  # δ of the region
+    residual_sd: float = 0.03  # σ of ρ
+    training_every: int = 4  # intervals
+    load_levels: LoadLevels = field(default_factory=LoadLevels)
+    estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stable_share <= 1:
+            raise ValueError(f"stable_share must be in (0, 1], got {self.stable_share}")
+        counts = (
+            "least_safe",
+            "screened",
+            "screened_later",
+            "simulated",
+            "simulated_twice",
+            "training_every",
+        )
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not (self.residual_sd > 0 and self.least_safe_share > 0 and self.first_within >= 1):
+            raise ValueError(
+                "residual_sd and least_safe_share must be above 0 and first_within at least 1, "
+                f"got {self.residual_sd}, {self.least_safe_share}, {self.first_within}"
+            )
+
+
+GUIDED = GuidedSettings()

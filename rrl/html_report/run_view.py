@@ -1,0 +1,130 @@
+"""What the sections of the report show, gathered once from a run's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+
+from rrl import time_axis
+from rrl.change_log import Change, reason_in_words
+from rrl.journal import SIMULATION, Header, Record
+from rrl.objective import slo_violated
+from rrl.report import Standing, Summary
+from rrl.tune_options import EMBEDDED
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A change of configuration, and the interval that it began (None: what the run left at its end)."""
+
+    change: Change
+    interval: int | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    header: Header
+    records: Sequence[Record]
+    summary: Summary
+    ended: bool  # the run has ended and put in force what it left; a journal alone does not tell
+
+    @cached_property
+    def ends_min(self) -> np.ndarray:
+        return time_axis.ends_min(self.records, self.header.interval_s)
+
+    @cached_property
+    def begins_min(self) -> np.ndarray:
+        return np.concatenate([[0.0], self.ends_min[:-1]]) if len(self.records) else self.ends_min
+
+    @cached_property
+    def counted(self) -> list[Record]:
+        return [r for r in self.records if r.counted]
+
+    @property
+    def length_min(self) -> float:
+        return float(self.ends_min[-1]) if len(self.records) else 0.0
+
+    @cached_property
+    def tuned(self) -> int:
+        """Tuning intervals done, of `header.intervals`."""
+        return sum(r.kind == "tune" and r.counted for r in self.records)
+
+    @property
+    def complete(self) -> bool:
+        summary = self.summary
+        nothing_to_validate = not self.header.validation or (
+            summary.best.configuration == summary.start.configuration
+        )
+        return self.tuned >= self.header.intervals and (summary.validated or nothing_to_validate)
+
+    @property
+    def left_in_force(self) -> bool:
+        """True if the target was left with the summary's configuration: a killed run leaves what it had."""
+        return self.ended or self.complete
+
+    @property
+    def tells_percentiles(self) -> bool:
+        return any(np.isfinite(r.measurement.latency.p95_ms) for r in self.counted)
+
+    @cached_property
+    def baseline_mean_ms(self) -> float:
+        """Mean latency before the tuning, by which the cost of exploration is counted."""
+        baseline = [r for r in self.records if r.kind == "baseline" and r.learned]
+        return Standing.of(baseline, self.header.start).mean_ms
+
+    @cached_property
+    def extra_request_s(self) -> np.ndarray:
+        """(n,) request-seconds above (or below: negative) that mean, of each tuning interval; else 0."""
+        extra = [
+            (r.measurement.latency.mean_ms - self.baseline_mean_ms) * r.measurement.completions / 1e3
+            if r.kind in ("tune", "wait") and r.counted
+            else 0.0
+            for r in self.records
+        ]
+        return np.nan_to_num(np.array(extra))
+
+    @property
+    def target(self) -> str:
+        if self.header.target == EMBEDDED:
+            return "the embedded server"
+        return "a simulated machine" if self.header.target == SIMULATION else self.header.target
+
+    @cached_property
+    def changes(self) -> list[Changed]:
+        """Every change, from the configuration found to the one left."""
+        changes = []
+        before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
+        for i, record in enumerate(self.records):
+            if dict(record.configuration) != dict(before):
+                at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
+                why = reason_in_words(record.kind, record.decision, record.reason)
+                changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
+                before = record.configuration
+        if self.left_in_force and self.records and dict(before) != self.summary.left:
+            at = _moment(self.records[-1].wall_time_s)
+            why = f"left in force: {self.summary.why_left}"
+            changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
+        return changes
+
+    def broke_limit(self, record: Record) -> bool:
+        return slo_violated(record.measurement, self.header.slo_p95_ms)
+
+    def share(self, minutes: float) -> float:
+        """Where a moment is on the time axis, 0 .. 1."""
+        return minutes / self.length_min if self.length_min else 0.0
+
+    def _begin_s(self, i: int) -> float:
+        return self.records[i].wall_time_s - 60 * float(self.ends_min[i] - self.begins_min[i])
+
+
+def _on_knobs(configuration: Mapping[str, int], header: Header) -> dict[str, int]:
+    """Of the knobs tuned alone; as on the grid where it does not tell one."""
+    return {name: configuration.get(name, header.start[name]) for name in header.space.names}
+
+
+def _moment(unix_s: float) -> datetime:
+    return datetime.fromtimestamp(unix_s).astimezone()  # local, as in the log of changes

@@ -1,0 +1,39 @@
+"""Words that several sections share."""
+
+from __future__ import annotations
+
+from rrl.journal import Record
+
+_KNOB_NAMES = {
+    "instances": "instances",
+    "intra_op_threads": "intra-op threads",
+    "inter_op_threads": "inter-op threads",
+    "max_batch_size": "max batch size",
+    "max_queue_delay_us": "queue delay (ms)",
+}
+
+
+def knob_name(name: str) -> str:
+    return _KNOB_NAMES.get(name, name)
+
+
+def knob_value(name: str, value: int) -> str:
+    """In the unit that its name tells."""
+    return f"{value / 1000:g}" if name == "max_queue_delay_us" else str(value)
+
+
+def in_arrows(what: str) -> str:
+    """A change of knobs, as a page can print it."""
+    return what.replace("->", "→")
+
+
+def remark(record: Record) -> str:
+    """What was wrong with an interval, in words."""
+    failures = record.measurement.failures
+    parts = [
+        f"aborted: {record.measurement.aborted}" if record.measurement.aborted else "",
+        record.measurement.gap,
+        record.verdict if record.verdict not in (record.measurement.gap, record.measurement.aborted) else "",
+        f"{failures} requests failed" if failures and "failed" not in record.verdict else "",
+    ]
+    return "; ".join(filter(None, parts))

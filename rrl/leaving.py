@@ -1,0 +1,79 @@
+"""What a run leaves on its target, and what an earlier one left there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from rrl.change_log import Change
+from rrl.guard import Guard
+from rrl.journal import Record
+from rrl.observer import Observer
+from rrl.report import in_words
+from rrl.restore import RestorePoint
+from rrl.space import Configuration, ConfigurationSpace
+
+
+class Changeable(Protocol):
+    """What leaving needs of a target."""
+
+    def connect(self, control: bool = True) -> None: ...
+
+    def configuration(self) -> dict[str, int]: ...
+
+    def apply(self, configuration: Configuration) -> Any: ...
+
+
+class Leaving:
+    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they were found."""
+
+    def __init__(self, target: Changeable, space: ConfigurationSpace, found: dict[str, int]) -> None:
+        self.done = False
+        self._target, self._space, self._found = target, space, found
+
+    def __call__(self, number: int) -> None:
+        self._target.connect(control=False)  # it may have been away when the run ended
+        self._target.apply(self._found | self._space.configuration(number))
+        self.done = True
+
+
+class SafeBest(Observer):
+    """Keeps the state file's word of the best configuration known to be safe."""
+
+    def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
+        self._point, self._guard, self._space = point, guard, space
+
+    def measured(self, record: Record) -> None:
+        self._point.safe(self._space.configuration(self._guard.to_leave()))
+
+
+def restore(point: RestorePoint, target: Changeable, console: Console) -> Change | None:
+    """Puts back what a killed run had found; the change, if it was one."""
+    left = point.left_behind()
+    if left is None:
+        return None
+    before = target.configuration()
+    target.apply(left.found)
+    console.print(
+        f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"
+        + (f" (the best it knew: {in_words(left.best)})" if left.best != left.found else ""),
+        style="yellow",
+    )
+    reason = "restored what was found: an earlier run was killed"
+    same = before == left.found
+    return None if same else Change(datetime.now(), before, left.found, "restore", reason)
+
+
+def change_since(records: Sequence[Record], present: Configuration, interval_s: float) -> list[float]:
+    """When the run of these records changed the configuration after its last one, as it ended or was killed.
+
+    That was within an interval at most, or two where it settled long.
+    """
+    if not records:
+        return []
+    last = records[-1]
+    same = all(present.get(name) == value for name, value in last.configuration.items())
+    return [] if same else [last.wall_time_s + 2 * interval_s]

@@ -1,0 +1,84 @@
+"""What configurations may cost, and which of them is probably better than the one in force.
+
+| symbol | here | meaning |
+|---|---|---|
+| x_d(c) | `costs` | cost of configuration c in the d-th of D equally likely worlds; infinite: overloaded |
+| c_0 | `present` | the configuration in force |
+| P(c) | `no_worse` | the share of the worlds with x_d(c) <= x_d(c_0) |
+| g(c) | `gain` | exp of the mean of ln x_d(c_0)/x_d(c): how many times lower the cost is |
+
+A world is one of the ways in which things may be, by all that is known: the same in it are the machine and
+the load for all configurations, so a comparison within it is one of configurations alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+CONFIDENCE = 0.9  # of the intervals, and of being no worse
+LEAST_GAIN = 1.05  # less is not worth a change
+FARTHEST = 3.5  # standard deviations from what was observed, beyond which all worlds are equally unlikely
+WORST = 10.0  # times the observed cost: how much an overload, or anything worse, counts in a gain
+
+
+class Expectation(NamedTuple):
+    """The median of a cost, and the bounds that hold it with `CONFIDENCE`; infinite for an overload."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The costs of K configurations, given by their positions, in D worlds."""
+
+    costs: np.ndarray  # (K, D)
+    present: int
+    observed_cost: float
+
+    def expectation(self, k: int) -> Expectation:
+        tail = (1 - CONFIDENCE) / 2
+        return Expectation(*np.quantile(self.costs[k], [tail, 0.5, 1 - tail], method="nearest").tolist())
+
+    @property
+    def no_worse(self) -> np.ndarray:
+        """(K,)"""
+        no_worse = np.isfinite(self.costs) & (self.costs <= self.costs[self.present])
+        result: np.ndarray = no_worse.mean(axis=1)
+        return result
+
+    @property
+    def gain(self) -> np.ndarray:
+        """(K,)"""
+        bounded = np.log(np.minimum(self.costs, WORST * self.observed_cost))
+        result: np.ndarray = np.exp((bounded[self.present] - bounded).mean(axis=1))
+        return result
+
+    def best_guess(self) -> int:
+        """The position of the largest gain, however uncertain."""
+        return int(np.argmax(self.gain))
+
+    def recommended(self) -> int | None:
+        """The position of the largest gain that is no loss with `CONFIDENCE`; None if it is too small."""
+        gain = np.where(self.no_worse >= CONFIDENCE, self.gain, 0.0)
+        best = int(np.argmax(gain))
+        return best if best != self.present and gain[best] >= LEAST_GAIN else None
+
+
+def likely(
+    predicted: np.ndarray, observed: float, sd: float, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """(count,) worlds drawn by how well they explain what was observed (systematic resampling).
+
+    `predicted` is what each world lets expect, `sd` the standard deviation of its logarithm. A world that
+    cannot be reconciled with the observation keeps a little weight: the model that says so may be wrong.
+    """
+    distance = np.abs(np.log(np.clip(predicted, 1e-9, 1e9) / observed)) / sd
+    weights = np.exp(-0.5 * np.minimum(distance, FARTHEST) ** 2)
+    positions = (np.arange(count) + rng.random()) / count
+    drawn = np.searchsorted(np.cumsum(weights / weights.sum()), positions)
+    return np.minimum(drawn, len(weights) - 1)

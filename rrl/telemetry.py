@@ -1,0 +1,105 @@
+"""What an interval tells of service times, made good where a target tells less than all of it.
+
+| target | tells of a batch's service time | here |
+|---|---|---|
+| ours, the simulator | by busy instances and batch size | as it is |
+| a stock Triton | by batch size; `busy_instances` is 0 | the number is estimated from the load |
+| with a metrics page only | the mean of all | one row, of the mean batch size |
+
+| symbol | here | meaning |
+|---|---|---|
+| c | `instances` | instances of the configuration in force |
+| a | `in_service` | batches in service on average: Little's law, arrival rate · mean service time |
+| C(c, a) | `probability_of_waiting` | Erlang's: that a batch finds all instances busy |
+| σ | `variation` | of lognormal service times |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from rrl.measurement import Measurement, ServiceTimes
+from rrl.space import Configuration
+
+VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ that are told apart
+BUSY_DOUBT = 0.1  # of ln of a mean service time, where the busy instances are estimated ...
+MEANS_DOUBT = 0.2  # ... and where batches of all sizes are one mean
+AS_MEAN = 0.96  # of the batches: so many must clearly be faster than the p95 for it to tell a variation
+
+
+class Told(NamedTuple):
+    rows: list[ServiceTimes]  # each with a number of busy instances
+    doubt: float  # standard deviation of ln of their means, beside that of single batches
+
+
+def service_times(measurement: Measurement, configuration: Configuration) -> Told:
+    """What an interval under this configuration tells."""
+    rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
+    doubt = 0.0
+    if not rows:
+        rows = _of_the_means(measurement)
+        doubt = MEANS_DOUBT if measurement.mean_batch_size > 1.0 else 0.0
+    if all(row.busy_instances > 0 for row in rows):
+        return Told(rows, doubt)
+    instances = configuration.get("instances", 1)
+    in_service = sum(row.total_s for row in rows) / measurement.duration_s
+    busy = round(busy_instances(in_service, instances))
+    rows = [row if row.busy_instances > 0 else row._replace(busy_instances=busy) for row in rows]
+    return Told(rows, math.hypot(doubt, BUSY_DOUBT if instances > 1 else 0.0))
+
+
+def busy_instances(in_service: float, instances: int) -> float:
+    """How many instances are busy when a batch starts, its own included, on average: 1 + a - C(c, a).
+
+    Batches that arrive at random see the queue as it is on average (PASTA). One that finds a free instance
+    starts as one more than the min(N, c) in service; one that must wait, with probability C(c, a), starts as
+    another ends, beside c - 1. With E[min(N, c)] = a that is the formula. It assumes Poisson arrivals of
+    batches and the exponential service times of M/M/c (other times change C little); a batch that is begun
+    late in one interval and ends in the next counts in the latter with all of its time.
+    """
+    return min(max(1.0 + in_service - probability_of_waiting(in_service, instances), 1.0), float(instances))
+
+
+def probability_of_waiting(in_service: float, instances: int) -> float:
+    """Erlang's C, from the recursion of his B over the instances: B(k) = a B(k-1) / (k + a B(k-1))."""
+    if in_service >= instances:
+        return 1.0
+    blocked = 1.0
+    for k in range(1, instances + 1):
+        blocked = in_service * blocked / (k + in_service * blocked)
+    return instances * blocked / (instances - in_service * (1.0 - blocked))
+
+
+def variation(measurement: Measurement, rows: Sequence[ServiceTimes]) -> float | None:
+    """The σ of lognormal service times whose mixture over the rows has the observed p95; None if unknown."""
+    p95_s = 1e-3 * measurement.service.p95_ms
+    if not rows or not math.isfinite(p95_s):
+        return None
+    weights = np.array([row.count * row.batch_size for row in rows], dtype=float)
+    centres = np.log([row.total_s / row.count for row in rows])
+    return variation_of_mixture(p95_s, centres, weights / weights.sum())
+
+
+def variation_of_mixture(p95: float, centres: np.ndarray, weights: np.ndarray) -> float:
+    """The σ for which a mixture of lognormal times with ln of the means at `centres` has this p95."""
+    σ = VARIATIONS[1:, None]
+    below = ndtr((math.log(p95) - centres + σ**2 / 2) / σ) @ weights
+    clearly_below = float(weights[centres < math.log(p95) - 0.02].sum())
+    if clearly_below < AS_MEAN:  # one of the mean times is the p95: nothing need vary
+        return 0.0
+    return float(VARIATIONS[1 + int(np.argmin(np.abs(below - 0.95)))])
+
+
+def _of_the_means(measurement: Measurement) -> list[ServiceTimes]:
+    """One row made of the mean service time and batch size; none where those are unknown."""
+    service_s = 1e-3 * measurement.service.mean_ms
+    if not service_s > 0:
+        return []
+    batch_size = measurement.mean_batch_size if measurement.mean_batch_size >= 1 else 1.0
+    batches = max(1, round(measurement.completions / batch_size))
+    return [ServiceTimes(0, max(1, round(batch_size)), batches, batches * service_s)]

@@ -1,0 +1,20 @@
+"""When the intervals of a run began and ended, as its pictures show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rrl.journal import Record
+
+LONGEST_PAUSE = 3  # intervals
+
+
+def ends_min(records: Sequence[Record], interval_s: float) -> np.ndarray:
+    """(n,) the end of each interval; a pause (resumed, no traffic) counts as three intervals at most."""
+    walls_s = np.array([r.wall_time_s for r in records])
+    if len(walls_s) == 0:
+        return walls_s
+    steps_s = np.clip(np.diff(walls_s, prepend=walls_s[0] - interval_s), 1e-3, LONGEST_PAUSE * interval_s)
+    return np.asarray(np.cumsum(steps_s) / 60.0)

@@ -1,0 +1,86 @@
+"""What an interval tells of service times, and what is made of it where the target tells less."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rrl import telemetry
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.queueing.machine import Machine
+from rrl.queueing.simulator import Simulation
+
+THREE = {"instances": 3, "max_batch_size": 4}
+ONE = {"instances": 1, "max_batch_size": 4}
+
+
+def interval(*rows: ServiceTimes, **fields: object) -> Measurement:
+    """Ten seconds in which 100 requests were answered."""
+    return Measurement(10.0, 100, 100, 0, telemetry=rows, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("instances", "in_service", "expected"),
+    [(1, 0.3, 0.3), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (2, 2.5, 1.0), (4, 0.0, 0.0)],
+)
+def test_erlangs_probability_of_waiting(instances: int, in_service: float, expected: float) -> None:
+    assert telemetry.probability_of_waiting(in_service, instances) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4, 8])
+@pytest.mark.parametrize("utilisation", [0.2, 0.6, 0.9])
+def test_the_busy_instances_estimated_are_those_of_a_simulated_queue(
+    instances: int, utilisation: float
+) -> None:
+    one = np.array([1])
+    busy = np.arange(1, instances + 1)
+    machine = Machine(one, one, busy, one, np.full((1, 1, instances, 1), 0.1))
+    arrivals_s = np.cumsum(np.random.default_rng(3).exponential(0.1 / (utilisation * instances), 40_000))
+    outcome = Simulation(machine).run(arrivals_s, None, {"instances": instances}, math.inf)
+    estimated = telemetry.busy_instances(utilisation * instances, instances)
+    assert estimated == pytest.approx(outcome.batch_busy.mean(), abs=0.15)
+
+
+def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
+    rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
+    told = telemetry.service_times(interval(*rows, ServiceTimes(2, 1, 0, 0.0)), THREE)
+    assert told == (rows, 0.0)
+
+
+def test_rows_without_busy_instances_get_those_of_the_load() -> None:
+    """20 instance-seconds in 10 s: two are in service; a batch starts as 1 + 2 - C(3, 2) = 2.56."""
+    rows = (ServiceTimes(0, 1, 40, 8.0), ServiceTimes(0, 4, 15, 12.0))
+    told = telemetry.service_times(interval(*rows), THREE)
+    assert told.rows == [ServiceTimes(3, 1, 40, 8.0), ServiceTimes(3, 4, 15, 12.0)]
+    assert told.doubt == telemetry.BUSY_DOUBT
+
+
+def test_of_a_single_instance_nothing_is_guessed() -> None:
+    told = telemetry.service_times(interval(ServiceTimes(0, 2, 50, 4.0)), ONE)
+    assert told == ([ServiceTimes(1, 2, 50, 4.0)], 0.0)
+
+
+def test_the_mean_service_time_is_one_row_of_doubtful_batches() -> None:
+    service = LatencySummary(mean_ms=80.0)
+    told = telemetry.service_times(interval(service=service, mean_batch_size=2.1), ONE)
+    assert [tuple(row) for row in told.rows] == [(1, 2, 48, pytest.approx(48 * 0.08))]
+    assert told.doubt == telemetry.MEANS_DOUBT
+    alone = telemetry.service_times(interval(service=service, mean_batch_size=1.0), ONE)
+    assert alone.doubt == 0.0
+
+
+def test_a_target_that_tells_no_service_times_tells_nothing() -> None:
+    assert telemetry.service_times(interval(), THREE).rows == []
+
+
+def test_the_variation_is_that_of_the_95th_percentile() -> None:
+    rows = [ServiceTimes(1, 1, 100, 5.0)]
+    p95_s = 0.05 * math.exp(1.645 * 0.3 - 0.3**2 / 2)
+    varies = interval(service=LatencySummary(50.0, 48.0, 1e3 * p95_s, 100.0))
+    assert telemetry.variation(varies, rows) == pytest.approx(0.3)
+    constant = interval(service=LatencySummary(50.0, 50.0, 50.0, 50.0))
+    assert telemetry.variation(constant, rows) == 0.0
+    assert telemetry.variation(interval(), rows) is None
+    assert telemetry.variation(varies, []) is None
