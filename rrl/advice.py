@@ -21,6 +21,7 @@ from rrl.tuning import Environment
 INTERVALS = 3
 RUNS = Path("runs")
 TO_MEASURE = "to measure it, tune: the same command without --advise"
+SUREST = 0.98  # that is said: some tens of worlds do not tell more
 CLEARLY = 1.2  # times: how far outside of what a source lets expect an observation contradicts it
 
 
@@ -144,7 +145,7 @@ def recommend(
     expected = (
         f"expected {_expected(task, prediction.expectation(guess))} instead of "
         f"{in_unit(prediction.observed_cost, task.objective.unit)}, "
-        f"no worse than now with {prediction.no_worse[guess]:.0%}"
+        f"no worse than now with {min(prediction.no_worse[guess], SUREST):.0%}"
     )
     if recommended is not None:
         say(f"recommended: {in_words(configuration)}")

@@ -63,7 +63,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
         seen_ms = float(np.mean([t.measurement.latency.mean_ms for t in observed]))
         chosen = likely(latency_ms, seen_ms, OBSERVED_SD, WORLDS, rng)
     costs = np.stack([_costs(worlds[k], numbers, task) for k in chosen], axis=1)
-    return Foresight(_prediction(costs, numbers, present, observed), numbers)
+    return _foresight(costs, numbers, task, observed)
 
 
 def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, seed: int = 0) -> Foresight:
@@ -76,7 +76,7 @@ def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, s
     costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), DRAWN)))
     if not _grows(task, observed):
         costs = costs[:, likely(costs[present], _mean_cost(observed), OBSERVED_SD, DRAWN, rng)]
-    return Foresight(_prediction(costs, numbers, present, observed), numbers)
+    return _foresight(costs, numbers, task, observed)
 
 
 def by_table(
@@ -91,13 +91,14 @@ def by_table(
         for mean, count in known.values()
     ]
     numbers = np.array(list(known))
-    return Foresight(_prediction(np.stack(costs), numbers, present, observed), numbers)
+    return _foresight(np.stack(costs), numbers, task, observed)
 
 
-def _prediction(
-    costs: np.ndarray, numbers: np.ndarray, present: int, observed: Sequence[Transition]
-) -> Prediction:
-    return Prediction(costs, int(np.flatnonzero(numbers == present)[0]), _mean_cost(observed))
+def _foresight(
+    costs: np.ndarray, numbers: np.ndarray, task: Task, observed: Sequence[Transition]
+) -> Foresight:
+    distances = task.space.distances(_present(task, observed))[numbers]
+    return Foresight(Prediction(costs, distances, _mean_cost(observed)), numbers)
 
 
 def _present(task: Task, observed: Sequence[Transition]) -> int:

@@ -3,7 +3,7 @@
 | symbol | here | meaning |
 |---|---|---|
 | x_d(c) | `costs` | cost of configuration c in the d-th of D equally likely worlds; infinite: overloaded |
-| c_0 | `present` | the configuration in force |
+| c_0 | `present` | the configuration in force; `distances` are from it |
 | P(c) | `no_worse` | the share of the worlds with x_d(c) <= x_d(c_0) |
 | g(c) | `gain` | exp of the mean of ln x_d(c_0)/x_d(c): how many times lower the cost is |
 
@@ -20,6 +20,7 @@ import numpy as np
 
 CONFIDENCE = 0.9  # of the intervals, and of being no worse
 LEAST_GAIN = 1.05  # less is not worth a change
+AS_GOOD = 1.02  # gains within such a factor are equal
 FARTHEST = 3.5  # standard deviations from what was observed, beyond which all worlds are equally unlikely
 WORST = 10.0  # times the observed cost: how much an overload, or anything worse, counts in a gain
 
@@ -37,8 +38,12 @@ class Prediction:
     """The costs of K configurations, given by their positions, in D worlds."""
 
     costs: np.ndarray  # (K, D)
-    present: int
-    observed_cost: float
+    distances: np.ndarray  # (K,) from the present one
+    observed_cost: float  # of the present one
+
+    @property
+    def present(self) -> int:
+        return int(np.argmin(self.distances))
 
     def expectation(self, k: int) -> Expectation:
         tail = (1 - CONFIDENCE) / 2
@@ -60,13 +65,18 @@ class Prediction:
 
     def best_guess(self) -> int:
         """The position of the largest gain, however uncertain."""
-        return int(np.argmax(self.gain))
+        return self._nearest_of_the_largest(self.gain)
 
     def recommended(self) -> int | None:
         """The position of the largest gain that is no loss with `CONFIDENCE`; None if it is too small."""
         gain = np.where(self.no_worse >= CONFIDENCE, self.gain, 0.0)
-        best = int(np.argmax(gain))
+        best = self._nearest_of_the_largest(gain)
         return best if best != self.present and gain[best] >= LEAST_GAIN else None
+
+    def _nearest_of_the_largest(self, gain: np.ndarray) -> int:
+        """Of gains that are as good as equal, that of the smallest change."""
+        largest = np.flatnonzero(gain * AS_GOOD >= gain.max())
+        return int(largest[np.lexsort((-gain[largest], self.distances[largest]))[0]])
 
 
 def likely(

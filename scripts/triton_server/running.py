@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 15.0
 ASK_S = 0.5  # how long one question for readiness waits
+_UNTIL_WE_END = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 STARTS = 3  # where another program takes a free port first
 ENVIRONMENT = {
     "RRL_STORE": "off",  # models load their weights as they would in anybody's Triton
@@ -55,7 +57,8 @@ def running(
     """Serves a repository; a port of 0 is a free one, and `flags` override the ones given here.
 
     All models are loaded at the start, and may be loaded anew (`--model-control-mode=explicit`), as tuning
-    needs. RuntimeError, in one sentence, where the server does not start.
+    needs. The server ends with the thread that starts it, should that be killed. RuntimeError, in one sentence,
+    where it does not start.
     """
     installation = installation or install()
     ports = (grpc_port, http_port, metrics_port)
@@ -95,7 +98,7 @@ def _start(
         "--backend-config": f"python,shm-region-prefix-name={_shared_memory(grpc_port)}",
     }
     given = {flag.partition("=")[0] for flag in flags}
-    command = [str(installation.binary), "--disable-auto-complete-config", *flags]
+    command = [*_UNTIL_WE_END, str(installation.binary), "--disable-auto-complete-config", *flags]
     command += [f"{name}={value}" for name, value in settings.items() if name not in given]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -116,6 +117,29 @@ def test_without_telemetry_it_does_what_mean_service_times_allow(seed: int) -> N
     expected = costs(scenario, SPACE, MeanLatency(), RATE_PER_S)
     assert np.median(expected) > 2 * expected.min()
     assert np.median(ratio[40:]) < 1.6
+
+
+def by_batch_size(measurement: Measurement) -> Measurement:
+    """As a stock Triton tells it."""
+    totals: dict[int, tuple[int, float]] = {}
+    for row in measurement.telemetry:
+        count, total_s = totals.get(row.batch_size, (0, 0.0))
+        totals[row.batch_size] = count + row.count, total_s + row.total_s
+    rows = (ServiceTimes(0, size, *total) for size, total in sorted(totals.items()))
+    return replace(measurement, telemetry=tuple(rows))
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_it_is_near_the_best_by_telemetry_of_batch_sizes_alone(seed: int) -> None:
+    ratio = ratios(family_scenario(seed), 45, change=by_batch_size)
+    assert ratio[30:].mean() < 1.15
+
+
+def test_it_gets_there_where_batches_are_needed_by_telemetry_of_batch_sizes_alone() -> None:
+    scenario = TRUTHS["batching"](family_machine(0), "batching", 0)
+    numbers = list(lived(GuidedRRL(Task(BATCHING)), scenario, np.full(35, RATE_PER_S), change=by_batch_size))
+    expected = costs(scenario, BATCHING, MeanLatency(), RATE_PER_S)
+    assert expected[numbers[20:]].mean() < 1.15 * expected.min()
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -486,3 +510,50 @@ def test_the_residual_turns_a_decision() -> None:
     for _ in range(4):
         agent.update(transition(1, 60.0, [row(1, 60, 0.02)]))
     assert agent.act(np.empty(0)).tolist() == [0]
+
+
+def test_before_anything_is_known_it_explains_where_it_begins() -> None:
+    assert GuidedRRL(Task(LINE)).explain() == (
+        "nothing is known yet: begins in the middle of what should bear a heavy load"
+    )
+
+
+def test_it_explains_what_it_expects_instead_of_what_is_in_force() -> None:
+    agent = by_hand(KnownNetwork([1, 1, 1]), radius=0.0)
+    for _ in range(3):
+        agent.update(transition(2, 80.0, [row(1, 60, 0.02)]))
+    assert agent.act(np.empty(0)).tolist() == [1]
+    agent.settings = replace(agent.settings, exploring=0, looks=())
+    assert agent.explain() == "expects 40 ms instead of 80 ms"
+    agent.update(transition(1, 40.0, [row(1, 60, 0.02)]))
+    assert agent.explain() == "stays: expects 40 ms, and nothing better"
+
+
+def test_it_explains_that_it_explores_where_little_is_known() -> None:
+    agent = GuidedRRL(Task(SPACE, cores=10))
+    next(lived(agent, family_scenario(3), np.full(1, RATE_PER_S)))
+    assert re.fullmatch(
+        r"explores, little is known here: \d+ ms, perhaps \d+ ms, instead of \d+ ms", agent.explain()
+    )
+
+
+def test_it_explains_an_overload_and_a_change_of_the_machine() -> None:
+    overloaded = told(transition(0, 15_000.0, [row(1, 30, 1.0)], rate_per_s=200.0, completions=30))
+    assert re.fullmatch(
+        r"overloaded: takes what serves most, about [\d.]+ of 200 requests/s", overloaded.explain()
+    )
+    changed = told(FIRST, FIRST, transition(2, 120.0, [row(1, 60, 0.1), row(2, 40, 0.12)]))
+    assert changed.changes == 1
+    assert changed.explain().startswith("the machine has changed: ")
+    changed.update(transition(2, 120.0, [row(1, 60, 0.1), row(2, 40, 0.12)]))
+    assert not changed.explain().startswith("the machine has changed")
+
+
+def test_what_it_explains_changes_nothing() -> None:
+    silent, asked = (GuidedRRL(Task(SPACE, cores=10), seed=2) for _ in range(2))
+    scenario, rates_per_s = family_scenario(4), np.full(8, RATE_PER_S)
+    proposed = []
+    for number in lived(asked, scenario, rates_per_s):
+        proposed.append(number)
+        assert asked.explain()
+    assert proposed == list(lived(silent, scenario, rates_per_s))

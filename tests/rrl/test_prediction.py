@@ -11,13 +11,14 @@ from rrl.prediction import Prediction, likely
 
 WORLDS = 20
 SURE, RISKY, SAME, PRESENT = range(4)
+DISTANCES = np.array([2.0, 3.0, 1.0, 0.0])
 
 
 def prediction(sure: float = 30.0, failures: int = 3) -> Prediction:
     """Of two better configurations the one promises less but surely, the other overloads in some worlds."""
     risky = [math.inf] * failures + [10.0] * (WORLDS - failures)
     costs = [[sure] * WORLDS, risky, [39.5] * WORLDS, [40.0] * WORLDS]
-    return Prediction(np.array(costs), PRESENT, observed_cost=40.0)
+    return Prediction(np.array(costs), DISTANCES, observed_cost=40.0)
 
 
 def test_the_largest_gain_that_is_probably_none_the_worse_is_recommended() -> None:
@@ -35,6 +36,12 @@ def test_a_gain_too_small_is_no_reason_to_change() -> None:
     assert prediction(sure=36.0).recommended() == SURE
 
 
+def test_of_gains_as_good_as_equal_that_of_the_smallest_change_is_taken() -> None:
+    costs = np.array([[20.0] * WORLDS, [20.3] * WORLDS, [20.3] * WORLDS, [22.0] * WORLDS, [40.0] * WORLDS])
+    equal = Prediction(costs, np.array([3.0, 2.0, 1.0, 0.5, 0.0]), observed_cost=40.0)
+    assert equal.recommended() == equal.best_guess() == 2
+
+
 def test_an_overload_counts_as_ten_times_the_cost_observed() -> None:
     gain = prediction(failures=2).gain
     assert gain[RISKY] == pytest.approx(math.exp((18 * math.log(4) - 2 * math.log(10)) / WORLDS))
@@ -43,14 +50,14 @@ def test_an_overload_counts_as_ten_times_the_cost_observed() -> None:
 
 def test_an_overload_is_no_better_than_an_overload() -> None:
     costs = np.array([[math.inf] * WORLDS, [math.inf] * WORLDS])
-    overloaded = Prediction(costs, 1, observed_cost=5000.0)
+    overloaded = Prediction(costs, np.array([1.0, 0.0]), observed_cost=5000.0)
     assert overloaded.no_worse.tolist() == [0.0, 0.0]
     assert overloaded.recommended() is None
 
 
 def test_an_interval_holds_nine_in_ten_worlds() -> None:
     costs = np.stack([np.arange(1.0, 101.0)])
-    assert Prediction(costs, 0, 50.0).expectation(0) == pytest.approx((6, 50, 95), abs=1.5)
+    assert Prediction(costs, np.zeros(1), 50.0).expectation(0) == pytest.approx((6, 50, 95), abs=1.5)
     assert math.isinf(prediction(failures=3).expectation(RISKY).high)
 
 
