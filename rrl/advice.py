@@ -95,8 +95,10 @@ def fitting_entry(
         return None
     wanted = {**found, **entry.configuration}
     grid = {knob.name: knob.values for knob in task.space.knobs}
-    fits = all(value in grid.get(name, (found.get(name),)) for name, value in wanted.items())
-    return entry if fits else None
+    if not all(value in grid.get(name, (found.get(name),)) for name, value in wanted.items()):
+        return None
+    number = task.space.number({name: wanted[name] for name in task.space.names})
+    return None if number in task.excluded else entry
 
 
 def source(
@@ -134,8 +136,8 @@ def recommend(
     """Says what would be better, how much, how surely and by what; returns it, None for no change."""
     if by is None:
         say(
-            "no recommendation: the target tells no service times, and there is neither an earlier run nor a "
-            f"machine file to go by; {TO_MEASURE}"
+            "no recommendation: the target tells no service times by batch size, and there is neither an "
+            f"earlier run nor a machine file to go by; {TO_MEASURE}"
         )
         return None
     prediction, numbers = by.foresight

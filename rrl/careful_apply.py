@@ -112,6 +112,7 @@ class AgreedChange:
     folder: Path  # for journal and log of changes
     point: RestorePoint
     leaving: Leaving
+    limits: ChangeLimits
     restored: Change | None = None  # what a killed run had left was put back before
 
     def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Outcome:
@@ -121,7 +122,7 @@ class AgreedChange:
         guard = ApplyingGuard(start, GuardSettings(slo_p95_ms=header.slo_p95_ms), applied=applied)
         log = Journal.create(self.folder, header)
         try:
-            self.point.claim(header.found)
+            self.point.claim(header.found, header.found_config_pbtxt or "")
             view = make_view(console, log, guard, SETTINGS)
             observers: list[Observer] = [ChangeLog(self.folder), view, SafeBest(self.point, guard, space)]
             if self.restored is not None:
@@ -129,7 +130,8 @@ class AgreedChange:
                     observer.changed(self.restored)
             agent = Recommended(space, start, applied)
             try:
-                outcome = Tuning(self.env, agent, guard, log, SETTINGS, observers, stop, self.leaving).run()
+                run = (self.env, agent, guard, log, SETTINGS, observers, stop, self.leaving)
+                outcome = Tuning(*run, limits=self.limits).run()
             finally:
                 view.close()
         finally:

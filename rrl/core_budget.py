@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from rrl.space import THREAD_KNOBS, Configuration, ConfigurationSpace
 
 
@@ -26,6 +24,7 @@ def share(budget: int, found: Configuration, others: Iterable[Configuration]) ->
     return max(left, cores_used(found))
 
 
-def over_budget(space: ConfigurationSpace, cores: int) -> frozenset[int]:
-    """The numbers of the configurations that use more cores than these."""
-    return frozenset(np.flatnonzero(space.threads > cores).tolist())
+def over_budget(space: ConfigurationSpace, cores: int, found: Configuration) -> frozenset[int]:
+    """The numbers of the configurations that use more cores than these; knobs off the grid stay as found."""
+    numbers = range(len(space))
+    return frozenset(n for n in numbers if cores_used({**found, **space.configuration(n)}) > cores)

@@ -26,6 +26,7 @@ from rrl.guided_rrl import GuidedRRL
 from rrl.latency_prior import Circumstances, LatencyPrior
 from rrl.prediction import Prediction, likely
 from rrl.reference_table import NOISE
+from rrl.telemetry import tells_batch_sizes
 
 WORLDS = 60  # in which everything is simulated ...
 DRAWN = 400  # ... chosen from so many
@@ -46,15 +47,15 @@ class Foresight(NamedTuple):
 
 
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> Foresight | None:
-    """From intervals of the configuration in force; None if they tell no service times."""
+    """From intervals of the configuration in force; None if they tell no service times by batch size."""
     agent = GuidedRRL(task, seed=seed)
     for transition in observed:
         agent.update(transition)
-    if not agent.service_times.known:
+    if not agent.service_times.known or not all(tells_batch_sizes(t.measurement) for t in observed):
         return None
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
-    numbers = _promising(agent, task, present)
+    numbers = _allowed(_promising(agent, task, present), task, present)
     worlds = _worlds(agent, rng)
     if _grows(task, observed):  # a queue that grows has no latency to compare
         chosen = np.arange(WORLDS)
@@ -69,13 +70,15 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
 def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, seed: int = 0) -> Foresight:
     """From the simulation of a machine file, at the load observed."""
     rng = np.random.default_rng(seed)
-    present, numbers = _present(task, observed), np.arange(len(task.space))
+    present = _present(task, observed)
+    numbers = _allowed(np.arange(len(task.space)), task, present)
     rate_per_s = float(np.mean([t.measurement.arrival_rate_per_s for t in observed]))
-    simulated = np.stack([simulate(rate_per_s, factor) for factor in FACTORS.tolist()], axis=1)
+    simulated = np.stack([simulate(rate_per_s, factor)[numbers] for factor in FACTORS.tolist()], axis=1)
     drawn = rng.integers(len(FACTORS), size=DRAWN)
     costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), DRAWN)))
     if not _grows(task, observed):
-        costs = costs[:, likely(costs[present], _mean_cost(observed), OBSERVED_SD, DRAWN, rng)]
+        in_force = costs[np.flatnonzero(numbers == present)[0]]
+        costs = costs[:, likely(in_force, _mean_cost(observed), OBSERVED_SD, DRAWN, rng)]
     return _foresight(costs, numbers, task, observed)
 
 
@@ -99,6 +102,11 @@ def _foresight(
 ) -> Foresight:
     distances = task.space.distances(_present(task, observed))[numbers]
     return Foresight(Prediction(costs, distances, _mean_cost(observed)), numbers)
+
+
+def _allowed(numbers: np.ndarray, task: Task, present: int) -> np.ndarray:
+    """Those that may be proposed, and the one in force."""
+    return numbers[~np.isin(numbers, list(task.excluded - {present}))]
 
 
 def _present(task: Task, observed: Sequence[Transition]) -> int:

@@ -160,8 +160,8 @@ class GuidedRRL:
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
-        told = telemetry.service_times(measurement, configuration)
-        rows = [row for row in told.rows if self._of_this(row, number)]
+        rows = telemetry.service_times(measurement, configuration)
+        rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
         if self._is_change(log_factor, sd):
             self.service_times.changed(log_factor)
@@ -169,7 +169,7 @@ class GuidedRRL:
             self.changes += 1
             self._since_change = 0
         self._learn_variation(measurement, rows)
-        self.service_times.add(configuration, rows, rate_per_s, self._variation, told.doubt)
+        self.service_times.add(configuration, rows, rate_per_s, self._variation)
 
     def _is_change(self, log_factor: float, sd: float) -> bool:
         """True if service times moved by more than noise and more than they commonly do here."""

@@ -26,6 +26,8 @@ class Changeable(Protocol):
 
     def apply(self, configuration: Configuration) -> Any: ...
 
+    def was_found_as(self, config_pbtxt: str) -> None: ...
+
 
 class Leaving:
     """Puts in force what the run leaves: the tuned knobs as chosen, the others as they were found."""
@@ -56,6 +58,8 @@ def restore(point: RestorePoint, target: Changeable, console: Console) -> Change
     if left is None:
         return None
     before = target.configuration()
+    if left.config_pbtxt:
+        target.was_found_as(left.config_pbtxt)
     target.apply(left.found)
     console.print(
         f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"

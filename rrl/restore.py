@@ -32,6 +32,7 @@ class LeftBehind:
 
     found: dict[str, int]
     best: dict[str, int]  # the best it knew
+    config_pbtxt: str = ""  # the target's whole configuration as found
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class _State:
     process_started_s: float  # Unix time: tells a reused pid
     found: dict[str, int]
     best: dict[str, int]
+    config_pbtxt: str = ""
 
 
 def state_folder() -> Path:
@@ -81,12 +83,14 @@ class RestorePoint:
                 f"another rrl-tune (pid {state.pid}) tunes {self.model} on {self.target}; "
                 "wait for it to end, or stop it with Ctrl-C or kill"
             )
-        return LeftBehind(state.found, state.best)
+        return LeftBehind(state.found, state.best, state.config_pbtxt)
 
-    def claim(self, found: Mapping[str, int]) -> None:
+    def claim(self, found: Mapping[str, int], config_pbtxt: str = "") -> None:
         """Before the first change. What a dead run left behind must have been restored by now."""
         started_s = psutil.Process().create_time()
-        state = _State(self.target, self.model, os.getpid(), started_s, dict(found), dict(found))
+        state = _State(
+            self.target, self.model, os.getpid(), started_s, dict(found), dict(found), config_pbtxt
+        )
         try:
             with _locked(self.path.parent):  # of two that start at once, the second sees the first's claim
                 self.left_behind()

@@ -56,7 +56,6 @@ class _Mean:
     configuration: Configuration  # that it was last seen under
     rate_per_s: float  # ... and the load
     era: int  # changes of the machine before
-    doubt: float  # standard deviation of `log_time`, however many batches it is of
 
 
 _Entry = dict[int, _Mean]
@@ -114,18 +113,13 @@ class ServiceTimeModel:
         rows: Iterable[ServiceTimes],
         rate_per_s: float,
         variation: float = 0.0,
-        doubt: float = 0.0,
     ) -> None:
-        """Takes in the telemetry of an interval.
-
-        `variation` is the σ of a single batch's ln S; `doubt` that of a mean's, where it was guessed which
-        entry it is of.
-        """
+        """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S."""
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
-        self._compare_with_prediction(numbers, rows, variation, doubt)
+        self._compare_with_prediction(numbers, rows, variation)
         for number, row in zip(numbers, rows, strict=True):
-            self._add(number, row, configuration, rate_per_s, variation, doubt)
+            self._add(number, row, configuration, rate_per_s, variation)
         while len(self._entries) > MOST_ENTRIES:
             forgotten = next(iter(self._entries))
             del self._entries[forgotten]
@@ -261,7 +255,7 @@ class ServiceTimeModel:
         return [fit.hypothesis for fit in self._fits]
 
     def _compare_with_prediction(
-        self, numbers: list[int], rows: list[ServiceTimes], variation: float, doubt: float
+        self, numbers: list[int], rows: list[ServiceTimes], variation: float
     ) -> None:
         """Notes how far what is new lies from what was predicted, in squared standard deviations."""
         new = [k for k, number in enumerate(numbers) if number not in self._entries]
@@ -269,7 +263,7 @@ class ServiceTimeModel:
             return
         entries = np.array([numbers[k] for k in new])
         error = np.array([_log_time(rows[k]) for k in new]) - self._log_times[entries]
-        noise = variation**2 / np.array([rows[k].count for k in new]) + doubt**2
+        noise = variation**2 / np.array([rows[k].count for k in new])
         variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
         self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
 
@@ -280,7 +274,6 @@ class ServiceTimeModel:
         configuration: Configuration,
         rate_per_s: float,
         variation: float,
-        doubt: float,
     ) -> None:
         log_time, batches = _log_time(row), float(row.count)
         if math.isnan(self._first_log_time):
@@ -293,7 +286,7 @@ class ServiceTimeModel:
                 remembered = min(before.batches, MOST_BATCHES)
                 log_time = (remembered * before.log_time + batches * log_time) / (remembered + batches)
                 batches += remembered
-        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, doubt)
+        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era)
         self._entries[number] = entry
 
     def _entry_of(self, configuration: Configuration, row: ServiceTimes) -> int:
@@ -335,7 +328,7 @@ class ServiceTimeModel:
 
     def _variance(self, mean: _Mean, variation: float) -> float:
         old = OLD_SD**2 if mean.era != self._era else 0.0
-        return NOISE_SD**2 + variation**2 / mean.batches + old + mean.doubt**2
+        return NOISE_SD**2 + variation**2 / mean.batches + old
 
     def _mean(self, fit: Fit) -> np.ndarray:
         weights = WEIGHTS[:, 0] + WEIGHTS[:, 1] ** 2 * (fit.features.T @ fit.alpha)

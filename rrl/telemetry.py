@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -27,30 +26,23 @@ from rrl.measurement import Measurement, ServiceTimes
 from rrl.space import Configuration
 
 VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ that are told apart
-BUSY_DOUBT = 0.1  # of ln of a mean service time, where the busy instances are estimated ...
-MEANS_DOUBT = 0.2  # ... and where batches of all sizes are one mean
 AS_MEAN = 0.96  # of the batches: so many must clearly be faster than the p95 for it to tell a variation
 
 
-class Told(NamedTuple):
-    rows: list[ServiceTimes]  # each with a number of busy instances
-    doubt: float  # standard deviation of ln of their means, beside that of single batches
-
-
-def service_times(measurement: Measurement, configuration: Configuration) -> Told:
-    """What an interval under this configuration tells."""
+def service_times(measurement: Measurement, configuration: Configuration) -> list[ServiceTimes]:
+    """The rows of an interval under this configuration, each with a number of busy instances."""
     rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
-    doubt = 0.0
-    if not rows:
-        rows = _of_the_means(measurement)
-        doubt = MEANS_DOUBT if measurement.mean_batch_size > 1.0 else 0.0
+    rows = rows or _of_the_means(measurement)
     if all(row.busy_instances > 0 for row in rows):
-        return Told(rows, doubt)
-    instances = configuration.get("instances", 1)
+        return rows
     in_service = sum(row.total_s for row in rows) / measurement.duration_s
-    busy = round(busy_instances(in_service, instances))
-    rows = [row if row.busy_instances > 0 else row._replace(busy_instances=busy) for row in rows]
-    return Told(rows, math.hypot(doubt, BUSY_DOUBT if instances > 1 else 0.0))
+    busy = round(busy_instances(in_service, configuration.get("instances", 1)))
+    return [row if row.busy_instances > 0 else row._replace(busy_instances=busy) for row in rows]
+
+
+def tells_batch_sizes(measurement: Measurement) -> bool:
+    """False where batches of several sizes may hide behind one mean service time."""
+    return bool(measurement.telemetry) or measurement.mean_batch_size == 1.0
 
 
 def busy_instances(in_service: float, instances: int) -> float:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
-from serving_adapter.model_configuration import Configuration, as_json, as_pbtxt, edited
+from serving_adapter.model_configuration import Configuration, as_json, as_pbtxt, edited, parse_pbtxt
 
 
 class KeptConfiguration:
@@ -13,10 +10,7 @@ class KeptConfiguration:
 
     def __init__(self, pbtxt: str) -> None:
         """ValueError, in one sentence, for what is no such text."""
-        try:
-            self._config = text_format.Parse(pbtxt, ModelConfig())
-        except text_format.ParseError as error:
-            raise ValueError(f"the configuration kept is not a ModelConfig in text format: {error}") from None
+        self._config = parse_pbtxt(pbtxt)
 
     def model_config(self, configuration: Configuration) -> str:
         """The ModelConfig as JSON with these knobs set: what a server loads as an override."""

@@ -146,6 +146,14 @@ def as_pbtxt(config: ModelConfig) -> str:
     return text
 
 
+def parse_pbtxt(text: str) -> ModelConfig:
+    """What `as_pbtxt` wrote; ValueError, in one sentence, for what is no such text."""
+    try:
+        return text_format.Parse(text, ModelConfig())
+    except text_format.ParseError as error:
+        raise ValueError(f"this is not a ModelConfig in text format: {error}") from None
+
+
 def _check_kept(read_again: ModelConfig, config: ModelConfig) -> None:
     if _bytes(read_again) != _bytes(config):
         raise ValueError(

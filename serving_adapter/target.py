@@ -25,7 +25,15 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter import target_change, target_checks
-from serving_adapter.model_configuration import KNOBS, Configuration, Limits, as_json, as_pbtxt, edited
+from serving_adapter.model_configuration import (
+    KNOBS,
+    Configuration,
+    Limits,
+    as_json,
+    as_pbtxt,
+    edited,
+    parse_pbtxt,
+)
 from serving_adapter.reading import Reading, parse_statistics
 from serving_adapter.target_connection import CONTROL_KEY_HEADER, Connection
 from serving_adapter.target_counters import Counters, open_page
@@ -78,8 +86,8 @@ class Target:
         self._connection: Connection | None = None
         self._counters: Counters | None = None
         self._extensions: frozenset[str] = frozenset()
-        # As found: those above a smaller max_batch_size must go, and come back with a larger one.
-        self._preferred_batch_sizes: tuple[int, ...] | None = None
+        # Preferred batch sizes above a smaller max_batch_size must go, and come back with a larger one.
+        self._found: ModelConfig | None = None
 
     @property
     def is_local(self) -> bool:
@@ -158,6 +166,10 @@ class Target:
         except TargetError:
             return False
         return True
+
+    def was_found_as(self, config_pbtxt: str) -> None:
+        """What the knobs bring with them is as in this text, which `config_pbtxt` once told."""
+        self._found = parse_pbtxt(config_pbtxt)
 
     def check_control(self) -> None:
         """Asks for a model that is not there: how that fails tells whether loading is allowed at all.
@@ -263,12 +275,16 @@ class Target:
 
     def _edited(self, config: ModelConfig, configuration: Configuration) -> ModelConfig:
         """A copy with these knobs set that can be sent."""
-        found = ModelConfig()
-        found.CopyFrom(config)
-        if self._preferred_batch_sizes and found.HasField("dynamic_batching"):
-            found.dynamic_batching.preferred_batch_size[:] = self._preferred_batch_sizes
+        base = ModelConfig()
+        base.CopyFrom(config)
+        found = config if self._found is None else self._found
+        if config.HasField("dynamic_batching") and found.HasField("dynamic_batching"):
+            base.dynamic_batching.preferred_batch_size[:] = found.dynamic_batching.preferred_batch_size
+            base.max_batch_size = found.max_batch_size
+            if config.max_batch_size:
+                configuration = {"max_batch_size": config.max_batch_size, **configuration}
         try:
-            wanted = edited(found, configuration)
+            wanted = edited(base, configuration)
             as_json(wanted)
         except ValueError as error:
             raise TargetError(f"cannot configure model {self.model!r}: {error}") from None
@@ -276,9 +292,8 @@ class Target:
 
     def _remember(self, config: ModelConfig) -> None:
         target_checks.tunable(config)  # a configuration that cannot be read is told at once
-        if self._preferred_batch_sizes is None:
-            preferred = tuple(config.dynamic_batching.preferred_batch_size)
-            self._preferred_batch_sizes = () if preferred == (config.max_batch_size,) else preferred
+        if self._found is None:
+            self._found = config
 
     # Counters
 

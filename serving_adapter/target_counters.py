@@ -22,7 +22,7 @@ _SLACK = 20  # requests answered between the two calls of one reading
 _MOST_TIMES = 2.0  # one of two counts of the same requests is never so many times the other
 _GIVE_ITS_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
 _T = TypeVar("_T")
-_DOUBTS = 2  # readings in a row that contradict each other: one may be the drain of an earlier load
+_DOUBTS = 2  # readings in a row that contradict each other: one may be the drain of somebody's load
 
 
 class Counts(NamedTuple):
@@ -51,6 +51,7 @@ class Counters:
         self._gpus = Gpus() if is_local else None
         self._counts: Counts | None = None
         self._doubts = 0
+        self._was_loaded = False  # what an earlier load still answers, only the page counts
         self._executions_since_load: int | None = None  # at the last reading
 
     def check_page(self) -> None:
@@ -84,8 +85,9 @@ class Counters:
         return self._read() if self.page is None else _fetched(self.page, self.page.glance, self.known)
 
     def loaded(self) -> None:
-        """The model was configured: until the next reading both ways of counting may differ."""
-        self._counts, self._doubts = None, 0
+        """The model was configured: until the next reading both ways of counting may differ, and from now on
+        the page may count more."""
+        self._counts, self._doubts, self._was_loaded = None, 0, True
 
     def began_again(self) -> bool:
         """True if the model's statistics began again since the last reading."""
@@ -120,10 +122,15 @@ class Counters:
         if before is None:
             return
         passed = Counts(now.on_page - before.on_page, now.by_server - before.by_server)
-        low, high = sorted(passed)
-        self._doubts = self._doubts + 1 if low >= 0 and high > _MOST_TIMES * low + _SLACK else 0
+        self._doubts = self._doubts + 1 if self._contradict(passed) else 0
         if self._doubts >= _DOUBTS:
             self._refuse(passed, "in the same time")
+
+    def _contradict(self, passed: Counts) -> bool:
+        """True if two ways of counting the same requests would not differ by so much."""
+        low, high = sorted(passed)
+        may_drain = self._was_loaded and passed.on_page > passed.by_server
+        return low >= 0 and high > _MOST_TIMES * low + _SLACK and not may_drain
 
     def _refuse(self, counts: Counts, when: str) -> None:
         assert self.page is not None

@@ -14,6 +14,8 @@ from scripts.triton_server.running import RunningTriton, running
 from serving_adapter.model_configuration import check
 from serving_adapter.options import fail, parse
 
+FOR_EVER_S = 1e9  # a wait with a limit wakes now and then, and so misses no Ctrl-C that comes just before it
+
 
 @dataclass(frozen=True)
 class TritonOptions:
@@ -64,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
                 installation=installation,
             ) as server:
                 print(_greeting(server, options.models[0]), flush=True)
-                server.process.wait()
+                server.process.wait(FOR_EVER_S)
                 fail("Triton has ended by itself")
         except RuntimeError as error:
             fail(str(error))

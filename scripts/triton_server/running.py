@@ -57,8 +57,8 @@ def running(
     """Serves a repository; a port of 0 is a free one, and `flags` override the ones given here.
 
     All models are loaded at the start, and may be loaded anew (`--model-control-mode=explicit`), as tuning
-    needs. The server ends with the thread that starts it, should that be killed. RuntimeError, in one sentence,
-    where it does not start.
+    needs. The server ends with the thread that starts it, should that be killed. RuntimeError, in one
+    sentence, where it does not start.
     """
     installation = installation or install()
     ports = (grpc_port, http_port, metrics_port)

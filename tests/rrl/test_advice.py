@@ -219,4 +219,6 @@ def test_with_nothing_to_go_by_it_says_what_is_missing() -> None:
     configuration, lines = said(None)
     assert configuration is None
     assert len(lines) == 1
-    assert "tells no service times, and there is neither an earlier run nor a machine file" in lines[0]
+    assert (
+        "tells no service times by batch size, and there is neither an earlier run nor a machine" in lines[0]
+    )

@@ -33,9 +33,14 @@ def test_models_that_fit_the_budget_still_do_when_one_takes_its_share(budget, in
 @given(st.integers(1, 40))
 def test_over_budget_are_exactly_those_with_more_threads(cores):
     space = ConfigurationSpace.of(instances=[1, 2, 4], intra_op_threads=[1, 2], max_batch_size=[1, 8])
-    over = over_budget(space, cores)
+    over = over_budget(space, cores, space.configuration(0))
     for number in range(len(space)):
         assert (number in over) == (cores_used(space.configuration(number)) > cores)
+
+
+def test_threads_that_are_not_tuned_count_too():
+    space = ConfigurationSpace.of(instances=[1, 2, 4])
+    assert over_budget(space, 4, {"instances": 1, "intra_op_threads": 4}) == {1, 2}
 
 
 def test_without_a_core_there_is_no_budget():

@@ -16,7 +16,7 @@ from envs.scenario import Scenario
 from envs.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition
 from rrl.foresight import Foresight, by_machine, by_observation, by_table
-from rrl.measurement import Measurement, ServiceTimes
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
@@ -112,16 +112,14 @@ def test_nothing_is_recommended_where_the_best_is_in_force() -> None:
     assert foresight.prediction.recommended() is None
 
 
-def test_without_service_times_nothing_is_foreseen() -> None:
+@pytest.mark.parametrize("mean_ms", [math.nan, 100.0])
+def test_without_service_times_by_batch_size_nothing_is_foreseen(mean_ms: float) -> None:
+    def nothing(measurement: Measurement) -> Measurement:
+        return replace(measurement, telemetry=(), service=LatencySummary(mean_ms))
+
     scenario = Scenario(family_machine(41), "family-41")
-    untold = observed(
-        scenario,
-        40,
-        RATE_PER_S,
-        lambda m: replace(m, telemetry=(), service=m.service._replace(mean_ms=math.nan)),
-        0,
-    )
-    assert by_observation(Task(SPACE), untold) is None
+    batching = int(SPACE.values[:, 2].argmax())
+    assert by_observation(Task(SPACE), observed(scenario, batching, 2 * RATE_PER_S, nothing, seed=0)) is None
 
 
 def test_the_seed_fixes_what_is_foreseen() -> None:

@@ -46,33 +46,33 @@ def test_the_busy_instances_estimated_are_those_of_a_simulated_queue(
 def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
     rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
     told = telemetry.service_times(interval(*rows, ServiceTimes(2, 1, 0, 0.0)), THREE)
-    assert told == (rows, 0.0)
+    assert told == rows
 
 
 def test_rows_without_busy_instances_get_those_of_the_load() -> None:
     """20 instance-seconds in 10 s: two are in service; a batch starts as 1 + 2 - C(3, 2) = 2.56."""
     rows = (ServiceTimes(0, 1, 40, 8.0), ServiceTimes(0, 4, 15, 12.0))
     told = telemetry.service_times(interval(*rows), THREE)
-    assert told.rows == [ServiceTimes(3, 1, 40, 8.0), ServiceTimes(3, 4, 15, 12.0)]
-    assert told.doubt == telemetry.BUSY_DOUBT
+    assert told == [ServiceTimes(3, 1, 40, 8.0), ServiceTimes(3, 4, 15, 12.0)]
 
 
-def test_of_a_single_instance_nothing_is_guessed() -> None:
-    told = telemetry.service_times(interval(ServiceTimes(0, 2, 50, 4.0)), ONE)
-    assert told == ([ServiceTimes(1, 2, 50, 4.0)], 0.0)
+def test_a_single_instance_is_busy_alone() -> None:
+    assert telemetry.service_times(interval(ServiceTimes(0, 2, 50, 9.9)), ONE) == [
+        ServiceTimes(1, 2, 50, 9.9)
+    ]
 
 
-def test_the_mean_service_time_is_one_row_of_doubtful_batches() -> None:
-    service = LatencySummary(mean_ms=80.0)
-    told = telemetry.service_times(interval(service=service, mean_batch_size=2.1), ONE)
-    assert [tuple(row) for row in told.rows] == [(1, 2, 48, pytest.approx(48 * 0.08))]
-    assert told.doubt == telemetry.MEANS_DOUBT
-    alone = telemetry.service_times(interval(service=service, mean_batch_size=1.0), ONE)
-    assert alone.doubt == 0.0
+def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
+    means = interval(service=LatencySummary(mean_ms=80.0), mean_batch_size=2.1)
+    told = telemetry.service_times(means, ONE)
+    assert [tuple(row) for row in told] == [(1, 2, 48, pytest.approx(48 * 0.08))]
+    assert not telemetry.tells_batch_sizes(means)
+    assert telemetry.tells_batch_sizes(interval(service=LatencySummary(80.0), mean_batch_size=1.0))
+    assert telemetry.tells_batch_sizes(interval(ServiceTimes(0, 2, 50, 4.0), mean_batch_size=2.0))
 
 
 def test_a_target_that_tells_no_service_times_tells_nothing() -> None:
-    assert telemetry.service_times(interval(), THREE).rows == []
+    assert telemetry.service_times(interval(), THREE) == []
 
 
 def test_the_variation_is_that_of_the_95th_percentile() -> None:

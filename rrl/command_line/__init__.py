@@ -1,0 +1,64 @@
+"""`rrl-tune`: tunes a running inference server; the one place that puts everything together."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+from baselines import AGENTS, NEED_HINDSIGHT
+from rrl.command_line.advise import advise_on
+from rrl.command_line.exporting import export_again, make_console
+from rrl.command_line.opening import DONE, INTERRUPTED, Shared
+from rrl.command_line.tune import tune
+from rrl.stop import Stop
+from rrl.tune_options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
+from rrl.tuning import Stopped
+from serving_adapter.options import fail, parse
+
+__all__ = ["main"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    try:
+        check_given_once(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        fail(str(error))
+    options = parse(TuneOptions, argv)
+    _check_agent(options.agent)
+    if options.export is not None:
+        export_again(options.export)
+    torch.set_num_threads(1)  # the cores are the server's
+    threadpool_limits(1)  # NumPy's too
+    console = make_console()
+    stop = Stop(console.print)
+    with stop.on_signals():
+        try:
+            code = _each_model(options, console, stop)
+        except (Stopped, KeyboardInterrupt):
+            code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
+    """Tunes, or advises on, the models in turn; ends with the first that does not end well."""
+    runs, limits = for_each_model(options), change_limits(options)
+    for one in runs:
+        if len(runs) > 1:
+            console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
+        shared = Shared(limits, [other for other in models_of(options) if other != one.model])
+        code = advise_on(one, console, stop, shared) if options.advise else tune(one, console, stop, shared)
+        if code != DONE:
+            return code
+    return DONE
+
+
+def _check_agent(name: str) -> None:
+    known = [agent for agent in AGENTS if agent not in NEED_HINDSIGHT]
+    if name in NEED_HINDSIGHT:
+        fail(f"agent {name!r} needs the true cost of every configuration, which only a simulation knows; "
+             "use rrl-compare")  # fmt: skip
+    if name not in AGENTS:
+        fail(f"unknown agent {name!r}; known: {', '.join(known)}")

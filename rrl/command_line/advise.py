@@ -1,0 +1,139 @@
+"""`rrl-tune --advise`: observes a target, recommends, and applies what is agreed to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import closing
+
+import numpy as np
+from rich.console import Console
+
+from envs.live import cores_of
+from envs.simulated import SimulatedServing
+from rrl import advice, careful_apply
+from rrl.agent import Task
+from rrl.change_limits import ChangeLimits
+from rrl.command_line.opening import (
+    DONE,
+    INTERRUPTED,
+    Shared,
+    connected,
+    ended_early,
+    environment,
+    header_of,
+    space_of,
+    with_its_share,
+)
+from rrl.core_budget import over_budget
+from rrl.foresight import Simulate
+from rrl.leaving import Leaving, restore
+from rrl.objective import make_objective
+from rrl.queueing.machine import Machine
+from rrl.restore import RestorePoint
+from rrl.stop import Stop
+from rrl.tune_options import (
+    TuneOptions,
+    run_folder,
+    without_forbidden,
+)
+from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.target import Target, TargetError
+
+SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
+
+
+def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:
+    """Says what the target does and what it had better do; changes it only if asked to and agreed."""
+    try:
+        if options.apply_after_advise:
+            careful_apply.check_can_ask()
+        with closing(connected(options, str(options.target), options.model, control=False)) as target:
+            recommended = _recommended(options, console, stop, target, shared)
+            if recommended is None or not options.apply_after_advise:
+                return DONE
+            careful_apply.check_allowed(shared.limits, options.interval_s)
+            if not careful_apply.agreed(console):
+                return DONE
+            return _apply(options, console, stop, target, recommended, shared.limits)
+    except (ValueError, TargetError, OSError) as error:
+        fail(in_a_sentence(error))
+
+
+def _recommended(
+    options: TuneOptions, console: Console, stop: Stop, target: Target, shared: Shared
+) -> dict[str, int] | None:
+    """The change that would be better, said with all that speaks for it; None for none."""
+    found = target.configuration()
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    env = environment(options, target, objective, stop, space_of(options, target, found, found, console))
+    options = with_its_share(options, target, found, shared.beside, console)
+    over = frozenset() if options.cores is None else over_budget(env.space, options.cores, found)
+    task = Task(env.space, objective, cores_of(target, found), excluded=over)
+    table = advice.earlier_table(options.reference_table, target.model)
+    simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
+    for note in target.notes:
+        console.print(note, style="yellow")
+    observed = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
+    tuned = {name: found[name] for name in env.space.names if name in found}
+    console.print(advice.observed_in_words(observed.standing, tuned))
+    if not tuned:
+        console.print(
+            f"no recommendation: {target.server} tells no knob of {target.model} that could be changed; "
+            "serve it with rrl-serve or Triton to have it tuned"
+        )
+        return None
+    by = advice.source(task, options.objective, observed, found, table, simulate)
+    return advice.recommend(console.print, task, observed, tuned, by)
+
+
+def _simulator(machine: Machine, task: Task) -> Simulate:
+    """The cost of every configuration, each simulated from an empty server under Poisson arrivals."""
+    space, objective = task.space, task.objective
+    configurations = [space.configuration(number) for number in range(len(space))]
+
+    def simulate(rate_per_s: float, slower: float) -> np.ndarray:
+        table = machine.slower(slower)
+        simulated = SimulatedServing(
+            table, space, objective, rate_per_s, requests_per_interval=SIMULATED_REQUESTS
+        )
+        return np.array(
+            [
+                simulated.reset(seed=0, options={"configuration": configuration})[1]["cost"]
+                if table.capacity_per_s(configuration) > rate_per_s
+                else math.inf
+                for configuration in configurations
+            ]
+        )
+
+    return simulate
+
+
+def _apply(
+    options: TuneOptions,
+    console: Console,
+    stop: Stop,
+    target: Target,
+    configuration: dict[str, int],
+    limits: ChangeLimits,
+) -> int:
+    """The change that was agreed to: made, watched, kept or undone. Errors before it come out as they are."""
+    folder = run_folder(options)
+    target.connect(control=True)
+    point = RestorePoint(target.address, target.model)
+    restored = restore(point, target, console)
+    found = target.configuration()
+    both = careful_apply.two_configurations(found, configuration)
+    space = without_forbidden(both, options.forbid, found)
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    env = environment(
+        dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
+    )
+    header = header_of(options, target, env, env.start, found)
+    leaving = Leaving(target, space, found)
+    change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, restored)
+    try:
+        outcome = change.run(console, stop.is_set)
+    except (TargetError, OSError) as error:
+        return ended_early(point, leaving, error, stop.is_set())
+    return INTERRUPTED if outcome.stopped else DONE

@@ -1,0 +1,41 @@
+"""What an earlier run exports, written anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from rrl import journal
+from rrl.command_line.opening import (
+    DONE,
+)
+from rrl.exports import print_places, write_views
+from rrl.report import summarise
+from serving_adapter.kept_configuration import KeptConfiguration
+from serving_adapter.options import fail, in_a_sentence
+
+LOG_WIDTH = 140  # where the output is no terminal
+
+
+def make_console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+
+
+def export_again(folder: Path) -> NoReturn:
+    """Writes what an earlier run exports anew."""
+    try:
+        show_again(folder)
+    except (ValueError, OSError) as error:
+        fail(in_a_sentence(error))
+    raise SystemExit(DONE)
+
+
+def show_again(folder: Path) -> None:
+    """Writes the views of the journal in a folder, asking no target, and says where they are."""
+    header, records = journal.read(folder)
+    kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
+    write_views(folder, header, records, summarise(header, records), kept)
+    print_places(make_console(), folder)

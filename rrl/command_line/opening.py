@@ -1,0 +1,137 @@
+"""What tuning and advising begin and end with: the target, its grid, its environment, the exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from envs.live import LiveServing, cores_of, default_space
+from rrl.change_limits import ChangeLimits
+from rrl.core_budget import share
+from rrl.journal import Header
+from rrl.leaving import Leaving
+from rrl.objective import Objective
+from rrl.restore import RestorePoint
+from rrl.space import ConfigurationSpace
+from rrl.stop import Stop
+from rrl.tune_options import (
+    EMBEDDED,
+    TuneOptions,
+    limits_to_json,
+    tuning_intervals,
+    with_values,
+    without_forbidden,
+)
+from serving_adapter.options import in_a_sentence
+from serving_adapter.target import Target, TargetError
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a model's run shares with those of the server's other models."""
+
+    limits: ChangeLimits
+    beside: Sequence[str]  # models that use the same budget of cores
+
+
+def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
+    key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
+    target = Target(address, model, options.metrics_url, key, options.tls_ca)
+    target.connect(control=control)
+    return target
+
+
+def with_its_share(
+    options: TuneOptions, target: Target, found: dict[str, int], beside: Sequence[str], console: Console
+) -> TuneOptions:
+    """The options with the cores that the models beside this one leave of the budget, where there is one."""
+    if options.cores is None and not beside:
+        return options
+    others = []
+    for name in beside:
+        with closing(connected(options, str(options.target), name, control=False)) as other:
+            others.append(other.configuration())
+    budget = options.cores or cores_of(target, found)
+    cores = share(budget, found, others)
+    beyond = ", as it was found" if cores > budget else ""
+    console.print(f"{target.model} may use {cores} of the budget of {budget} cores{beyond}")
+    return dataclasses.replace(options, cores=cores)
+
+
+def space_of(
+    options: TuneOptions, target: Target, found: dict[str, int], start: dict[str, int], console: Console
+) -> ConfigurationSpace:
+    """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
+    if not options.knobs:
+        usual = default_space(found, cores_of(target, found))
+        return with_values(without_forbidden(usual, options.forbid, found), start)
+    given = without_forbidden(ConfigurationSpace.parse(options.knobs), options.forbid, found)
+    space = with_values(given, start)
+    added = [f"{k.name}={start[k.name]}" for k, new in zip(given.knobs, space.knobs, strict=True) if k != new]
+    if added:
+        console.print(f"added to the --knobs, as the run starts there: {', '.join(added)}", style="yellow")
+    return space
+
+
+def environment(
+    options: TuneOptions, target: Target, objective: Objective, stop: Stop, space: ConfigurationSpace
+) -> LiveServing:
+    return LiveServing(
+        target,
+        space,
+        objective,
+        options.interval_s,
+        options.settle_s,
+        advise=options.advise,
+        sleep=stop.sleep,
+    )
+
+
+def header_of(
+    options: TuneOptions,
+    target: Target,
+    env: LiveServing,
+    start: int,
+    found: dict[str, int],
+) -> Header:
+    return Header(
+        space=env.space,
+        objective=options.objective,
+        slo_p95_ms=options.slo_p95_ms,
+        agent=options.agent,
+        seed=options.seed,
+        target=EMBEDDED if options.target is None else target.address,
+        model=target.model,
+        found=found,
+        start=env.space.configuration(start),
+        interval_s=options.interval_s,
+        settle_s=options.settle_s,
+        intervals=tuning_intervals(options),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=None if options.machine is None else str(options.machine.absolute()),
+        validation=options.validation,
+        limits=limits_to_json(options),
+        found_config_pbtxt=target.config_pbtxt(),
+        metrics_url=options.metrics_url,
+    )
+
+
+def ended_early(point: RestorePoint | None, leaving: Leaving, error: Exception, stopped: bool) -> int:
+    restores = point is not None and not leaving.done
+    if stopped and isinstance(error, TargetError):
+        next_start = "; the next start restores it" if restores else ""
+        print(f"the target is away{next_start} ({error})", file=sys.stderr)
+        return INTERRUPTED
+    print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
+    if restores:
+        print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
+    return FAILED

@@ -1,0 +1,217 @@
+"""`rrl-tune` as it tunes one model: opens everything, runs the loop, exports."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from baselines import make_agent
+from envs.live import cores_of
+from rrl import journal
+from rrl.agent import Task
+from rrl.change_log import ChangeLog
+from rrl.command_line.exporting import show_again
+from rrl.command_line.opening import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Shared,
+    connected,
+    ended_early,
+    environment,
+    header_of,
+    space_of,
+    with_its_share,
+)
+from rrl.core_budget import over_budget
+from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
+from rrl.exports import export, print_result
+from rrl.guard import Guard, GuardSettings
+from rrl.journal import Journal
+from rrl.leaving import Leaving, SafeBest, change_since, restore
+from rrl.objective import make_objective
+from rrl.observer import Observer
+from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
+from rrl.queueing.machine import Machine
+from rrl.report import in_words
+from rrl.restore import RestorePoint
+from rrl.stop import Stop
+from rrl.tensorboard_events import TensorBoardEvents
+from rrl.terminal import LiveView, PlainView, make_view
+from rrl.tune_options import (
+    TuneOptions,
+    as_before,
+    as_trained,
+    change_limits,
+    check_unfinished,
+    run_folder,
+    seconds,
+    tuning_intervals,
+)
+from rrl.tuning import Tuning, TuningSettings
+from serving_adapter.arrivals import TimestampTrace, make_arrivals
+from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.sizes import make_sizes
+from serving_adapter.target import Target, TargetError
+
+
+def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:
+    with ExitStack() as stack:
+        try:
+            session = _open(options, console, stop, stack, shared)
+        except (ValueError, TargetError, OSError) as error:
+            fail(in_a_sentence(error))
+        except EmbeddedFailed as error:
+            print(error, file=sys.stderr)
+            return FAILED
+        try:
+            outcome = session.tuning.run()
+            failures = session.embedded.end_load() if session.embedded else None
+            summary = export(session.tuning.journal, session.target, session.events, left=outcome.left)
+        except (TargetError, EmbeddedFailed, OSError) as error:
+            session.view.close()
+            with suppress(ValueError, OSError):  # the error that ended the run tells more
+                show_again(session.tuning.journal.path.parent)
+            return ended_early(session.point, session.leaving, error, stop.is_set())
+        finally:
+            session.view.close()
+            if session.point is not None and session.leaving.done:
+                session.point.release()
+        print_result(console, session.tuning.journal, summary, failures)
+        return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything a run holds open."""
+
+    tuning: Tuning
+    target: Target
+    leaving: Leaving
+    view: PlainView | LiveView
+    events: TensorBoardEvents
+    point: RestorePoint | None  # the embedded server ends with its run: nothing to restore
+    embedded: Embedded | None
+
+
+def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, shared: Shared) -> Session:
+    """Opens a run; ValueError or TargetError, nothing changed, if it cannot be."""
+    earlier = None if options.resume is None else journal.read(options.resume)
+    if earlier is not None:
+        options = as_before(options, earlier[0])
+        check_unfinished(options, *earlier)
+    pretraining = starting_from(options.agent_from, None if earlier is None else earlier[0])
+    if pretraining is not None and earlier is None:
+        options = as_trained(options, pretraining.header)
+    machine = None if options.machine is None else Machine.load(options.machine)
+    folder = run_folder(options)
+    embedded = None
+    if options.target is None:
+        embedded = Embedded(folder, _embedded_settings(options))
+        stack.callback(embedded.close)
+        console.print(f"starting the server and its load (logs in {folder}) ...")
+        embedded.start_server(stop.sleep)
+    if embedded is None:
+        target = connected(options, str(options.target), options.model, control=True)
+    else:
+        target = connected(options, embedded.address, None, control=True)
+    stack.callback(target.close)
+    for note in target.notes:
+        console.print(note, style="yellow")
+    point = None if embedded else RestorePoint(target.address, target.model)
+    changed_at_s: list[float] = []
+    if earlier is not None and embedded is None:
+        changed_at_s += change_since(earlier[1], target.configuration(), options.interval_s)
+    restored = None if point is None else restore(point, target, console)
+    found = target.configuration()
+    objective = make_objective(options.objective, options.slo_p95_ms)
+    space = space_of(options, target, found, earlier[0].start if earlier else found, console)
+    env = environment(options, target, objective, stop, space)
+    start = env.space.number(earlier[0].start) if earlier else env.start
+    if env.space.configuration(env.start).items() - found.items():
+        console.print(
+            f"the journal's grid does not hold the configuration found, {in_words(found)}: "
+            f"the comparison is with the journal's start, {in_words(env.space.configuration(start))}",
+            style="yellow",
+        )
+    options = with_its_share(options, target, found, shared.beside, console)
+    over = frozenset() if options.cores is None else over_budget(space, options.cores, found)
+    task = Task(env.space, objective, cores_of(target, found), machine, excluded=over)
+    agent = make_agent(options.agent, task, options.seed, background_training=True)
+    stack.callback(getattr(agent, "close", lambda: None))
+    header = header_of(options, target, env, start, found)
+    if pretraining is not None:
+        limit_s = math.inf if earlier else REPLAY_LIMIT_S  # a resumed run takes over the same again
+        taken = taken_over(pretraining, agent, header, limit_s, console, stop.is_set)
+        header = dataclasses.replace(header, agent_from=taken)
+    if embedded is not None:
+        embedded.start_load()
+        console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
+        header = dataclasses.replace(header, load=_load(options, embedded))
+    log = Journal.create(folder, header) if earlier is None else Journal.open_to_resume(folder, header)
+    stack.callback(log.close)
+    guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms), over)
+    settings = TuningSettings(
+        intervals=tuning_intervals(options),
+        validation=options.validation,
+        duration_s=math.inf if options.duration is None else seconds(options.duration),
+    )
+    if point is not None:
+        point.claim(found, header.found_config_pbtxt or "")
+    console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
+    view = make_view(console, log, guard, settings)
+    events = TensorBoardEvents(folder, log.header, log.records)
+    observers: list[Observer] = [ChangeLog(folder), view, events]
+    if point is not None:
+        observers.append(SafeBest(point, guard, env.space))
+    if embedded is not None:
+        observers.append(LoadWatch(embedded, view))
+    if restored is not None:
+        changed_at_s.append(restored.at.timestamp())
+        for observer in observers:
+            observer.changed(restored)
+    leaving = Leaving(target, env.space, found)
+    tuning = Tuning(
+        env,
+        agent,
+        guard,
+        log,
+        settings,
+        observers,
+        stop.is_set,
+        leaving,
+        limits=shared.limits if earlier is None else change_limits(options),
+        found={name: found[name] for name in env.space.names},
+        changed_before_s=changed_at_s,
+    )
+    return Session(tuning, target, leaving, view, events, point, embedded)
+
+
+def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:
+    """ValueError for a load that rrl-load would refuse."""
+    arrivals = make_arrivals(options.arrivals, options.rate or 1.0)
+    make_sizes(options.sizes, arrivals.sizes if isinstance(arrivals, TimestampTrace) else None)
+    if options.rate is None and options.sizes.startswith("trace"):
+        raise ValueError("--sizes trace needs a --rate: the server is measured without the trace")
+    return EmbeddedSettings(
+        model=options.model or "minilm",
+        rate_per_s=options.rate,
+        arrivals=options.arrivals,
+        sizes=options.sizes,
+        seed=options.seed,
+    )
+
+
+def _load(options: TuneOptions, embedded: Embedded) -> dict[str, Any]:
+    return {
+        "rate": embedded.rate_per_s,
+        "model": options.model,
+        "arrivals": options.arrivals,
+        "sizes": options.sizes,
+    }
