@@ -25,7 +25,7 @@ MOST_REFUSALS = 3  # in a row
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 2.0
 
-_UNCHANGED = Applied(in_place=True, cold_instances=0)
+_UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
 
 
 class _Refused(Exception):
@@ -161,17 +161,20 @@ class LiveServing(ServingEnv):
         configuration = self.space.configuration(number)
         began_s = self._clock()
         held, self._held = self._held, None
+        self.changed = self.refused = False
         try:
             if held is not None and self._still(held, configuration):
                 self.apply_ms = 0.0
                 return self._held_interval(configuration, held[1])
             applied = _UNCHANGED if self.advise else self._apply(configuration)
             self.apply_ms = 1e3 * (self._clock() - began_s)
+            self.changed = applied.changed
             return self._changed_interval(configuration, applied)
         except TargetLost as lost:
             self._reconnect(configuration, lost)
             gap = str(lost)
         except _Refused as refused:
+            self.refused = True
             self._sleep(self.interval_s)
             gap = str(refused)
         return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -112,7 +112,7 @@ class AgreedChange:
     folder: Path  # for journal and log of changes
     point: RestorePoint
     leaving: Leaving
-    limits: ChangeLimits
+    limits: ChangeLimits = field(default_factory=ChangeLimits)
     restored: Change | None = None  # what a killed run had left was put back before
 
     def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Outcome:

@@ -15,7 +15,9 @@ queue.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +50,7 @@ class Foresight(NamedTuple):
 
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> Foresight | None:
     """From intervals of the configuration in force; None if they tell no service times by batch size."""
+    task = replace(task, cores=_cores_left(task, observed))
     agent = GuidedRRL(task, seed=seed)
     for transition in observed:
         agent.update(transition)
@@ -120,6 +123,22 @@ def _mean_cost(observed: Sequence[Transition]) -> float:
 class _World(NamedTuple):
     prior: LatencyPrior  # with its service times and arrivals
     given: Circumstances
+
+
+def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
+    """The cores that other programs leave to the model, as far as that is told.
+
+    What is busy beyond the threads of the batches in service is theirs; a server that tells only its own use
+    shows none.
+    """
+    present = _present(task, observed)
+    threads = task.space.threads[present] / task.space.configuration(present).get("instances", 1)
+    busy = float(np.mean([t.measurement.cpu_utilisation for t in observed]))
+    if task.cores is None or math.isnan(busy):
+        return task.cores
+    service_s = sum(row.total_s for t in observed for row in t.measurement.telemetry)
+    own = threads * service_s / sum(t.measurement.duration_s for t in observed)
+    return max(1, round(task.cores - max(0.0, busy * task.cores - own)))
 
 
 def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:

@@ -100,6 +100,8 @@ class Guard:
     _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
     _in_force: int = -1  # none yet
+    _near: list[Seen] = field(default_factory=list)  # answer to what was asked last: intervals seen, load
+    _near_asked: tuple[int, float] = (0, 0.0)
 
     @property
     def start_latency_ms(self) -> float:
@@ -252,7 +254,11 @@ class Guard:
         if best is None or self.start not in validation:
             return UNKNOWN
         costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
-        noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
+        earlier = [
+            [cost for cost in costs.get(number, ()) if cost not in validation[number]]
+            for number in (self.start, best)
+        ]
+        noise = pooled_noise(earlier)
         return gain_interval(validation[self.start], validation[best], noise)
 
     def _unvalidated(self) -> ToLeave:
@@ -316,6 +322,12 @@ class Guard:
 
     def _near_present_load(self) -> list[Seen]:
         """Intervals at the present load; if there are none, those at the nearest load that was seen."""
+        asked = len(self._seen), self._rate_per_s
+        if asked != self._near_asked:
+            self._near, self._near_asked = self._found_near(), asked
+        return self._near
+
+    def _found_near(self) -> list[Seen]:
         if not self._seen:
             return []
         nearest = min(self._seen, key=lambda seen: _ratio(seen.rate_per_s, self._rate_per_s))

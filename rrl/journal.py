@@ -28,6 +28,7 @@ from rrl.space import ConfigurationSpace, Knob
 
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
+EMBEDDED = "embedded"  # the target's name in a journal of a run that was given none
 SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
 Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: no change was allowed, so none was tried
 Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait"]

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rrl.change_limits import ChangeLimits, ChangeWindow
-from rrl.journal import FILE_NAME, SIMULATION, Header, Record
+from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.report import summarise
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning import TuningSettings
 
 DEFAULT_INTERVALS = 50
-EMBEDDED = "embedded"  # the target's name where none is given
 GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
 SHORTEST_WINDOW = 4  # intervals: to try one configuration, and to change back
 

@@ -39,7 +39,7 @@ class TuningSettings:
     intervals: int = 50  # decisions to take
     baseline: int = 3  # intervals in the found configuration, first of all
     validation: int = 2  # intervals each of the best and the found configuration in turns, last of all
-    duration_s: float = math.inf  # the run ends by then, whatever is left to do
+    duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
     def __post_init__(self) -> None:
         if self.intervals < 1 or self.baseline < 1 or self.validation < 0:
@@ -212,6 +212,8 @@ class Tuning:
             record = self._interval(kind, number, "schedule", "", math.nan)
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
+            if self.clock() >= self._end_s:
+                raise _TimeUp
 
     def _wait_to_change(self, number: int) -> None:
         """Waits until it may come into force; what was found off the grid cannot be waited in."""
@@ -242,7 +244,7 @@ class Tuning:
         self, kind: Kind, number: int, decision: Decision, reason: str, decision_ms: float
     ) -> Record:
         """One interval: run it, have it judged, write it down, learn from it."""
-        changes = number != self._in_force
+        was_in_force, changes = self._in_force, number != self._in_force
         if changes and decision == "agent":
             reason = self._agents_reason(number)
         for observer in self.observers:
@@ -250,6 +252,11 @@ class Tuning:
         if changes:
             self._change(number, decision, reason_in_words(kind, decision, reason))
         after, info = self._run(number)
+        if info.get("refused"):
+            self._in_force = was_in_force
+        if info.get("changed") and not changes:
+            self._count_change(self.clock())
+            self._notice("another client had changed the configuration: put back that of this run")
         measurement, cost = info["measurement"], float(info["cost"])
         if self.stop():
             raise Stopped

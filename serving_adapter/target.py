@@ -59,6 +59,7 @@ class Applied(NamedTuple):
 
     in_place: bool  # no process was started but new instances
     cold_instances: int  # processes whose first requests are slow
+    changed: bool = True  # False: it was in force already
 
 
 class Target:
@@ -196,7 +197,7 @@ class Target:
         wanted = self._edited(before, configuration)
         changes = {name: value for name, value in configuration.items() if present[name] != value}
         if not changes:
-            return Applied(in_place=True, cold_instances=0)
+            return Applied(in_place=True, cold_instances=0, changed=False)
         target_change.put_in_force(self._open_connection, before, wanted, changes)
         self._open_counters.loaded()
         return self._applied(changes, before, wanted)

@@ -15,14 +15,13 @@ from rich.console import Console
 from envs.live import LiveServing, cores_of, default_space
 from rrl.change_limits import ChangeLimits
 from rrl.core_budget import share
-from rrl.journal import Header
+from rrl.journal import EMBEDDED, Header
 from rrl.leaving import Leaving
 from rrl.objective import Objective
 from rrl.restore import RestorePoint
 from rrl.space import ConfigurationSpace
 from rrl.stop import Stop
 from rrl.tune_options import (
-    EMBEDDED,
     TuneOptions,
     limits_to_json,
     tuning_intervals,

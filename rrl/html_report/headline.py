@@ -10,9 +10,8 @@ from rrl import validation
 from rrl.html_report.markup import Children, tag
 from rrl.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.html_report.run_view import RunView
-from rrl.journal import SIMULATION
+from rrl.journal import EMBEDDED, SIMULATION
 from rrl.report import Summary, in_words
-from rrl.tune_options import EMBEDDED
 
 
 class Aim(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -12,8 +13,7 @@ from rrl.html_report.markup import Children, scrolled, tag
 from rrl.html_report.numbers import NOTHING
 from rrl.html_report.run_view import RunView
 from rrl.html_report.wording import knob_name, knob_value
-from rrl.journal import SIMULATION, Header
-from rrl.tune_options import EMBEDDED
+from rrl.journal import EMBEDDED, SIMULATION, Header
 
 
 def configuration(run: RunView, diff: str) -> Children:
@@ -78,15 +78,16 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     if "best_config.pbtxt" in files:
         keep = "To keep it, put this file in the place of the model's own, for the server's next start:"
         steps.append(tag("p", keep))
-        steps.append(_command(f"cp best_config.pbtxt MODEL_REPOSITORY/{header.model}/config.pbtxt"))
+        place = shlex.quote(f"MODEL_REPOSITORY/{header.model}/config.pbtxt")
+        steps.append(_command(f"cp best_config.pbtxt {place}"))
     if "best_model_config.json" in files:
         load = "To put it in force on a server that runs (a Triton needs --model-control-mode=explicit):"
         steps.append(tag("p", load))
         steps.append(
             _command(
                 "import tritonclient.grpc as triton\n\n"
-                f'client = triton.InferenceServerClient("{_address(header)}")\n'
-                f'client.load_model("{header.model}", config=open("best_model_config.json").read())'
+                f"client = triton.InferenceServerClient({json.dumps(_address(header))})\n"
+                f'client.load_model({json.dumps(header.model)}, config=open("best_model_config.json").read())'
             )
         )
     if not steps:

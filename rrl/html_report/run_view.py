@@ -11,10 +11,9 @@ import numpy as np
 
 from rrl import time_axis
 from rrl.change_log import Change, reason_in_words
-from rrl.journal import SIMULATION, Header, Record
+from rrl.journal import EMBEDDED, SIMULATION, Header, Record
 from rrl.objective import slo_violated
 from rrl.report import Standing, Summary
-from rrl.tune_options import EMBEDDED
 
 
 @dataclass(frozen=True)

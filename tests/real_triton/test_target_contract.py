@@ -43,7 +43,7 @@ def fields(config):
 def test_what_is_in_force_already_is_not_sent(served, make_target):
     target = make_target(served)
     loads = target.calls["RepositoryModelLoad"]
-    assert target.apply(target.configuration()) == (True, 0)
+    assert target.apply(target.configuration())[:2] == (True, 0)
     assert target.calls["RepositoryModelLoad"] == loads
 
 
@@ -52,8 +52,8 @@ def test_instances_change_in_place_and_the_statistics_go_on(served, make_target)
     for _ in range(5):
         served.infer()
     before = target.read(), served.completed()
-    assert target.apply({"instances": 3}) == (True, 2 if served.is_triton else 0)
-    assert target.apply({"instances": 1}) == (True, 0)
+    assert target.apply({"instances": 3})[:2] == (True, 2 if served.is_triton else 0)
+    assert target.apply({"instances": 1})[:2] == (True, 0)
     served.infer()
     assert target.read().success > before[0].success
     assert served.completed() > before[1]  # Triton's statistics begin again at a reload
@@ -66,10 +66,10 @@ def test_changes_that_need_a_reload_are_one_load(served, make_target):
     applied = target.apply({"instances": 2} | RELOADING)
     assert target.calls["RepositoryModelLoad"] == loads + 1
     if served.is_triton:
-        assert applied == (False, 2)
+        assert applied[:2] == (False, 2)
         assert served.started_instances() == started + 2
     else:
-        assert applied == (True, 0)
+        assert applied[:2] == (True, 0)
 
 
 @pytest.mark.parametrize("metrics", [True, False], ids=["metrics", "statistics"])

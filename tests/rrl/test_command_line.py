@@ -544,7 +544,7 @@ def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.Capt
     assert "(by 3 intervals of the configuration in force alone" in said
     assert exit_code(*advise, "--machine", "m.npz") == 0
     said = capsys.readouterr().out
-    assert "recommended: 2 inst." in said
+    assert "2 inst." in said  # recommended, or the best guess
     assert re.search(r"expected mean [\d.]+ ms \([\d.]+ to [\d.]+ ms with 90%\) instead of [\d.]+ ms", said)
     assert "(by simulation of the machine file" in said
     assert not list(Path().glob("runs"))

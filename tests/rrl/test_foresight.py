@@ -81,12 +81,13 @@ class Case(NamedTuple):
 
 def case(seed: int, tells: Tells) -> Case:
     """A machine of the family in some configuration that bears the load, but not well."""
-    scenario = Scenario(family_machine(seed), f"family-{seed}", carry_backlog=True)
+    cores = family_cores(seed)
+    scenario = Scenario(family_machine(seed), f"family-{seed}", carry_backlog=True, cores=cores)
     rate_per_s = RATE_PER_S * (0.5, 0.8)[seed % 2]
     true_costs = ExpectedCosts(scenario, SPACE, MeanLatency()).costs(rate_per_s)
     bearable = np.flatnonzero((true_costs > 1.5 * true_costs.min()) & (true_costs < 8 * true_costs.min()))
     present = int(np.random.default_rng(seed).choice(bearable))
-    task = Task(SPACE, cores=family_cores(seed))
+    task = Task(SPACE, cores=cores)
     foresight = by_observation(task, observed(scenario, present, rate_per_s, tells, seed), seed)
     assert foresight is not None
     return Case(foresight, true_costs, present)
@@ -143,6 +144,24 @@ def test_of_a_large_space_the_promising_and_the_near_are_simulated() -> None:
     assert 400 <= len(foresight.numbers) < len(large)
     assert set(large.region(present, 2.0)) <= set(foresight.numbers)
     assert foresight.numbers[foresight.prediction.present] == present
+
+
+THREADS = ConfigurationSpace.of(intra_op_threads=[1, 2])
+
+
+@pytest.mark.parametrize(("cpu_utilisation", "gains"), [(0.3, True), (math.nan, True), (1.0, False)])
+def test_threads_are_expected_to_gain_little_where_other_programs_have_the_cores(
+    cpu_utilisation: float, gains: bool
+) -> None:
+    """Of two cores, one thread keeps 0.6 busy."""
+    none, rows = np.empty(0), (ServiceTimes(1, 1, 400, 6.0),)
+    measurement = Measurement(10.0, 400, 400, 0, LatencySummary(26.0), telemetry=rows, mean_batch_size=1.0)
+    measurement = replace(measurement, cpu_utilisation=cpu_utilisation)
+    seen = [Transition(none, THREADS.action(0), 26.0, none, measurement)] * INTERVALS
+    foresight = by_observation(Task(THREADS, cores=2), seen)
+    assert foresight is not None
+    assert (foresight.prediction.recommended() == 1) is gains
+    assert bool(foresight.prediction.gain[1] > 1.3) is gains
 
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
