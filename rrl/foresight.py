@@ -28,12 +28,16 @@ from rrl.guided_rrl import GuidedRRL
 from rrl.latency_prior import Circumstances, LatencyPrior
 from rrl.prediction import Prediction, likely
 from rrl.reference_table import NOISE
+from rrl.space import Configuration
 from rrl.telemetry import tells_batch_sizes
 
 WORLDS = 60  # in which everything is simulated ...
 DRAWN = 400  # ... chosen from so many
 MOST_CONFIGURATIONS = 400  # that are simulated in each: the most promising ...
 NEAR = 2.0  # ... and those within this distance of the one in force
+THREADS_SD = (
+    0.4  # of the exponent by which threads shorten a service time: small models on few cores gain nothing
+)
 OBSERVED_SD = 0.15  # of ln of what was observed around what a world predicts
 
 FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # by which a machine may be slower than its file
@@ -59,7 +63,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
     numbers = _allowed(_promising(agent, task, present), task, present)
-    worlds = _worlds(agent, rng)
+    worlds = _worlds(agent, task, present, rng)
     if _grows(task, observed):  # a queue that grows has no latency to compare
         chosen = np.arange(WORLDS)
     else:
@@ -151,15 +155,30 @@ def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:
     return np.union1d(np.argsort(costs, kind="stable")[:MOST_CONFIGURATIONS], space.region(present, NEAR))
 
 
-def _worlds(agent: GuidedRRL, rng: np.random.Generator) -> list[_World]:
-    forecast = agent.forecast
+def _worlds(agent: GuidedRRL, task: Task, present: int, rng: np.random.Generator) -> list[_World]:
+    forecast, model = agent.forecast, agent.service_times
     rates_per_s = forecast.rate_per_s * np.exp(forecast.log_sd * rng.standard_normal(DRAWN))
+    threads = _speed_ups(agent, task.space.configuration(present), rng)
     worlds = []
-    for times_s, rate_per_s in zip(agent.service_times.draws(DRAWN, rng), rates_per_s.tolist(), strict=True):
-        prior = LatencyPrior(agent.space, agent.service_times, rng)
-        prior.refresh(times_s)
+    for times_s, factor, rate_per_s in zip(
+        model.draws(DRAWN, rng), threads, rates_per_s.tolist(), strict=True
+    ):
+        prior = LatencyPrior(agent.space, model, rng)
+        prior.refresh(times_s * factor)
         worlds.append(_World(prior, Circumstances(rate_per_s, variation=agent.variation)))
     return worlds
+
+
+def _speed_ups(agent: GuidedRRL, present: Configuration, rng: np.random.Generator) -> np.ndarray:
+    """(DRAWN, tables, 1, 1) what other numbers of threads change beyond what the process admits."""
+    model = agent.service_times
+    inter = np.log(model.inter / present.get("inter_op_threads", 1))
+    intra = np.log(model.intra / present.get("intra_op_threads", 1))
+    exponents = THREADS_SD * rng.standard_normal((DRAWN, 2, 1, 1))
+    logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (DRAWN, inter, intra)
+    per_table = np.repeat(logs[..., None], len(model.instances), axis=-1)
+    result: np.ndarray = np.exp(per_table).reshape(DRAWN, -1, 1, 1)
+    return result
 
 
 def _mean_ms(world: _World, number: int) -> float:
