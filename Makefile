@@ -29,4 +29,4 @@ check: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .triton

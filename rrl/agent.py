@@ -46,6 +46,7 @@ class Task:
     cores: int | None = None  # of the target's machine, where known
     machine: Machine | None = None  # service times profiled beforehand, where there are any
     hindsight: Hindsight | None = None
+    in_place: frozenset[str] | None = None  # knobs whose changes cost users nothing; None: all
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
 
 

@@ -24,8 +24,10 @@ probes fall where the machine is just filled and little is known. Of what is pre
 nothing is proposed, and what would be with somewhat slower service times only where little else is left;
 where all is, what serves most. A few decisions look further than the others. Later decisions take the
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
-costs more than its likeliest service times say. When a configuration's service times are suddenly others
-than before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
+costs more than its likeliest service times say. Where a change itself costs users something, as on a target
+that loads the model anew, it must promise a good deal more than what is to be had without one. When a
+configuration's service times are suddenly others than before at the same load, the machine has changed:
+everything known shifts, and exploration begins anew.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class GuidedRRL:
         background_training: bool = False,
     ) -> None:
         self.space, self.settings = task.space, settings
-        self._objective = task.objective
+        self._objective, self._in_place = task.objective, task.in_place
         self.service_times = ServiceTimeModel(task.space, task.cores)
         self.forecast = LoadForecast()
         self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
@@ -285,18 +287,42 @@ class GuidedRRL:
     def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
         """The configuration of the lowest simulated cost, among those that screening finds most promising."""
         best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
+        best = self._with_free(best, numbers)
         numbers, scale = numbers[best], scale[best]
         given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
-        return int(numbers[np.argmin(self._costs(numbers, self.prior.simulated(numbers, scale, given)))])
+        costs = self._costs(numbers, self.prior.simulated(numbers, scale, given))
+        return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
         """The lowest of the means of two simulated costs: service times one sd shorter, and one longer."""
         scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
         screened = [self.prior.screened(numbers, scale, rate_per_s) for scale in scales]
         best = np.argsort(self._mean_costs(numbers, screened), kind="stable")[: self.settings.simulated_twice]
+        best = self._with_free(best, numbers)
         numbers, given = numbers[best], self._circumstances(rate_per_s, self.forecast.log_sd)
         simulated = [self.prior.simulated(numbers, scale[best], given) for scale in scales]
-        return int(numbers[np.argmin(self._mean_costs(numbers, simulated))])
+        return self._cheapest(numbers, self._mean_costs(numbers, simulated), self.settings.reluctance_later)
+
+    def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
+        """The lowest cost; of changes that cost users something, only one that promises so much less."""
+        free = np.flatnonzero(self._is_free(numbers))
+        lowest = int(np.argmin(costs))
+        if len(free) and costs[lowest] > (1 - reluctance) * costs[free].min():
+            lowest = int(free[np.argmin(costs[free])])
+        return int(numbers[lowest])
+
+    def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Positions in `numbers`, with those of what is to be had without a costly change."""
+        free = np.flatnonzero(self._is_free(numbers))
+        return np.concatenate([positions, free[~np.isin(free, positions)]])
+
+    def _is_free(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) True for what differs from the configuration in force in no knob whose change costs."""
+        if self._in_place is None or self._in_force < 0:
+            return np.zeros(len(numbers), dtype=bool)
+        costly = [k for k, name in enumerate(self.space.names) if name not in self._in_place]
+        present, values = self.space.values[self._in_force, costly], self.space.values[numbers][:, costly]
+        return np.asarray((values == present).all(axis=1))
 
     def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
         """(K,) over several predictions."""

@@ -28,6 +28,9 @@ class GuidedSettings:
     stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
     overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
     overload_pace_later: float = 0.05
+    # Where a change costs users something: so much less it must promise than what is to be had without,
+    reluctance: float = 0.25  # while exploring, and later
+    reluctance_later: float = 0.05
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice
@@ -44,6 +47,10 @@ class GuidedSettings:
     def __post_init__(self) -> None:
         if not 0 < self.stable_share <= 1:
             raise ValueError(f"stable_share must be in (0, 1], got {self.stable_share}")
+        if not (0 <= self.reluctance < 1 and 0 <= self.reluctance_later < 1):
+            raise ValueError(
+                f"reluctance must be in [0, 1), got {self.reluctance} and {self.reluctance_later}"
+            )
         counts = (
             "least_safe",
             "screened",

@@ -96,6 +96,11 @@ class Target:
         return self.host in ("localhost", "::1", "0.0.0.0", "::") or self.host.startswith("127.")
 
     @property
+    def in_place_knobs(self) -> frozenset[str]:
+        """The knobs that change without a reload of the model."""
+        return frozenset(KNOBS) if self._is_ours else frozenset({"instances"})
+
+    @property
     def glance_is_cheap(self) -> bool:
         """True if the server can be asked for a few counters; a stock Triton writes out its whole page."""
         page = self._counters.page if self._counters else None

@@ -142,7 +142,14 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         )
     options = with_its_share(options, target, found, shared.beside, console)
     over = frozenset() if options.cores is None else over_budget(space, options.cores, found)
-    task = Task(env.space, objective, cores_of(target, found), machine, excluded=over)
+    task = Task(
+        env.space,
+        objective,
+        cores_of(target, found),
+        machine,
+        in_place=target.in_place_knobs,
+        excluded=over,
+    )
     agent = make_agent(options.agent, task, options.seed, background_training=True)
     stack.callback(getattr(agent, "close", lambda: None))
     header = header_of(options, target, env, start, found)

@@ -248,7 +248,8 @@ def _agent(name: str, served: Served) -> Agent | None:
         return None
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
-    task = Task(served.space, cores=cores_of(served.target, served.found))
+    target = served.target
+    task = Task(served.space, cores=cores_of(target, served.found), in_place=target.in_place_knobs)
     return make_agent(name, task, served.seed, background_training=True)
 
 

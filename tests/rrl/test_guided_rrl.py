@@ -101,6 +101,23 @@ def test_it_is_near_the_best_within_a_dozen_decisions_and_stays(seed: int) -> No
     assert ratio[30:].mean() < 1.03
 
 
+@pytest.mark.parametrize("seed", [0, 3])
+def test_where_changes_cost_it_makes_few_of_them_and_still_gets_there(seed: int) -> None:
+    scenario = family_scenario(seed)
+
+    def decided(in_place: frozenset[str] | None) -> tuple[int, float]:
+        """Changes of other knobs than `instances`, and the cost at the end over the best's."""
+        agent = GuidedRRL(Task(SPACE, in_place=in_place))
+        numbers = list(lived(agent, scenario, np.full(60, RATE_PER_S)))
+        threads = SPACE.values[numbers][:, 1:]
+        expected = costs(scenario.slowed(), SPACE, MeanLatency(), RATE_PER_S)
+        return int((np.diff(threads, axis=0) != 0).any(axis=1).sum()), expected[numbers[-1]] / expected.min()
+
+    (costly, ratio), (free, _) = decided(frozenset({"instances"})), decided(None)
+    assert costly < free
+    assert ratio < 1.15
+
+
 @pytest.mark.parametrize(
     "truth", [{"discipline": "ps"}, {"service_variation": math.sqrt(math.log(1.5))}, {"carry_backlog": True}]
 )
