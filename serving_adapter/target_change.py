@@ -13,7 +13,7 @@ from serving_adapter.target_checks import tunable
 from serving_adapter.target_connection import Connection
 from serving_adapter.target_error import LostInChange, NotPutBack, TargetError, TargetLost
 
-TIMEOUT_S = 60.0  # a Triton that reloads a model or ends instances takes seconds
+TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
 READY_POLL_S = 0.05
 
 

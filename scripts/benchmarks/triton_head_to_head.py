@@ -300,7 +300,8 @@ def _outcome(found: Sequence[dict[str, Result]]) -> dict[str, Any]:
     holds = {
         "final_mean": all(_worst(r[DEFAULT].mean_ratio) <= REACH for r in found),
         "final_p95": all(_worst(r[DEFAULT].p95_ratio) <= REACH for r in found),
-        "measurements": all(_lowest(r, lambda x: _worst(x.settled)) for r in found),
+        "measurements": all(_lowest(r, lambda x: _worst(x.settled)) for r in found)
+        and all(_lowest(r, lambda x: _worst(x.knew)) for r in found),
         "latency_sum": all(_lowest(r, lambda x: x.latency_s) for r in found),
         "over_limit": all(_lowest(r, lambda x: x.over_limit) or not r[DEFAULT].over_limit for r in found),
     }

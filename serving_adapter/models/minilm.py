@@ -59,8 +59,9 @@ def minilm() -> Model:
 class MiniLM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = nn.Embedding(MAX_TOKENS, WIDTH)  # the only segment's vector is added to them
+        # Of no values yet: to draw some, as a new Embedding does, imports half of torch on the meta device.
+        self.words = nn.Embedding.from_pretrained(torch.empty(VOCABULARY, WIDTH))
+        self.positions = nn.Embedding.from_pretrained(torch.empty(MAX_TOKENS, WIDTH))  # and the only segment
         self.norm = nn.LayerNorm(WIDTH, LAYER_NORM_EPS)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
 
