@@ -35,9 +35,7 @@ WORLDS = 60  # in which everything is simulated ...
 DRAWN = 400  # ... chosen from so many
 MOST_CONFIGURATIONS = 400  # that are simulated in each: the most promising ...
 NEAR = 2.0  # ... and those within this distance of the one in force
-THREADS_SD = (
-    0.4  # of the exponent by which threads shorten a service time: small models on few cores gain nothing
-)
+THREADS_SD = 0.4  # of the exponent of threads, beside the process's own: some models gain nothing from them
 OBSERVED_SD = 0.15  # of ln of what was observed around what a world predicts
 
 FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # by which a machine may be slower than its file
@@ -64,7 +62,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     present = _present(task, observed)
     numbers = _allowed(_promising(agent, task, present), task, present)
     worlds = _worlds(agent, task, present, rng)
-    if True:  # a queue that grows has no latency to compare
+    if _grows(task, observed):  # a queue that grows has no latency to compare
         chosen = np.arange(WORLDS)
     else:
         latency_ms = np.array([_mean_ms(world, present) for world in worlds])

@@ -160,8 +160,8 @@ def test_threads_are_expected_to_gain_little_where_other_programs_have_the_cores
     seen = [Transition(none, THREADS.action(0), 26.0, none, measurement)] * INTERVALS
     foresight = by_observation(Task(THREADS, cores=2), seen)
     assert foresight is not None
-    assert (foresight.prediction.recommended() == 1) is gains
     assert bool(foresight.prediction.gain[1] > 1.3) is gains
+    assert foresight.prediction.recommended() is None  # some models gain nothing from threads
 
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
