@@ -101,8 +101,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.start = start
         self.interrupt: Callable[[Progress], str] | None = None
         self.apply_ms = math.nan  # how long the last change took to be in force
-        self.changed = False  # the last interval began with a change of what was in force
-        self.refused = False  # ... or would have, had the server taken it
+        self.changed = False  # a live target's configuration was changed as the last interval began
+        self.refused = False  # ... or would have been, had the server taken it
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
@@ -134,9 +134,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
             "number": number,
             "configuration": configuration,
             "cost": cost,
-            "changed": self.changed,
-            "refused": self.refused,
         }
+        info |= {name: True for name in ("changed", "refused") if getattr(self, name)}
         if not math.isnan(self.apply_ms):
             info["apply_ms"] = self.apply_ms
         return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
