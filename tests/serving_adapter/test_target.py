@@ -267,12 +267,12 @@ def test_how_a_configuration_came_into_force(triton, make_target):
     """As Triton does: the instance count alone in place, all the rest in one new load."""
     target = make_target(triton.address)
     target.connect()
-    assert target.apply({"instances": 3}) == (True, 2)
-    assert target.apply({"instances": 2, "max_batch_size": 4}) == (True, 0)
+    assert target.apply({"instances": 3}) == (True, 2, True)
+    assert target.apply({"instances": 2, "max_batch_size": 4}) == (True, 0, True)
     assert triton.loads == 2
-    assert target.apply({"instances": 3, "max_batch_size": 8, "intra_op_threads": 1}) == (False, 3)
+    assert target.apply({"instances": 3, "max_batch_size": 8, "intra_op_threads": 1}) == (False, 3, True)
     assert triton.loads == 3
-    assert target.apply({"instances": 3}) == (True, 0)
+    assert target.apply({"instances": 3}) == (True, 0, False)
     assert triton.loads == 3
 
 
@@ -280,7 +280,7 @@ def test_an_in_place_change_that_loaded_the_model_anew_is_seen(triton, make_targ
     target = make_target(triton.address)
     target.connect()
     triton.executions = -5  # the model's files had changed: its statistics began again
-    assert target.apply({"instances": 3}) == (False, 3)
+    assert target.apply({"instances": 3}) == (False, 3, True)
 
 
 def test_instances_of_all_groups_are_cold_after_a_new_load(triton, make_target):
@@ -289,8 +289,8 @@ def test_instances_of_all_groups_are_cold_after_a_new_load(triton, make_target):
     target = make_target(triton.address)
     target.connect()
     assert "the knob instances is the count of the first" in target.notes[0]
-    assert target.apply({"instances": 2}) == (True, 1)
-    assert target.apply({"max_batch_size": 2}) == (False, 2 + 2 * 2)
+    assert target.apply({"instances": 2}) == (True, 1, True)
+    assert target.apply({"max_batch_size": 2}) == (False, 2 + 2 * 2, True)
     assert triton.configs["m"].instance_group[1] == found.instance_group[1]
 
 
