@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from envs.profiler import measure
 from envs.serving import ServingEnv
@@ -77,6 +77,10 @@ class LiveServing(ServingEnv):
     ## Action Space, Observation Space, Rewards, Episode End
 
     As in `ServingEnv`. The episode never ends.
+
+    `info` has also `apply_ms` (how long the change took to be in force), `changed` (whether there was one:
+    where another client had changed the configuration, the same one is put in force again) and `refused`
+    (the server kept what it had).
 
     ## Starting State
 
@@ -150,6 +154,9 @@ class LiveServing(ServingEnv):
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
         self._held: tuple[Configuration, Reading] | None = None  # in force, and read last
+        self.apply_ms = math.nan  # how long the last change took to be in force
+        self.changed = False  # the configuration in force was changed as the last interval began
+        self.refused = False  # ... or would have been, had the server taken it
 
     def close(self) -> None:
         self.target.close()
@@ -178,6 +185,10 @@ class LiveServing(ServingEnv):
             self._sleep(self.interval_s)
             gap = str(refused)
         return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)
+
+    def _details(self) -> dict[str, Any]:
+        told = {"changed": self.changed, "refused": self.refused}
+        return told if math.isnan(self.apply_ms) else told | {"apply_ms": self.apply_ms}
 
     def _still(self, held: tuple[Configuration, Reading], configuration: Configuration) -> bool:
         in_force, last = held

@@ -57,7 +57,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | 8.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
 
     `info` tells more: `measurement` (the whole `Measurement`), `number` and `configuration` (what is in
-    force), `cost` (what the reward negates), `apply_ms` (how long a live change took).
+    force), `cost` (what the reward negates), and of a live target what `LiveServing` adds.
 
     ## Rewards
 
@@ -100,9 +100,6 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.objective = objective
         self.start = start
         self.interrupt: Callable[[Progress], str] | None = None
-        self.apply_ms = math.nan  # how long the last change took to be in force
-        self.changed = False  # a live target's configuration was changed as the last interval began
-        self.refused = False  # ... or would have been, had the server taken it
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
@@ -135,9 +132,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
             "configuration": configuration,
             "cost": cost,
         }
-        info |= {name: True for name in ("changed", "refused") if getattr(self, name)}
-        if not math.isnan(self.apply_ms):
-            info["apply_ms"] = self.apply_ms
+        info |= self._details()
         return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
 
     @abstractmethod
@@ -147,6 +142,10 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     @abstractmethod
     def _interval(self, number: int) -> Measurement:
         """Puts configuration `number` in force (if it is not), lets it settle, and measures one interval."""
+
+    def _details(self) -> dict[str, Any]:
+        """What else `info` tells of the last interval."""
+        return {}
 
     def _workload_ended(self) -> bool:
         """True once a fixed workload has run out."""

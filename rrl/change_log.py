@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rrl.journal import Decision, Kind
 from rrl.observer import Observer
+from rrl.space import shown
 
 FILE_NAME = "changes.log"
 
@@ -76,6 +77,4 @@ def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:
 def _value(name: str, value: int | None, unit: bool = False) -> str:
     if value is None:
         return "?"
-    if name == "max_queue_delay_us":
-        return f"{value / 1000:g}" + (" ms" if unit else "")
-    return str(value)
+    return shown(name, value) + (" ms" if unit and name == "max_queue_delay_us" else "")

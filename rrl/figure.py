@@ -15,6 +15,7 @@ from rrl import time_axis
 from rrl.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.journal import Header, Record
 from rrl.report import Summary, in_words
+from rrl.space import shown
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
 KNOB_NAMES = {
@@ -175,8 +176,7 @@ def _knob(ax: Axes, name: str, values: Sequence[int], ends_min: np.ndarray, in_f
     margin = 0.35 + 0.1 * (len(values) - 1)
     ax.set_ylim(-margin, len(values) - 1 + margin)
     ticks = sorted({0, len(values) - 1})
-    unit = 1000 if name == "max_queue_delay_us" else 1
-    ax.set_yticks(ticks, [f"{values[t] / unit:g}" for t in ticks])
+    ax.set_yticks(ticks, [shown(name, values[t]) for t in ticks])
     _row_name(ax, KNOB_NAMES.get(name, name))
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rrl.journal import Decision, Record, has_traffic
+from rrl.journal import Decision, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
 from rrl.reference_table import NOISE, best_known, costs_by_configuration, pessimistic_mean
@@ -76,6 +76,7 @@ class Seen(NamedTuple):
     cost: float
     latency_ms: float
     broke_limit: bool
+    is_turn: bool  # of the validation
 
 
 @dataclass
@@ -158,7 +159,7 @@ class Guard:
             f"(a wait of {wait_ms:.0f} ms)"
         )
 
-    def judge(self, number: int, cost: float, measurement: Measurement, baseline: bool = False) -> Verdict:
+    def judge(self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune") -> Verdict:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
         self._intervals += 1
         self._precaution = self._tells_nothing_bad(number, measurement)
@@ -184,11 +185,13 @@ class Guard:
             self._abort(number, measurement.arrival_rate_per_s)
         if not completed:
             return self._verdict(number != self.start, False, "nothing was completed")
-        if baseline:
+        if kind == "baseline":
             self._baseline.append((measurement.completions, measurement.latency.mean_ms))
         latency_ms = _latency_ms(measurement)
         broke_limit = slo_violated(measurement, self.settings.slo_p95_ms)
-        self._seen.append(Seen(number, measurement.arrival_rate_per_s, cost, latency_ms, broke_limit))
+        self._seen.append(
+            Seen(number, measurement.arrival_rate_per_s, cost, latency_ms, broke_limit, kind == "validation")
+        )
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
         )
@@ -225,7 +228,7 @@ class Guard:
             self.enter(record.number)
         else:
             self.admit(record.number)
-        self.judge(record.number, record.cost, record.measurement, record.kind == "baseline")
+        self.judge(record.number, record.cost, record.measurement, record.kind)
 
     def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
@@ -253,12 +256,9 @@ class Guard:
         best = next((number for number in validation if number != self.start), None)
         if best is None or self.start not in validation:
             return UNKNOWN
-        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
-        earlier = [
-            [cost for cost in costs.get(number, ()) if cost not in validation[number]]
-            for number in (self.start, best)
-        ]
-        noise = pooled_noise(earlier)
+        earlier = (s for s in self._near_present_load() if not s.is_turn)
+        costs = costs_by_configuration((s.number, s.cost) for s in earlier)
+        noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
         return gain_interval(validation[self.start], validation[best], noise)
 
     def _unvalidated(self) -> ToLeave:

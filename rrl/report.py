@@ -13,7 +13,7 @@ from rrl.exploration_cost import CostOfExploration, cost_of_exploration
 from rrl.guard import Guard, GuardSettings
 from rrl.journal import Header, Record
 from rrl.reference_table import ReferenceTable, costs_by_configuration
-from rrl.space import Configuration
+from rrl.space import Configuration, shown
 from rrl.validation import UNKNOWN, Gain
 
 BEST_CONFIGURATION = "best_configuration.yaml"
@@ -165,7 +165,7 @@ def in_words(configuration: Configuration, tuned: Sequence[str] | None = None) -
         if tuned is not None and name not in tuned:
             continue
         if name == "max_queue_delay_us":
-            words.append(f"delay {value / 1000:g} ms")
+            words.append(f"delay {shown(name, value)} ms")
         else:
             words.append(_SHORT.get(name, name + " {}").format(value))
     return " · ".join(words)

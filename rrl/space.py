@@ -23,6 +23,11 @@ THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads")
 """Their product is the number of threads that a configuration puts to work."""
 
 
+def shown(name: str, value: int) -> str:
+    """A knob's value as people read it: delays in ms."""
+    return f"{value / 1000:g}" if name == "max_queue_delay_us" else str(value)
+
+
 @dataclass(frozen=True)
 class Knob:
     """One tunable parameter of a server and the values it may take, ascending."""

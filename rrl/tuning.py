@@ -260,7 +260,7 @@ class Tuning:
         measurement, cost = info["measurement"], float(info["cost"])
         if self.stop():
             raise Stopped
-        verdict = self.guard.judge(number, cost, measurement, kind == "baseline")
+        verdict = self.guard.judge(number, cost, measurement, kind)
         before = after if self._observation is None else self._observation
         transition = Transition(before, self.env.space.action(number), cost, after, measurement)
         record = Record(

@@ -22,10 +22,10 @@ from rrl.command_line.opening import (
     ended_early,
     environment,
     header_of,
+    over_its_share,
     space_of,
     with_its_share,
 )
-from rrl.core_budget import over_budget
 from rrl.foresight import Simulate
 from rrl.leaving import Leaving, restore
 from rrl.objective import make_objective
@@ -68,7 +68,7 @@ def _recommended(
     objective = make_objective(options.objective, options.slo_p95_ms)
     env = environment(options, target, objective, stop, space_of(options, target, found, found, console))
     options = with_its_share(options, target, found, shared.beside, console)
-    over = frozenset() if options.cores is None else over_budget(env.space, options.cores, found)
+    over = over_its_share(options, env.space, found)
     task = Task(env.space, objective, cores_of(target, found), excluded=over)
     table = advice.earlier_table(options.reference_table, target.model)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from envs.live import LiveServing, cores_of, default_space
 from rrl.change_limits import ChangeLimits
-from rrl.core_budget import share
+from rrl.core_budget import over_budget, share
 from rrl.journal import EMBEDDED, Header
 from rrl.leaving import Leaving
 from rrl.objective import Objective
@@ -64,6 +64,11 @@ def with_its_share(
     beyond = ", as it was found" if cores > budget else ""
     console.print(f"{target.model} may use {cores} of the budget of {budget} cores{beyond}")
     return dataclasses.replace(options, cores=cores)
+
+
+def over_its_share(options: TuneOptions, space: ConfigurationSpace, found: dict[str, int]) -> frozenset[int]:
+    """The configurations that use more cores than the options allow the model, where they limit them."""
+    return frozenset() if options.cores is None else over_budget(space, options.cores, found)
 
 
 def space_of(

@@ -26,10 +26,10 @@ from rrl.command_line.opening import (
     ended_early,
     environment,
     header_of,
+    over_its_share,
     space_of,
     with_its_share,
 )
-from rrl.core_budget import over_budget
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings
@@ -141,7 +141,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
             style="yellow",
         )
     options = with_its_share(options, target, found, shared.beside, console)
-    over = frozenset() if options.cores is None else over_budget(space, options.cores, found)
+    over = over_its_share(options, space, found)
     task = Task(
         env.space,
         objective,

@@ -26,7 +26,7 @@ def _facts(run: RunView) -> Element:
     cost = run.summary.exploration
     below_s = float(np.maximum(-run.extra_request_s, 0.0).sum())
     tuning = [r for r in run.records if r.kind in ("tune", "wait") and r.counted]
-    apply_ms = finite([r.apply_ms for r in run.records])
+    apply_ms = finite([run.records[c.interval].apply_ms for c in run.changes if c.interval is not None])
     facts = [
         ("waited longer than at the start", f"{ms(cost.extra_request_s)} request-seconds"),
         ("waited less than at the start", f"{ms(below_s)} request-seconds"),

@@ -21,10 +21,10 @@ from rrl.html_report import charts
 from rrl.html_report.markup import Children, percent, scrolled, tag
 from rrl.html_report.numbers import bounds, count, finite, log_ticks, ms, share_of_log
 from rrl.html_report.run_view import RunView
-from rrl.html_report.wording import knob_name, knob_value
+from rrl.html_report.wording import knob_name
 from rrl.journal import Record
 from rrl.reference_table import costs_by_configuration
-from rrl.space import ConfigurationSpace
+from rrl.space import ConfigurationSpace, shown
 from rrl.validation import CONFIDENCE, Noise, pooled_noise
 
 SAME_LOAD = GuardSettings().same_load
@@ -153,7 +153,7 @@ def _row(run: RunView, space: ConfigurationSpace, each: Tried, low: float, high:
         badges.append(tag("span", f"{each.failures} failed", class_="badge failed"))
     return tag(
         "tr",
-        *(tag("td", knob_value(name, value)) for name, value in configuration.items()),
+        *(tag("td", shown(name, value)) for name, value in configuration.items()),
         tag("td", str(each.cost.intervals)),
         tag("td", ms(each.cost.value)),
         tag("td", _bar(each.cost, low, high), class_="bar"),
@@ -203,12 +203,12 @@ def _heat_map(run: RunView, group: Explored) -> Children:
     head = tag(
         "tr",
         tag("td", f"{down} ↓", tag("br"), f"{across} →", class_="corner"),
-        *(tag("th", knob_value(pair[1], value), scope="col") for value in columns),
+        *(tag("th", shown(pair[1], value), scope="col") for value in columns),
     )
     body = [
         tag(
             "tr",
-            tag("th", knob_value(pair[0], row), scope="row"),
+            tag("th", shown(pair[0], row), scope="row"),
             *(_heat_cell(best.get((row, c)), intervals.get((row, c), 0), lowest) for c in columns),
         )
         for row in rows

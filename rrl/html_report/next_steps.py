@@ -12,8 +12,9 @@ from xml.etree.ElementTree import Element
 from rrl.html_report.markup import Children, scrolled, tag
 from rrl.html_report.numbers import NOTHING
 from rrl.html_report.run_view import RunView
-from rrl.html_report.wording import knob_name, knob_value
+from rrl.html_report.wording import knob_name
 from rrl.journal import EMBEDDED, SIMULATION, Header
+from rrl.space import shown
 
 
 def configuration(run: RunView, diff: str) -> Children:
@@ -193,4 +194,4 @@ def _address(header: Header) -> str:
 
 
 def _value(name: str, value: int | None) -> str:
-    return NOTHING if value is None else knob_value(name, value)
+    return NOTHING if value is None else shown(name, value)

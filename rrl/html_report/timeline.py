@@ -12,7 +12,8 @@ from rrl.html_report.markup import percent, tag
 from rrl.html_report.numbers import duration, linear_ticks, minute_ticks, ms
 from rrl.html_report.readout_data import ELEMENT, readout_data
 from rrl.html_report.run_view import RunView
-from rrl.html_report.wording import in_arrows, knob_name, knob_value
+from rrl.html_report.wording import in_arrows, knob_name
+from rrl.space import shown
 
 RAIL, LOAD, KNOB = 14.0, 56.0, 34.0  # heights in pixels
 
@@ -151,18 +152,18 @@ def _knob(run: RunView, name: str, values: Sequence[int], edges: Sequence[float]
     def y(value: int) -> float:
         return KNOB - margin - (KNOB - 2 * margin) / max(len(values) - 1, 1) * values.index(value)
 
-    used = ", ".join(knob_value(name, v) for v in sorted({r.configuration[name] for r in run.records}))
+    used = ", ".join(shown(name, v) for v in sorted({r.configuration[name] for r in run.records}))
     left = run.summary.left[name]
     steps = charts.stairs(edges, [y(r.configuration[name]) for r in run.records], "knob-line")
     return charts.plot(
         KNOB,
-        f"{knob_name(name)}: {used} in force, {knob_value(name, left)} to use",
+        f"{knob_name(name)}: {used} in force, {shown(name, left)} to use",
         [
-            (charts.level(y(v), "grid"), charts.words("-8", y(v) + 4, knob_value(name, v), "end"))
+            (charts.level(y(v), "grid"), charts.words("-8", y(v) + 4, shown(name, v), "end"))
             for v in sorted({values[0], values[-1]})
         ],
         charts.stretched(KNOB, steps),
-        charts.words("100%", y(left) + 4, knob_value(name, left), class_="level-name best roomy", dx=7),
+        charts.words("100%", y(left) + 4, shown(name, left), class_="level-name best roomy", dx=7),
         class_="knob",
     )
 

@@ -17,11 +17,6 @@ def knob_name(name: str) -> str:
     return _KNOB_NAMES.get(name, name)
 
 
-def knob_value(name: str, value: int) -> str:
-    """In the unit that its name tells."""
-    return f"{value / 1000:g}" if name == "max_queue_delay_us" else str(value)
-
-
 def in_arrows(what: str) -> str:
     """A change of knobs, as a page can print it."""
     return what.replace("->", "→")

@@ -20,16 +20,10 @@ from typing import Any
 import numpy as np
 
 from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.live_changes import VALUES
 from scripts.benchmarks.triton_served import LIGHT_MODEL, Traffic, Triton, load, triton
 from serving_adapter.options import parse
 
-VALUES = {
-    "instances": (1, 2, 3, 4),
-    "intra_op_threads": (1, 2),
-    "inter_op_threads": (1, 2),
-    "max_batch_size": (1, 2, 4, 8, 16),
-    "max_queue_delay_us": (0, 1000, 2000, 5000),
-}
 RATE_PER_S = 20.0
 KINDS = {True: "in place", False: "by a reload"}
 

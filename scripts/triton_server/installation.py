@@ -24,6 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 DEFAULT = CHECKOUT / ".triton"
 SERVER = "nvidia-pytriton==0.7.0"  # Triton 2.51
 NUMPY = "numpy==1.26.4"
+NEEDS = ("Triton", "x86-64 Linux and a package index")
 LEAST_GLIBC = (2, 35)
 STAMP = "installed"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -68,7 +69,7 @@ def install(folder: Path = DEFAULT, say: Callable[[str], object] = print) -> Ins
     if _is_complete(installation):
         return installation
     _check_machine()
-    with _one_at_a_time(folder):
+    with one_at_a_time(folder, "Triton"):
         if not _is_complete(installation):
             say(f"installing Triton in {folder} (once; 145 MB, about half a minute)")
             _make_environment(folder / "venv")
@@ -115,13 +116,14 @@ def _can_load(library: str) -> bool:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
+def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
+    """Makes the folder, and holds off other processes that would install there meanwhile."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:
         raise RuntimeError(
-            f"cannot install Triton in {folder}: {error.strerror}; name another folder"
+            f"cannot install {what} in {folder}: {error.strerror}; name another folder"
         ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -131,11 +133,15 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _make_environment(folder: Path) -> None:
     venv.create(folder, clear=True, symlinks=True, with_pip=False)
     python = folder / "bin" / "python"
-    _pip(python, "--no-deps", SERVER)
-    _pip(python, NUMPY)
+    pip_install(python, NEEDS, "--no-deps", SERVER)
+    pip_install(python, NEEDS, NUMPY)
 
 
-def _pip(python: Path, *arguments: str) -> None:
+def pip_install(python: Path, needs: tuple[str, str], *arguments: str) -> None:
+    """Installs for another interpreter; RuntimeError, in one sentence, where that fails.
+
+    `needs` says for what, and what that needs.
+    """
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *arguments]
     done = subprocess.run(
         [*command, "--disable-pip-version-check"], capture_output=True, text=True, check=False
@@ -144,8 +150,7 @@ def _pip(python: Path, *arguments: str) -> None:
         lines = done.stderr.splitlines() or ["it said nothing"]
         why = ([line for line in lines if line.startswith("ERROR: ")] or lines)[-1].removeprefix("ERROR: ")
         raise RuntimeError(
-            f"pip cannot install {arguments[-1]} for Triton ({why.rstrip('. ')}); "
-            "it needs x86-64 Linux and a package index"
+            f"pip cannot install {arguments[-1]} for {needs[0]} ({why.rstrip('. ')}); it needs {needs[1]}"
         )
 
 

@@ -6,10 +6,8 @@ with running(install()) as server: ...   # its model `tiny` echoes numbers, and 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,15 +22,12 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from scripts.triton_server.installation import CHECKOUT
+from scripts.triton_server.installation import CHECKOUT, one_at_a_time, pip_install
+from scripts.triton_server.running import ASK_S, ASKING, HOST, START_TIMEOUT_S, end
 
 DEFAULT = CHECKOUT / ".triton" / "mlserver"
 PINS = ("mlserver==1.7.1", "uvloop==0.21.0")  # with a later uvloop its workers do not start
 STAMP = "installed"
-HOST = "127.0.0.1"
-START_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 15.0
-ASK_S = 0.5  # how long one question for readiness waits
 
 MODEL = "tiny"
 MODEL_MS = 5
@@ -71,23 +66,14 @@ def install(folder: Path = DEFAULT, say: Callable[[str], object] = print) -> Pat
     """
     folder = folder.absolute()
     stamp, pins = folder / STAMP, "\n".join((*PINS, sys.version, str(folder)))
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(folder, "MLServer"):
         if not stamp.is_file() or stamp.read_text(encoding="utf-8") != pins:
             say(f"installing MLServer in {folder} (once; 330 MB, a minute or a few)")
             venv.create(folder / "venv", clear=True, symlinks=True, with_pip=False)
-            _pip_install(folder / "venv" / "bin" / "python")
+            python = folder / "venv" / "bin" / "python"
+            pip_install(python, ("MLServer", "a package index"), *PINS)
             stamp.write_text(pins, encoding="utf-8")
     return folder / "venv" / "bin" / "mlserver"
-
-
-def _pip_install(python: Path) -> None:
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    done = subprocess.run([*command, *PINS], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        why = (done.stderr.splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ").rstrip(". ")
-        raise RuntimeError(f"pip cannot install {PINS[0]} ({why}); it needs a package index")
 
 
 @contextlib.contextmanager
@@ -117,7 +103,7 @@ def running(command: Path, workers: int = 0) -> Iterator[RunningMLServer]:
                 raise RuntimeError(f"MLServer did not start: {lines[-1]}")
             yield RunningMLServer(process, address, f"http://{HOST}:{ports['metrics_port']}/metrics")
         finally:
-            _end(process)
+            end(process)
 
 
 def _write_models(folder: Path, ports: dict[str, int], workers: int) -> None:
@@ -143,10 +129,8 @@ def _free_ports() -> dict[str, int]:
 
 def _becomes_ready(process: subprocess.Popen[bytes], address: str) -> bool:
     """Asks until its model is; False if it ends instead."""
-    options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100)]
-    options += [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)]
     end_s = time.monotonic() + START_TIMEOUT_S
-    with grpc.insecure_channel(address, options) as channel:
+    with grpc.insecure_channel(address, ASKING) as channel:
         stub = GRPCInferenceServiceStub(channel)
         while process.poll() is None and time.monotonic() < end_s:
             with contextlib.suppress(grpc.RpcError):
@@ -154,12 +138,3 @@ def _becomes_ready(process: subprocess.Popen[bytes], address: str) -> bool:
                 if stub.ModelReady(request, timeout=ASK_S, wait_for_ready=True).ready:
                     return True
     return False
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(END_TIMEOUT_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -25,6 +25,12 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 15.0
 ASK_S = 0.5  # how long one question for readiness waits
+ASKING = [  # options of a channel to a server that is about to listen
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+]
 _UNTIL_WE_END = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
 STARTS = 3  # where another program takes a free port first
 ENVIRONMENT = {
@@ -130,10 +136,8 @@ def _free_ports(ports: tuple[int, ...]) -> tuple[int, ...]:
 
 def _becomes_ready(server: RunningTriton) -> bool:
     """Asks until it is; False if it ends instead. Its metrics page is what it opens last."""
-    options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100)]
-    options += [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.min_reconnect_backoff_ms", 50)]
     is_ready, end_s = False, time.monotonic() + START_TIMEOUT_S
-    with grpc.insecure_channel(server.address, options) as channel:
+    with grpc.insecure_channel(server.address, ASKING) as channel:
         stub = GRPCInferenceServiceStub(channel)
         while server.process.poll() is None and time.monotonic() < end_s:
             if is_ready and _answers(server.metrics_url):
@@ -155,14 +159,19 @@ def _answers(metrics_url: str) -> bool:
     return True
 
 
-def _end(server: RunningTriton) -> None:
-    """Lets it finish its requests, then ends what is left of it and of its models' processes."""
-    server.process.terminate()
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Lets a server finish its requests, then ends what is left of it and of its models' processes."""
+    process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        server.process.wait(END_TIMEOUT_S)
+        process.wait(END_TIMEOUT_S)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.process.pid, signal.SIGKILL)
-    server.process.wait()
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end(server: RunningTriton) -> None:
+    """... and takes its shared memory away."""
+    end(server.process)
     port = int(server.address.rpartition(":")[2])
     for left in Path("/dev/shm").glob(f"{_shared_memory(port)}*"):
         left.unlink(missing_ok=True)

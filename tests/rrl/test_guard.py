@@ -35,7 +35,7 @@ def begun(settings: GuardSettings | None = None, start_ms: float = 100.0) -> Gua
     guard = Guard(START, settings or GuardSettings())
     for _ in range(3):
         guard.enter(START)
-        guard.judge(START, start_ms, measured(start_ms), baseline=True)
+        guard.judge(START, start_ms, measured(start_ms), kind="baseline")
     return guard
 
 
@@ -286,7 +286,7 @@ def test_what_fails_at_the_start_too_is_not_held_against_a_configuration() -> No
     guard = Guard(START)
     for _ in range(3):
         guard.enter(START)
-        guard.judge(START, 100.0, measured(100.0, failures=16), baseline=True)
+        guard.judge(START, 100.0, measured(100.0, failures=16), kind="baseline")
     assert not tell(guard, GOOD, 10.0, failures=20).rollback
     assert tell(guard, BAD, 10.0, failures=60).rollback
 
