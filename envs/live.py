@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from envs.profiler import measure
 from envs.serving import ServingEnv
-from envs.settling import Settling
+from envs.settling import LONGEST_INTERVALS, Settling
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
@@ -54,9 +54,10 @@ class LiveServing(ServingEnv):
 
     The server is a live target; the requests are its users'. A step puts a configuration in force, lets it
     settle, and measures the rest of the interval. Time is the wall's. Settling lasts `settle_s` at least, and
-    until, for at most one more interval,
+    until, for at most two more intervals,
 
-    - as many requests have been answered as were queued when the configuration came into force,
+    - as many requests have been answered as were queued when the configuration came into force, and what
+      queued behind them no longer drains: the queue is short, or gets no shorter,
     - what a stock Triton loaded before has drained: at most 5% of the answers still come from it,
     - where processes were started, 3 batches have been run for each instance: Triton gives a batch to the
       instance that has been idle longest, so each has had its share (`envs/settling.py`).
@@ -64,9 +65,10 @@ class LiveServing(ServingEnv):
     A step that goes on with the configuration in force changes nothing, so nothing has to settle: it is
     measured from the last reading, the end of the step before, to its own end. It costs the target one
     reading, which is one call of ModelStatistics and one fetch of the metrics page (the page alone where that
-    tells all), and one call of ModelConfig. A step with a change costs three readings and, for as long as
-    somebody watches (`interrupt`), a glance at the page every `poll_s`. At a server that knows the page's
-    filter a glance costs next to nothing, so there it is taken in every step.
+    tells all), and one call of ModelConfig. A step with a change costs three readings at least, one more
+    every `poll_s` while it settles longer, and, for as long as somebody watches (`interrupt`), a glance at
+    the page every `poll_s`. At a server that knows the page's filter a glance costs next to nothing, so there
+    it is taken in every step.
 
     The target may restart or vanish within an interval: the environment waits, connects again, puts the
     configuration in force again (if the target was not lost in the middle of the change to it), and returns a
@@ -79,8 +81,9 @@ class LiveServing(ServingEnv):
     As in `ServingEnv`. The episode never ends.
 
     `info` has also `apply_ms` (how long the change took to be in force), `changed` (whether there was one:
-    where another client had changed the configuration, the same one is put in force again) and `refused`
-    (the server kept what it had).
+    where another client had changed the configuration, the same one is put in force again), `refused` (the
+    server kept what it had) and, after a change, `settling`: a `Measurement` from the last reading before the
+    change to the first after it, so that no request is left out of what a change cost.
 
     ## Starting State
 
@@ -137,7 +140,7 @@ class LiveServing(ServingEnv):
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:
-            _check_space(space, target.knobs())
+            check_space(space, target.knobs())
         chosen: Objective = objective or MeanLatency()
         _check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
@@ -157,6 +160,7 @@ class LiveServing(ServingEnv):
         self.apply_ms = math.nan  # how long the last change took to be in force
         self.changed = False  # the configuration in force was changed as the last interval began
         self.refused = False  # ... or would have been, had the server taken it
+        self.settling: Measurement | None = None  # the part of the last interval before it was measured
 
     def close(self) -> None:
         self.target.close()
@@ -168,7 +172,7 @@ class LiveServing(ServingEnv):
         configuration = self.space.configuration(number)
         began_s = self._clock()
         held, self._held = self._held, None
-        self.changed = self.refused = False
+        self.changed, self.refused, self.settling = False, False, None
         try:
             if held is not None and self._still(held, configuration):
                 self.apply_ms = 0.0
@@ -176,7 +180,7 @@ class LiveServing(ServingEnv):
             applied = _UNCHANGED if self.advise else self._apply(configuration)
             self.apply_ms = 1e3 * (self._clock() - began_s)
             self.changed = applied.changed
-            return self._changed_interval(configuration, applied)
+            return self._changed_interval(configuration, applied, None if held is None else held[1])
         except TargetLost as lost:
             self._reconnect(configuration, lost)
             gap = str(lost)
@@ -187,8 +191,12 @@ class LiveServing(ServingEnv):
         return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)
 
     def _details(self) -> dict[str, Any]:
-        told = {"changed": self.changed, "refused": self.refused}
-        return told if math.isnan(self.apply_ms) else told | {"apply_ms": self.apply_ms}
+        told: dict[str, Any] = {"changed": self.changed, "refused": self.refused}
+        if not math.isnan(self.apply_ms):
+            told["apply_ms"] = self.apply_ms
+        if self.settling is not None:
+            told["settling"] = self.settling
+        return told
 
     def _still(self, held: tuple[Configuration, Reading], configuration: Configuration) -> bool:
         in_force, last = held
@@ -199,11 +207,18 @@ class LiveServing(ServingEnv):
         aborted = self._watch(before, before.at_s + self.interval_s, glances=self.target.glance_is_cheap)
         return self._finished(configuration, before, before, aborted)
 
-    def _changed_interval(self, configuration: Configuration, applied: Applied) -> Measurement:
+    def _changed_interval(
+        self, configuration: Configuration, applied: Applied, earlier: Reading | None
+    ) -> Measurement:
         in_force = self.target.read()
-        instances = {**self.found, **configuration}.get("instances", 1) if applied.cold_instances else 0
-        settling = Settling(in_force, applied.in_place, max(instances, applied.cold_instances))
+        knobs = {"instances": 1, "max_batch_size": 1, **self.found, **configuration}
+        settling = Settling(
+            in_force, applied.in_place, knobs["instances"], knobs["max_batch_size"], applied.cold_instances
+        )
         aborted, before = self._settle(settling)
+        if earlier is not None and applied.changed:
+            settling_part = measure(earlier, in_force if aborted else before)
+            self.settling = None if settling_part.gap else settling_part
         if aborted:
             return replace(measure(in_force, self.target.read()), aborted=aborted)
         aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
@@ -244,12 +259,12 @@ class LiveServing(ServingEnv):
         in_force = settling.in_force
         settled_s = in_force.at_s + self.settle_s
         aborted = self._watch(in_force, settled_s)
-        last_s = settled_s + self.interval_s
-        last, now = in_force, self.target.read()
-        while not aborted and now.at_s < last_s and not settling.is_over(last, now):
-            aborted = self._watch(in_force, now.at_s + self.poll_s)
-            last, now = now, self.target.read()
-        return aborted, now
+        last_s = settled_s + LONGEST_INTERVALS * self.interval_s
+        readings = [in_force, self.target.read()]
+        while not aborted and readings[-1].at_s < last_s and not settling.is_over(readings):
+            aborted = self._watch(in_force, readings[-1].at_s + self.poll_s)
+            readings.append(self.target.read())
+        return aborted, readings[-1]
 
     def _watch(self, in_force: Reading, until_s: float, glances: bool = True) -> str:
         """Waits until a moment, showing the progress to `interrupt`; returns its reason to end, if any."""
@@ -320,7 +335,8 @@ def cores_of(target: TargetLike, found: Configuration) -> int:
     return found.get("intra_op_threads", 4)
 
 
-def _check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits]) -> None:
+def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits]) -> None:
+    """ValueError where a target has not all of these knobs, or not these values."""
     unknown = [name for name in space.names if name not in knobs]
     if unknown:
         has = ", ".join(knobs) or "none"

@@ -12,7 +12,7 @@ from rrl.agent import Task, Transition
 from rrl.foresight import Foresight, Simulate, by_machine, by_observation, by_table
 from rrl.journal import Record, has_traffic
 from rrl.objective import MeanLatency, in_unit
-from rrl.prediction import CONFIDENCE, LEAST_GAIN, Expectation
+from rrl.prediction import CREDIBILITY, LEAST_GAIN, Expectation
 from rrl.reference_table import FILE_NAME, Entry, ReferenceTable
 from rrl.report import Standing, in_words
 from rrl.space import Configuration
@@ -74,13 +74,23 @@ def observe(env: Environment, start: int, intervals: int, say: Callable[[str], N
         observation, _, _, _, info = env.step(action)
 
 
-def earlier_table(given: Path | None, model: str) -> tuple[ReferenceTable, Path] | None:
-    """The reference table given, or that of the newest run of this model under `runs/`."""
+def earlier_table(
+    given: Path | None, model: str, say: Callable[[str], None]
+) -> tuple[ReferenceTable, Path] | None:
+    """The reference table given, or that of the newest run of this model under `runs/`.
+
+    A run of several models has a folder for each. One that cannot be read is said, and left out.
+    """
     if given is not None:
         path = given / FILE_NAME if given.is_dir() else given
         return ReferenceTable.read(path), path
-    for path in sorted(RUNS.glob(f"*/{FILE_NAME}"), key=lambda p: p.stat().st_mtime, reverse=True):
-        table = ReferenceTable.read(path)
+    paths = [*RUNS.glob(f"*/{FILE_NAME}"), *RUNS.glob(f"*/*/{FILE_NAME}")]
+    for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
+        try:
+            table = ReferenceTable.read(path)
+        except ValueError as error:
+            say(f"left out: {error}")
+            continue
         if table.model == model:
             return table, path
     return None
@@ -121,7 +131,7 @@ def source(
         number = task.space.number({name: wanted[name] for name in task.space.names})
         low, high = entry.rate_per_s
         return Source(
-            by_table(task, transitions, number, entry.cost, entry.measurements),
+            by_table(task, transitions, number, entry.cost, entry.measurements, entry.apart_from(rate_per_s)),
             f"by {table[1]}: it cost {in_unit(entry.cost, table[0].unit)} in the mean of "
             f"{entry.measurements} intervals at {low:.0f} to {high:.0f} requests/s",
         )
@@ -158,7 +168,7 @@ def recommend(
         why = f"nothing promises {LEAST_GAIN - 1:.0%} less than what is in force"
     else:
         guessed = f"best guess: {in_words(configuration)}; {expected}"
-        why = f"nothing is {CONFIDENCE:.0%} sure to be better; {guessed}"
+        why = f"nothing is {CREDIBILITY:.0%} sure to be better; {guessed}"
     say(f"no change recommended: {why}")
     say(f"({by.words}{_contradiction(task, by)}; {TO_MEASURE})")
     return None
@@ -201,7 +211,7 @@ def _expected(task: Task, expectation: Expectation) -> str:
     )
     if math.isfinite(expectation.high):
         low = low.removesuffix(f" {unit}")
-    return f"{'mean' if is_mean else 'cost'} {middle} ({low} to {high} with {CONFIDENCE:.0%})"
+    return f"{'mean' if is_mean else 'cost'} {middle} ({low} to {high} with {CREDIBILITY:.0%})"
 
 
 def _listed(names: Sequence[str]) -> str:

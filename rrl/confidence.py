@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
         return math.isfinite(self.value)
 
 
-UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
+NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def mean_interval(values: Sequence[float], weights: Sequence[float], noise: Noise) -> Estimate:
@@ -43,7 +43,7 @@ def mean_interval(values: Sequence[float], weights: Sequence[float], noise: Nois
     x, w = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     seen = np.isfinite(x) & (w > 0)
     if not seen.any():
-        return UNKNOWN
+        return NO_ESTIMATE
     mean = float(np.average(x[seen], weights=w[seen]))
     n = int(seen.sum())
     t = float(stdtrit(noise.freedom, (1 + CONFIDENCE) / 2))

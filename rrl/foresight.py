@@ -4,7 +4,7 @@
 |---|---|
 | `by_observation`: intervals of the configuration in force | a table of service times, a load, arrivals |
 | `by_machine`: a machine file | a factor on all its service times, an error of each configuration's cost |
-| `by_table`: a reference table | an error of the two costs that were measured |
+| `by_table`: a reference table | an error of the two costs that were measured, more for the earlier one |
 
 By observation: what the default agent learns from the intervals (`rrl.guided_rrl`) holds, besides the
 likeliest service times of every configuration, how uncertain they are. A simulated queue tells what every
@@ -39,6 +39,7 @@ THREADS_SD = 0.4  # of the exponent of threads, beside the process's own: some m
 OBSERVED_SD = 0.15  # of ln of what was observed around what a world predicts
 
 FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # by which a machine may be slower than its file
+ANOTHER_RUN = 0.15  # sd of ln of a cost that an earlier run measured around what it is now
 MODEL_SD = 0.1  # of ln of a cost simulated from a machine file: `scripts/bench serf-model` finds 9 %
 
 Simulate = Callable[[float, float], np.ndarray]
@@ -88,15 +89,26 @@ def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, s
 
 
 def by_table(
-    task: Task, observed: Sequence[Transition], number: int, cost: float, intervals: int, seed: int = 0
+    task: Task,
+    observed: Sequence[Transition],
+    number: int,
+    cost: float,
+    intervals: int,
+    apart: float = 0.0,
+    seed: int = 0,
 ) -> Foresight:
-    """From what a configuration cost over some intervals, at a load such as that observed."""
+    """From what a configuration cost over some intervals of an earlier run.
+
+    Beside the noise of its intervals it may be wrong because that run was another (`ANOTHER_RUN`), and
+    because its load differed: `apart`, the logarithm of the factor, is taken for an error of the cost.
+    """
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
-    known = {present: (_mean_cost(observed), len(observed)), number: (cost, intervals)}
+    elsewhere = math.hypot(NOISE / math.sqrt(intervals), ANOTHER_RUN, apart)
+    known = {present: (_mean_cost(observed), NOISE / math.sqrt(len(observed))), number: (cost, elsewhere)}
     costs = [
-        mean * np.exp(NOISE / np.sqrt(count) * rng.permutation(ndtri((np.arange(DRAWN) + 0.5) / DRAWN)))
-        for mean, count in known.values()
+        mean * np.exp(error * rng.permutation(ndtri((np.arange(DRAWN) + 0.5) / DRAWN)))
+        for mean, error in known.values()
     ]
     numbers = np.array(list(known))
     return _foresight(np.stack(costs), numbers, task, observed)

@@ -261,9 +261,9 @@ class GuidedRRL:
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        stable = self._stable(self.settings.stable_share)
+        stable = self._without_vain_changes(self._stable(self.settings.stable_share))
         if len(stable) == 0:
-            stable = self._stable(1.0)
+            stable = self._without_vain_changes(self._stable(1.0))
         if len(stable) == 0:
             self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
@@ -278,6 +278,16 @@ class GuidedRRL:
     def _stable(self, share: float) -> np.ndarray:
         """The configurations that are predicted to bear the load expected with so much of their capacity."""
         return np.flatnonzero(self.prior.capacity_per_s * share > self.forecast.rate_per_s)
+
+    def _without_vain_changes(self, numbers: np.ndarray) -> np.ndarray:
+        """Without changes of the delay that cost users something and bring nothing: a batch of one is full
+        at once, whatever the delay."""
+        if self._in_place is None or "max_queue_delay_us" in self._in_place or self._in_force < 0:
+            return numbers
+        batch, delay_s = self.prior.max_batch_size, self.prior.delay_s
+        if batch[self._in_force] > 1:
+            return numbers
+        return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[self._in_force])]
 
     def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each at the load expected."""
@@ -390,7 +400,8 @@ class GuidedRRL:
     def _largest_capacity(self, optimism: float) -> int:
         """What serves most if service times are so many standard deviations shorter than predicted."""
         capacity_per_s = self.prior.capacity_per_s
-        numbers = np.argsort(-capacity_per_s, kind="stable")[: self.settings.screened]
+        numbers = self._without_vain_changes(np.argsort(-capacity_per_s, kind="stable"))
+        numbers = numbers[: self.settings.screened]
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])
 

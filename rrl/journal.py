@@ -97,6 +97,11 @@ class Header:
         return header
 
 
+# Of a record, where an earlier journal lacks it.
+_WHERE_MISSING: dict[str, Any] = {"changed_at_s": (), "not_taken": False, "settling": None}
+_OF_THEIR_OWN = ("transition", "settling")  # fields of a record with a form of their own in the journal
+
+
 @dataclass(frozen=True)
 class Record:
     """One interval: the transition, who chose its configuration, and what the guard said of it."""
@@ -114,6 +119,8 @@ class Record:
     decision_ms: float = math.nan  # agent and guard together
     apply_ms: float = math.nan  # until the configuration was in force
     changed_at_s: tuple[float, ...] = ()  # Unix times of the changes of configuration since the last record
+    not_taken: bool = False  # the server refused this configuration and kept what it had
+    settling: Measurement | None = None  # of a live change: from before it until the interval was measured
 
     @property
     def measurement(self) -> Measurement:
@@ -135,8 +142,9 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         t = self.transition
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "transition"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _OF_THEIR_OWN}
         return {name: _null_if_nan(value) for name, value in values.items()} | {
+            "settling": None if self.settling is None else self.settling.to_json(),
             "observation": [float(x) for x in t.observation],
             "action": [int(x) for x in t.action],
             "cost": _null_if_nan(t.cost),
@@ -153,11 +161,12 @@ class Record:
             np.asarray(values["next_observation"], dtype=np.float32),
             Measurement.from_json(values["measurement"]),
         )
-        values = {"changed_at_s": ()} | values  # earlier journals lack it
-        own = {f.name: values[f.name] for f in fields(cls) if f.name != "transition"}
+        values = _WHERE_MISSING | values
+        own = {f.name: values[f.name] for f in fields(cls) if f.name not in _OF_THEIR_OWN}
         own |= {name: _nan_if_null(own[name]) for name in ("decision_ms", "apply_ms")}
         own["changed_at_s"] = tuple(own["changed_at_s"])
-        return cls(transition=transition, **own)
+        settling = None if values["settling"] is None else Measurement.from_json(values["settling"])
+        return cls(transition=transition, settling=settling, **own)
 
 
 def has_traffic(measurement: Measurement) -> bool:

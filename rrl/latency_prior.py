@@ -7,7 +7,7 @@ with the kernels of `rrl.queueing.simulator`, all under the same arrivals (commo
 | symbol | here | meaning |
 |---|---|---|
 | λ | `rate_per_s` | arrival rate |
-| c, B, d | `instances`, `_max_batch_size`, `delay_s` | of each configuration |
+| c, B, d | `instances`, `max_batch_size`, `delay_s` | of each configuration |
 | S | `_times_s` | predicted service times, from `ServiceTimeModel` |
 | max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable; 0 where not allowed |
 | | `scale` | (K,) what each configuration's service times are multiplied by, e.g. to be optimistic |
@@ -64,7 +64,7 @@ class LatencyPrior:
         ones = np.ones(len(space), dtype=int)
         inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
         self.instances = knob.get("instances", ones)
-        self._max_batch_size = knob.get("max_batch_size", ones)
+        self.max_batch_size = knob.get("max_batch_size", ones)
         self.delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
         self._service_times = service_times
         self._positions = (
@@ -84,7 +84,7 @@ class LatencyPrior:
         times_s = self._service_times.service_time_s() if times_s is None else times_s
         self._times_s = self._between_batch_sizes(times_s)
         rates = self.instances[:, None] * self._batches / self._times_s[self._table, self.instances - 1]
-        rates = np.where(self._batches <= self._max_batch_size[:, None], rates, 0.0)
+        rates = np.where(self._batches <= self.max_batch_size[:, None], rates, 0.0)
         self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
 
     def typical_entries(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
@@ -92,7 +92,7 @@ class LatencyPrior:
         alone_s = self._times_s[self._table[numbers], self.instances[numbers] - 1, 0]
         busy = np.clip(np.round(rate_per_s * alone_s), 1, self.instances[numbers]).astype(int)
         wait_s = self.delay_s[numbers] + alone_s / self.instances[numbers]
-        batch = np.clip(rate_per_s * wait_s, 1, self._max_batch_size[numbers])
+        batch = np.clip(rate_per_s * wait_s, 1, self.max_batch_size[numbers])
         nearest = np.argmin(np.abs(np.log(batch[:, None] / self._service_times.batch)), axis=1)
         inter, intra, instances = (axis[numbers] for axis in self._positions)
         return self._service_times.entries(inter, intra, instances, busy - 1, nearest)
@@ -126,7 +126,7 @@ class LatencyPrior:
         latencies_ms = candidate_latencies_ms(
             carries,
             self.instances[numbers],
-            self._max_batch_size[numbers],
+            self.max_batch_size[numbers],
             self.delay_s[numbers],
             self._table[numbers],
             scale,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-CONFIDENCE = 0.9  # of the intervals, and of being no worse
+CREDIBILITY = 0.9  # of the intervals, and of being no worse
 LEAST_GAIN = 1.05  # less is not worth a change
 AS_GOOD = 1.02  # gains within such a factor are equal
 FARTHEST = 3.5  # standard deviations from what was observed, beyond which all worlds are equally unlikely
@@ -26,7 +26,7 @@ WORST = 10.0  # times the observed cost: how much an overload, or anything worse
 
 
 class Expectation(NamedTuple):
-    """The median of a cost, and the bounds that hold it with `CONFIDENCE`; infinite for an overload."""
+    """The median of a cost, and the bounds that hold it with `CREDIBILITY`; infinite for an overload."""
 
     low: float
     middle: float
@@ -46,7 +46,7 @@ class Prediction:
         return int(np.argmin(self.distances))
 
     def expectation(self, k: int) -> Expectation:
-        tail = (1 - CONFIDENCE) / 2
+        tail = (1 - CREDIBILITY) / 2
         return Expectation(*np.quantile(self.costs[k], [tail, 0.5, 1 - tail], method="nearest").tolist())
 
     @property
@@ -68,8 +68,8 @@ class Prediction:
         return self._nearest_of_the_largest(self.gain)
 
     def recommended(self) -> int | None:
-        """The position of the largest gain that is no loss with `CONFIDENCE`; None if it is too small."""
-        gain = np.where(self.no_worse >= CONFIDENCE, self.gain, 0.0)
+        """The position of the largest gain that is no loss with `CREDIBILITY`; None if it is too small."""
+        gain = np.where(self.no_worse >= CREDIBILITY, self.gain, 0.0)
         best = self._nearest_of_the_largest(gain)
         return best if best != self.present and gain[best] >= LEAST_GAIN else None
 

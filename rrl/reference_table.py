@@ -49,6 +49,11 @@ class Entry:
     measurements: int  # intervals of this configuration at this level
     configurations: int  # how many were tried at this level
 
+    def apart_from(self, rate_per_s: float) -> float:
+        """How far outside of the level a rate is: the logarithm of the factor, 0 within."""
+        low, high = self.rate_per_s
+        return max(0.0, math.log(rate_per_s / high), math.log(low / rate_per_s))
+
 
 @dataclass(frozen=True)
 class ReferenceTable:

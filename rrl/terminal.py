@@ -186,7 +186,7 @@ def result_table(header: Header, summary: Summary) -> Table:
 def cost_table(summary: Summary, client_failures: int | None) -> Table:
     """The gain, and what tuning cost the users."""
     cost = summary.exploration
-    failed = f"{cost.failures} by the server's count, within the measured intervals"
+    failed = f"{cost.failures} by the server's count"
     if client_failures is not None:
         failed += f"; {client_failures} by the clients', in all"
     none_failed = cost.failures == 0 and not client_failures

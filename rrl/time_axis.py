@@ -8,11 +8,11 @@ import numpy as np
 
 from rrl.journal import Record
 
-LONGEST_PAUSE = 3  # intervals
+LONGEST_PAUSE = 4  # intervals: as long as one that settles long, and a little more
 
 
 def ends_min(records: Sequence[Record], interval_s: float) -> np.ndarray:
-    """(n,) the end of each interval; a pause (resumed, no traffic) counts as three intervals at most."""
+    """(n,) the end of each interval; a pause (resumed, no traffic) counts as four intervals at most."""
     walls_s = np.array([r.wall_time_s for r in records])
     if len(walls_s) == 0:
         return walls_s

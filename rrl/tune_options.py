@@ -16,11 +16,11 @@ from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.report import summarise
 from rrl.space import Configuration, ConfigurationSpace
-from rrl.tuning import TuningSettings
+from rrl.tuning import LONGEST_INTERVALS, TuningSettings
 
 DEFAULT_INTERVALS = 50
 GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
-SHORTEST_WINDOW = 4  # intervals: to try one configuration, and to change back
+SHORTEST_WINDOW = LONGEST_INTERVALS + 1  # intervals: to try one configuration, and to change back
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class TuneOptions:
             if window.length_s < SHORTEST_WINDOW * self.interval_s:
                 raise ValueError(
                     f"a --change-window of {window.length_s:g} s is too short to try anything: it must hold "
-                    f"{SHORTEST_WINDOW} intervals of {self.interval_s:g} s (--interval-s)"
+                    f"{SHORTEST_WINDOW:g} intervals of {self.interval_s:g} s (--interval-s)"
                 )
 
 

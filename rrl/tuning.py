@@ -31,7 +31,7 @@ from rrl.measurement import Measurement, Progress
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 
-LONGEST_INTERVALS = 3.0  # an interval that settles long lasts two; with time to change back
+LONGEST_INTERVALS = 4.0  # an interval that settles long lasts three; with time to change back
 
 
 @dataclass(frozen=True)
@@ -277,6 +277,8 @@ class Tuning:
             decision_ms=decision_ms,
             apply_ms=float(info.get("apply_ms", math.nan)),
             changed_at_s=tuple(self._changed_at_s),
+            not_taken=bool(info.get("refused")),
+            settling=info.get("settling"),
         )
         self._changed_at_s.clear()
         self.journal.append(record)

@@ -70,7 +70,7 @@ def _recommended(
     options = with_its_share(options, target, found, shared.beside, console)
     over = over_its_share(options, env.space, found)
     task = Task(env.space, objective, cores_of(target, found), excluded=over)
-    table = advice.earlier_table(options.reference_table, target.model)
+    table = advice.earlier_table(options.reference_table, target.model, console.print)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
     for note in target.notes:
         console.print(note, style="yellow")

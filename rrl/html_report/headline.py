@@ -126,7 +126,9 @@ def _tiles(run: RunView) -> Element | None:
         _before_after("mean latency", summary, "mean_ms"),
         _before_after("p95 latency", summary, "p95_ms"),
         _tile(
-            "tuning cost", f"{ms(cost.extra_request_s)} s", "of waiting above the start's, over all requests"
+            "tuning cost",
+            f"{ms(cost.extra_request_s)} s",
+            "of waiting above the start's, over all requests, changes included",
         ),
         _tile(
             "failed requests",

@@ -108,7 +108,10 @@ def reproduce(run: RunView) -> Children:
             header.objective + ("" if header.slo_p95_ms is None else f", p95 limit {header.slo_p95_ms:g} ms"),
         ),
         ("begun", header.started_at),
-        ("intervals", f"{header.interval_s:g} s each, the first {header.settle_s:g} s of them not measured"),
+        (
+            "intervals",
+            f"{header.interval_s:g} s each; after a change at least {header.settle_s:g} s to settle",
+        ),
         ("rrl-tune", software()),
     ]
     other_day = "The load is the target's own: the same command meets another day's requests."

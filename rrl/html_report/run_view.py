@@ -11,6 +11,7 @@ import numpy as np
 
 from rrl import time_axis
 from rrl.change_log import Change, reason_in_words
+from rrl.exploration_cost import excess_request_s
 from rrl.journal import EMBEDDED, SIMULATION, Header, Record
 from rrl.objective import slo_violated
 from rrl.report import Standing, Summary
@@ -79,9 +80,7 @@ class RunView:
     def extra_request_s(self) -> np.ndarray:
         """(n,) request-seconds above (or below: negative) that mean, of each tuning interval; else 0."""
         extra = [
-            (r.measurement.latency.mean_ms - self.baseline_mean_ms) * r.measurement.completions / 1e3
-            if r.kind in ("tune", "wait") and r.counted
-            else 0.0
+            excess_request_s(r, self.baseline_mean_ms) if r.kind in ("tune", "wait") and r.counted else 0.0
             for r in self.records
         ]
         return np.nan_to_num(np.array(extra))
@@ -98,7 +97,7 @@ class RunView:
         changes = []
         before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
         for i, record in enumerate(self.records):
-            if dict(record.configuration) != dict(before):
+            if dict(record.configuration) != dict(before) and not record.not_taken:
                 at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 
 BENCHMARKS = {
@@ -28,12 +29,12 @@ BENCHMARKS = {
     "store-dedup": "memory of fine-tuned models that share frozen layers, by granularity",
     "parity-accuracy": "accuracy of what parity models reconstruct, and the time to train them",
     "parity-tail": "p99.9 with slow workers: ParM against Equal-Resources, hedging, replication and others",
+    "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
     "parity-kill": "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed",
     "triton-head-to-head": "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton",
     "triton-load-steps": "intervals until near the best again after the load of a stock Triton stepped",
     "triton-changes": "configuration changes of a stock Triton under load: failed requests, time each",
     "triton-overhead": "what tuning costs a stock Triton: calls, processor time, latency",
-    "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
 }
 
 
@@ -49,6 +50,7 @@ def main() -> int:
     if sys.argv[2:] and not hasattr(module, "Options"):
         print(f"scripts/bench {sys.argv[1]} takes no options", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers it started end with it
     result = module.run()
     print(json.dumps({"name": sys.argv[1]} | result))
     return 0

@@ -249,8 +249,8 @@ class PairTraining:
 
         model_options = {
             "classes": str(self.dataset.classes),
-            "channels": str(self.dataset.channels),
-            "size": str(self.dataset.size),
+            "channels": str(self.dataset.training.x.shape[1]),
+            "size": str(self.dataset.training.x.shape[2]),
             "answer": answer,
         }
         return self._kept(self._deployed_path(answer), trained, model_options)

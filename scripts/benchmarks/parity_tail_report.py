@@ -1,4 +1,4 @@
-"""What `parity-tail` leaves in its folder: every run as CSV, the tables as Markdown, Fig. 10 as a picture."""
+"""The report of `parity-tail`: its tables as Markdown, every run as CSV, Fig. 10 as a picture."""
 
 from __future__ import annotations
 

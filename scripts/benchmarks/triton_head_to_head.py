@@ -10,16 +10,19 @@ same moments) that starts anew for each peer, in turns, from Triton's default co
 - `default`: Triton's default configuration, left alone.
 
 Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
-of the default configuration; then what it chose stays until the tuning period is over, the same for all.
-*Harm* is what the clients saw of the requests of this period, every one of them, changes and settling
-included. A request is over the limit if it took longer than 3 times the best's p95, or failed.
+of the default configuration; then what it chose stays until the tuning period is over, the same for all. Of
+Optuna's, which would search for longer, the last quarter go to the best it found. *Harm* is what the clients
+saw of the requests of this period, every one of them, changes and settling included. A request is over the
+limit if it took longer than 3 times the best's p95, or failed.
 
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
-measured in turns over several rounds, all under the same arrivals in a round. The *best* has the lowest mean
-of these. A configuration is *near* within 5 % of it, by these measurements, or where it was not among them by
-all its intervals together. A peer has *settled* with the first measurement from which on nine in ten were of
-near configurations, or else with its last if it leaves a near one; it *knew* with the first from which on the
-best it had measured (of `rrl`: its guard's) was near.
+measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
+day in turn). The *best* has the lowest mean of these. A configuration is *near* within 5 % of it, by these
+measurements, or where it was not among them by all its intervals together. A peer has *settled* with the
+first measurement from which on nine in ten were of near configurations, or else with its last if it leaves a
+near one; it *knew* with the first from which on the best it had measured (of `rrl`: its guard's) was near.
+Where the rate varies, these are means over different loads, as is what the peers go by that choose the
+lowest mean cost: there the last measurements tell more than who settled when.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
                                       [--seeds 0 1] [--agents ...] [--quick] [--out FOLDER]
@@ -47,6 +50,7 @@ from threadpoolctl import threadpool_limits
 
 from baselines import make_agent
 from baselines.exhaustive_sweep import ExhaustiveSweep
+from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.live import cores_of
 from rrl.agent import Agent, Task
 from rrl.guard import Guard
@@ -85,9 +89,11 @@ from scripts.benchmarks.triton_served import (
     requests_of,
     triton,
 )
+from serving_adapter.arrivals import Wiki
 from serving_adapter.options import parse
 
-PEERS = (DEFAULT, "quick-search", "quick-search-all", "optuna-tpe")
+OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
+PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class Plan:
     measurements: int
     interval_s: float
     settle_s: float = 1.0
-    change_s: float = 3.0  # about what a reload takes
+    change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
     rounds: int = 5  # of the last measurements
     final_s: float = 14.0
     final_warm_s: float = 2.0  # of which this much is left out
@@ -155,6 +161,7 @@ def run() -> dict[str, Any]:
             10, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, final_warm_s=0.5, knobs=SMALL_KNOBS
         )
     folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
+    _check_new(folder, options)
     cases = []
     for model in options.models:
         with triton(model) as server:
@@ -164,6 +171,15 @@ def run() -> dict[str, Any]:
                     _write(folder, cases)
     print(f"tables, picture, journals and clients' logs in {folder}")
     return _outcome([results(case) for case in cases])
+
+
+def _check_new(folder: Path, options: Options) -> None:
+    """ValueError for what would end the benchmark after hours: two cases of one name, an earlier one's."""
+    names = [Path(arrivals).stem for arrivals in options.arrivals]
+    if len(set(names)) < len(names):
+        raise ValueError(f"arrivals must have different names, got {', '.join(names)}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; name another --out")
 
 
 def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan, folder: Path) -> Case:
@@ -229,13 +245,15 @@ def slowed(traffic: Traffic, needed_s: float) -> Traffic:
 def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Plan) -> Trial:
     """One peer, from the default configuration to the end of the tuning period."""
     served.target.apply(TRITONS_DEFAULT)
-    agent = _agent(name, served)
+    agent = _agent(name, served, plan)
     log = served.folder / name / "load"
     with load(server, traffic, log) as client:
         end_s = time.monotonic() + plan.period_s
         run = None if agent is None else _tuned(name, agent, served, plan, lambda: client.poll() is not None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.wait(max(0.0, end_s - time.monotonic()))
+        if client.poll() is not None and time.monotonic() < end_s:
+            raise RuntimeError(f"rrl-load ended before the tuning period of {name} was over (see {log})")
     getattr(agent, "close", lambda: None)()
     requests = Requests.read(log)
     latency_s = requests.first(plan.period_s).sum_s
@@ -243,13 +261,16 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Pl
     return Trial(name, run, served.number(TRITONS_DEFAULT) if run is None else run.left, requests)
 
 
-def _agent(name: str, served: Served) -> Agent | None:
+def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
     if name == FIXED:
         return None
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
     target = served.target
     task = Task(served.space, cores=cores_of(target, served.found), in_place=target.in_place_knobs)
+    if name == OPTUNA:
+        search = OptunaSettings(search_trials=math.ceil(OPTUNAS_SEARCH * plan.measurements))
+        return OptunaSearch(task, "tpe", served.seed, search)
     return make_agent(name, task, served.seed, background_training=True)
 
 
@@ -278,13 +299,22 @@ def _finals(
     """Each of them under the same arrivals in a round, in another order every round."""
     finals: dict[int, list[Requests]] = {number: [] for number in numbers}
     for k in range(plan.rounds):
-        shown = replace(traffic, seed=1000 + k, day_s=plan.final_s, offset_share=0.9 * k / plan.rounds)
+        shown = _shown(traffic, k, plan.rounds)
         for number in (*numbers[k % len(numbers) :], *numbers[: k % len(numbers)]):
             served.target.apply(served.space.configuration(number))
             log = served.folder / "finals" / f"{k}-{number}"
             seen = requests_of(server, shown, log, plan.final_s)
             finals[number].append(seen.after(plan.final_warm_s))
     return finals
+
+
+def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:
+    """The arrivals of a round; one is too short for a day of `wiki`."""
+    shown = replace(traffic, seed=1000 + k, offset_share=0.9 * k / rounds)
+    if traffic.arrivals != "wiki":
+        return shown
+    wave = 1 + Wiki.amplitude * math.sin(2 * math.pi * k / rounds)
+    return replace(shown, arrivals="poisson", rate_per_s=round(wave * traffic.rate_per_s, 1))
 
 
 def _write(folder: Path, cases: Sequence[Case]) -> None:

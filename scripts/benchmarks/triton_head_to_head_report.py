@@ -80,6 +80,7 @@ class Result:
     p95_ratio: float
     ratio_error: float  # of mean_ratio: standard error over the rounds
     measurements: int
+    took_s: float  # until the last of them; beyond the tuning period, the rest is not among its requests
     settled: int | None  # measurements until it was near for good; None: not within its own
     knew: int | None  # measurements until the best it had measured was near for good
     changes: int  # of configuration, while tuning
@@ -92,8 +93,8 @@ class Result:
 
 
 def measurements(run: Run) -> list[Record]:
-    """A run's intervals in order, without those that measure the winner again."""
-    return [r for r in run.records if r.kind in ("baseline", "tune") and r.counted]
+    """A run's intervals in order."""
+    return [r for r in run.records if r.counted]
 
 
 def client_ms(case: Case) -> dict[int, float]:
@@ -136,6 +137,7 @@ def _result(
         p95_ratio=final[trial.left].p95_ms / final[best].p95_ms,
         ratio_error=_ratio_error(case.finals[trial.left], case.finals[best]),
         measurements=len(measurements(trial.run)) if trial.run else 0,
+        took_s=took_s(trial),
         settled=settled(trial, near),
         knew=knew(trial, case.start, near),
         changes=changes(records, case.start),
@@ -149,13 +151,24 @@ def _result(
 
 
 def settled(trial: Trial, near: set[int]) -> int | None:
-    """Measurements until near configurations were in force for good; what a search leaves counts last."""
+    """Measurements until near configurations were in force for good; what a search leaves counts last.
+
+    Those that measure the winner again beside the start do not tell what was in force for good.
+    """
     if trial.run is None:
         return 0 if trial.left in near else None
     if trial.left not in near:
         return None
-    in_force = [record.number in near for record in measurements(trial.run)]
-    return settled_after(in_force) or len(in_force)
+    all_of_them = measurements(trial.run)
+    in_force = [record.number in near for record in all_of_them if record.kind != "validation"]
+    return settled_after(in_force) or len(all_of_them)
+
+
+def took_s(trial: Trial) -> float:
+    """From the first request to the end of the last measurement."""
+    if trial.run is None or not trial.run.records or not len(trial.requests):
+        return 0.0
+    return trial.run.records[-1].wall_time_s - float(trial.requests.at[0])
 
 
 def knew(trial: Trial, start: int, near: set[int]) -> int | None:
@@ -175,7 +188,7 @@ def knew(trial: Trial, start: int, near: set[int]) -> int | None:
 
 def changes(records: Sequence[Record], start: int) -> int:
     """How often another configuration came into force, from the first interval to the last."""
-    numbers = [start, *(record.number for record in records)]
+    numbers = [start, *(record.number for record in records if not record.not_taken)]
     return sum(a != b for a, b in pairwise(numbers))
 
 
@@ -194,7 +207,7 @@ def table(case: Case) -> str:
     found = results(case)
     best = min(map(Requests.joined, case.finals.values()), key=lambda seen: seen.mean_ms)
     head = (
-        "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "changes", "latency, s",
+        "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "in s", "changes", "latency, s",
         f"over {LIMIT * best.p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
     )  # fmt: skip
     rows = [
@@ -205,6 +218,7 @@ def table(case: Case) -> str:
             _or_never(r.settled),
             _or_never(r.knew),
             str(r.measurements),
+            f"{r.took_s:.0f}",
             str(r.changes),
             f"{r.latency_s:.1f}",
             str(r.over_limit),

@@ -3,9 +3,11 @@
 The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.35 of what two
 instances of one thread serve of a burst, so that good configurations bear 2 R and bad ones do not. What is
 best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
-each, then the best few and what the run left several times in turns. Intervals after a step are counted until
-the first in a configuration within 10 % of the best for the load then, from which on nine in ten are. The
-first one is that in which the step falls.
+each, then the best few and what the run left several times in turns (the others' single windows count by as
+much more or less as those of the best few then turn out). Intervals after a step are counted until the first
+in a configuration within 10 % of the best for the load then, from which on nine in ten are; one that begins
+with a change lasts longer than others, so their time is told, too. The first one is that in which the step
+falls.
 
     scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--quick] [--out FOLDER]
 """
@@ -89,6 +91,7 @@ class Step:
 
     name: str
     intervals: int | None  # until near the best again; None: not before the next step
+    seconds: float | None  # ... to their end
     mean_ms: float  # that the clients saw, from this step to the next
 
 
@@ -178,7 +181,9 @@ def _landscape(
     turns = [
         {number: mean_ms(number, k, plan.final_s) for number in finalists} for k in range(1, 1 + plan.rounds)
     ]
-    return means_ms | {number: float(np.mean([turn[number] for turn in turns])) for number in finalists}
+    finals_ms = {number: float(np.mean([turn[number] for turn in turns])) for number in finalists}
+    scale = sum(finals_ms.values()) / sum(means_ms[number] for number in finalists)
+    return {number: scale * ms for number, ms in means_ms.items()} | finals_ms
 
 
 def _near(means_ms: dict[int, float]) -> set[int]:
@@ -192,9 +197,11 @@ def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Seque
     steps = []
     for k in range(1, len(phases_s)):
         start_at, end_at = ends_at[k - 1], ends_at[k]
-        in_force = [record.number in near[k] for record in within(run_.records, start_at, end_at)]
-        name = f"step {k}"
-        steps.append(Step(name, settled_after(in_force), requests.between(start_at, end_at).mean_ms))
+        records = within(run_.records, start_at, end_at)
+        count = settled_after([record.number in near[k] for record in records])
+        seconds = None if count is None else records[count - 1].wall_time_s - start_at
+        mean_ms = requests.between(start_at, end_at).mean_ms
+        steps.append(Step(f"step {k}", count, seconds, mean_ms))
     return steps
 
 
@@ -211,7 +218,9 @@ def _print(space: ConfigurationSpace, means_ms: dict[float, dict[int, float]], s
             f"{len(_near(means))} of {len(space)} configurations are within 10 % of it"
         )
     for step in steps:
-        after = "not before the next" if step.intervals is None else f"after {step.intervals} intervals"
+        after = "not before the next"
+        if step.intervals is not None:
+            after = f"after {step.intervals} intervals ({step.seconds:.0f} s)"
         print(f"{step.name}: near the best again {after}; clients saw {step.mean_ms:.1f} ms on average")
 
 

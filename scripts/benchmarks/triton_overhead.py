@@ -1,7 +1,7 @@
 """`triton-overhead`: what it costs a stock Triton, and its machine, to be tuned.
 
 - Calls: of every kind to the server, and to its metrics page, in an interval of the tuning loop with its
-  guard whose configuration stays; those of a change are told apart.
+  guard whose configuration stays; those of an interval that begins with a reload are told apart.
 - Processor time: of the whole `rrl-tune` process while it tunes, from its second interval to its last.
 - Latency: what clients see while `rrl-tune` observes one configuration and while it is stopped (SIGSTOP), in
   turns, under the same arrivals in each pair.
@@ -84,7 +84,7 @@ def run() -> dict[str, Any]:
             server.target.apply(TRITONS_DEFAULT)
             alone, observed = _windows(server, rate_per_s, plan, Path(folder))
     print(f"{server.model} at {rate_per_s:g}/s; calls an interval: {_listed(calls)}")
-    print(f"calls of a change by a reload: {_listed(change_calls)}")
+    print(f"calls of an interval that begins with a reload: {_listed(change_calls)}")
     print(f"rrl-tune while it tunes: {share:.2%} of one core")
     ratios = {}
     for percentile in (50, 95):
@@ -99,13 +99,14 @@ def run() -> dict[str, Any]:
         "reach": sum(REACH_CALLS.values()),
         "holds": all(calls.get(kind, 0.0) <= most for kind, most in REACH_CALLS.items()),
         "calls": {kind: round(number, 2) for kind, number in calls.items()},
+        "calls_with_a_change": {kind: round(number, 2) for kind, number in change_calls.items()},
         "processor_percent": round(100 * share, 2),
         "p50_ratio": round(ratios[50], 3),
     }
 
 
 def _calls(server: Triton, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean calls by kind: of an interval in which nothing changes, and of a change."""
+    """Mean calls by kind: of an interval in which nothing changes, and of one that begins with a reload."""
     space = ConfigurationSpace.parse(plan.knobs)
     env = LiveServing(server.target, space, interval_s=plan.interval_s, settle_s=plan.settle_s)
     guard = Guard(env.start)
@@ -117,9 +118,10 @@ def _calls(server: Triton, plan: Plan) -> tuple[dict[str, float], dict[str, floa
         env.step(space.action(env.start))
     in_an_interval = _mean(server.target.calls, before, plan.counted)
     before = Counter(server.target.calls)
-    batch = {"max_batch_size": 8}
-    for configuration in (TRITONS_DEFAULT | batch, TRITONS_DEFAULT):
-        server.target.apply(configuration)
+    for configuration in ({"max_batch_size": 8}, {}):
+        number = env.space.number(space.configuration(env.start) | configuration)
+        guard.enter(number)
+        env.step(space.action(number))
     return in_an_interval, _mean(server.target.calls, before, 2)
 
 
@@ -147,10 +149,11 @@ def _windows(
             cpu_at_record(observer, folder / "observer" / "journal.jsonl", 1)  # it has started
         for k in range(plan.pairs):
             traffic = Traffic("poisson", rate_per_s, seed=1 + k)
-            observer.send_signal(signal.SIGSTOP)
-            alone.append(requests_of(server, traffic, folder / "alone", plan.window_s))
+            for stopped in (True, False) if k % 2 == 0 else (False, True):
+                observer.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+                seen = requests_of(server, traffic, folder / "window", plan.window_s)
+                (alone if stopped else observed).append(seen)
             observer.send_signal(signal.SIGCONT)
-            observed.append(requests_of(server, traffic, folder / "observed", plan.window_s))
             if observer.poll() is not None:
                 raise RuntimeError(f"rrl-tune ended with {observer.returncode} before its time")
     return alone, observed

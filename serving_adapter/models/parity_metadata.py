@@ -6,6 +6,7 @@ Reads headers only, with neither torch nor numpy: the server's front asks at con
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -81,10 +82,12 @@ def read_architecture(path: Path) -> Architecture:
     return Architecture(metadata["model"], options)
 
 
-def identity(reference: str) -> str:
-    """What a parity model is told apart by the deployed model with: its weights, or else its reference."""
+def identity(reference: str, options: Mapping[str, str]) -> str:
+    """What tells a parity model's deployed model from others: its weights, or else reference and options."""
     path = Path(reference)
-    return weights_digest(path) if path.suffix == ".safetensors" else f"model {reference}"
+    if path.suffix == ".safetensors":
+        return weights_digest(path)
+    return " ".join(["model", reference, *(f"{key}={value}" for key, value in sorted(options.items()))])
 
 
 def weights_digest(path: Path) -> str:

@@ -70,7 +70,8 @@ def save_weights(
     metadata = {"model": model, "options": json.dumps(dict(options))}
     if parity is not None:
         metadata["parity"] = json.dumps(parity._asdict())
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+    # Tied tensors become tensors of their own, as safetensors wants them.
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "weights.safetensors"
         bare.write_bytes(save(state, metadata))

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -36,7 +37,7 @@ from serving_adapter.models.parity_metadata import (
 from serving_adapter.models.weights_files import save_weights
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.parity.coding import ENCODERS
-from serving_adapter.parity.datasets import Dataset, load_dataset
+from serving_adapter.parity.datasets import Dataset, are_images, load_dataset
 from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
 from serving_adapter.parity.training import (
     Classification,
@@ -58,8 +59,8 @@ class TrainingFlags:
     """How to train, for whatever is trained."""
 
     data: str
-    """Images: digits, cifar10, or FILE.npz with x (N, channels, size, size) and, for labels, y (N,); a file
-    with x alone is recorded traffic."""
+    """digits, cifar10, or FILE.npz with x (N, *item) and, for labels, y (N,); a file with x alone is recorded
+    traffic."""
     out: Path
     """The weights file to write; a training that is interrupted goes on from OUT.checkpoint."""
     epochs: int = 100
@@ -90,8 +91,10 @@ class TrainingFlags:
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"--threads must be at least 1, got {self.threads}")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"--device {self.device} is not there: use --device cpu")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError):
+            raise ValueError(f"--device {self.device} is not there: use --device cpu") from None
         if self.out.suffix != ".safetensors":
             raise ValueError(f"--out must be a file NAME.safetensors, got {self.out}")
         if self.out.exists():
@@ -185,22 +188,30 @@ def train_base(options: TrainBaseOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
     if dataset.classes is None:
         raise ValueError(f"{options.data} has no labels 'y', which a deployed model is trained with")
+    if not are_images(dataset.training.x):
+        raise ValueError(
+            f"the catalogue's networks are for images (N, channels, size, size), those of {options.data} are "
+            f"{dataset.training.x.shape}"
+        )
+    _, channels, size, _ = dataset.training.x.shape
     model_options = {
         "classes": str(dataset.classes),
-        "channels": str(dataset.channels),
-        "size": str(dataset.size),
+        "channels": str(channels),
+        "size": str(size),
         "answer": options.answer,
     }
     net = network(load_model(options.architecture, model_options | {"seed": str(options.seed)}).module)
     task = Classification(dataset.training, options.settings())
     trained = _trained(net, task, options)
     save_weights(options.out, trained.net, options.architecture, model_options)
+    _checkpoint(options).unlink(missing_ok=True)
     _say(f"{options.out}: validation accuracy {trained.score:.1%}", trained)
 
 
 def train_parity(options: TrainOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
     architecture, model_options = _architecture(options.model, options.model_option)
+    of = identity(options.model, model_options)
     deployed, coding = _load(options.model, model_options), options.coding()
     check_fit(deployed, dataset, coding)
     served = model_options.get("answer", "logits")
@@ -214,15 +225,30 @@ def train_parity(options: TrainOptions) -> None:
     if options.start == "random":
         initialise(net, options.seed)
     task = Parity(deployed.module, coding, dataset.training, options.loss, options.settings())
+    if options.loss == "mse" and architecture not in CLASSIFIERS and _are_probabilities(task):
+        raise ValueError(
+            f"{options.model} answers probabilities: a network that ends in a softmax cannot learn their "
+            "sum; have its factory answer logits"
+        )
     task.identity += f" from {options.start} weights"
     trained = _trained(net, task, options)
     if options.loss == "cross-entropy":
         model_options |= {"answer": "probabilities", "times": str(coding.k)}
     elif architecture in CLASSIFIERS:
         model_options |= {"answer": "logits"}
-    parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, identity(options.model))
+    parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, of)
     save_weights(options.out, trained.net, architecture, model_options, parity)
+    _checkpoint(options).unlink(missing_ok=True)
     _say(f"{options.out}: validation accuracy of reconstructions {trained.score:.1%}", trained)
+
+
+def _are_probabilities(task: Parity) -> bool:
+    outputs = task.validation_outputs
+    return bool((outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1.0, atol=1e-3))
+
+
+def _checkpoint(options: TrainingFlags) -> Path:
+    return options.out.with_name(f"{options.out.name}.checkpoint")
 
 
 def _architecture(model: str, texts: tuple[str, ...]) -> tuple[str, dict[str, str]]:
@@ -253,16 +279,22 @@ def _load(model: str, options: dict[str, str]) -> Model:
 
 
 def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> None:
-    """ValueError unless the model takes such images, and groups of them can be encoded."""
+    """ValueError unless the model takes such data, groups can be encoded, and answers be summed."""
     if len(deployed.inputs) != 1:
         raise ValueError("parity models are trained for models with one input")
     spec = deployed.inputs[0]
     if spec.shape != dataset.training.x.shape[1:]:
         raise ValueError(
-            f"the model takes images of {spec.shape}, those of {dataset.name} are "
+            f"the model takes items of {spec.shape}, those of {dataset.name} are "
             f"{dataset.training.x.shape[1:]}"
         )
     ENCODERS[coding.encoder].check(spec, coding.k)
+    if spec.datatype != "FP32":
+        raise ValueError(f"parity models are trained for inputs of FP32, the model takes {spec.datatype}")
+    with torch.inference_mode():
+        answer = deployed.module(torch.from_numpy(dataset.training.x[:2].copy()))
+    if not isinstance(answer, torch.Tensor) or answer.ndim != 2 or not answer.is_floating_point():
+        raise ValueError("parity models are trained for models that answer one number for each class")
 
 
 def _trained(net: torch.nn.Module, task: Task, options: TrainingFlags) -> Trained:
@@ -270,7 +302,7 @@ def _trained(net: torch.nn.Module, task: Task, options: TrainingFlags) -> Traine
         torch.set_num_threads(options.threads)
     columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     columns += [TextColumn("validated {task.fields[score]}")]
-    checkpoint = options.out.with_name(f"{options.out.name}.checkpoint")
+    checkpoint = _checkpoint(options)
     with _told_to_stop() as stopping, Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("steps", total=None, score="-")
 
@@ -317,7 +349,11 @@ def report(options: EvaluateOptions) -> None:
     architecture, model_options = _architecture(options.model, options.model_option)
     deployed = _load(options.model, model_options)
     named = {"architecture": architecture}
-    parities = [(_coding_of(path, options.model), load_model(str(path), named)) for path in options.parity]
+    of = identity(options.model, model_options)
+    codings = [_coding_of(path, options.model, of) for path in options.parity]
+    parities = [
+        (coding, load_model(str(path), named)) for coding, path in zip(codings, options.parity, strict=True)
+    ]
     for coding, _ in parities:
         check_fit(deployed, dataset, coding)
     found = evaluate(
@@ -330,11 +366,11 @@ def report(options: EvaluateOptions) -> None:
     Console().print(_table(found, dataset, parities[0][0]))
 
 
-def _coding_of(path: Path, deployed: str) -> Coding:
+def _coding_of(path: Path, deployed: str, of: str) -> Coding:
     metadata = read_parity_metadata(path)
     if metadata is None:
         raise ValueError(f"{path} is no parity model: its header has no 'parity'")
-    if metadata.of != identity(deployed):
+    if metadata.of != of:
         raise ValueError(f"{path} was trained for another deployed model than {deployed}")
     return Coding(metadata.k, metadata.row, metadata.r, metadata.encoder)
 

@@ -1,4 +1,4 @@
-"""Images to train and to evaluate parity models with.
+"""Data to train and to evaluate parity models with: images, or whatever else a model takes of one size.
 
 | name | what | x | images |
 |---|---|---|---|
@@ -6,8 +6,8 @@
 | `cifar10` | CIFAR-10 | (pixels / 255 - 0.5) / 0.25 | 50,000 + 10,000 of 3 x 32 x 32 |
 | `FILE.npz` | arrays of your own | as it is | |
 
-A file's arrays are `x` (N, channels, size, size) FP32 as the deployed model takes it, and may be `y` (N,)
-whole numbers, `x_test` and `y_test`. A file with `x` alone is recorded traffic (ParM, section 4.4): what the
+A file's arrays are `x` (N, *item) FP32 as the deployed model takes it, and may be `y` (N,) whole numbers,
+`x_test` and `y_test`. A file with `x` alone is recorded traffic (ParM, section 4.4): what the
 deployed model answers stands for the labels, and the accuracies are then agreement with it. Without `x_test`,
 every fifth image is kept for the test.
 
@@ -39,7 +39,7 @@ class DataError(ValueError):
 
 
 class Images(NamedTuple):
-    """Images (N, channels, size, size) FP32 and their classes (N,), or None where nobody labelled them."""
+    """Inputs (N, *item) FP32 and their classes (N,), or None where nobody labelled them."""
 
     x: np.ndarray
     y: np.ndarray | None
@@ -51,16 +51,13 @@ class Dataset(NamedTuple):
     test: Images
 
     @property
-    def channels(self) -> int:
-        return self.training.x.shape[1]
-
-    @property
-    def size(self) -> int:
-        return self.training.x.shape[2]
-
-    @property
     def classes(self) -> int | None:
         return None if self.training.y is None else int(self.training.y.max()) + 1
+
+
+def are_images(x: np.ndarray) -> bool:
+    """Whether they are (N, channels, size, size)."""
+    return x.ndim == 4 and x.shape[2] == x.shape[3]
 
 
 def load_dataset(name: str, folder: Path | None = None) -> Dataset:
@@ -160,13 +157,13 @@ def _from_file(path: Path) -> Dataset:
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot read the data file {path}: {error}") from None
     if "x" not in arrays:
-        raise DataError(f"{path} has no array 'x' (N, channels, size, size); it has {', '.join(arrays)}")
+        raise DataError(f"{path} has no array 'x' (N, *item); it has {', '.join(arrays)}")
     everything = _images(path, arrays, "")
     if "x_test" in arrays:
         training, test = everything, _images(path, arrays, "_test")
         if test.x.shape[1:] != training.x.shape[1:]:
             raise DataError(
-                f"{path}: the images of 'x' are {training.x.shape[1:]}, those of 'x_test' {test.x.shape[1:]}"
+                f"{path}: the items of 'x' are {training.x.shape[1:]}, those of 'x_test' {test.x.shape[1:]}"
             )
         if (training.y is None) != (test.y is None):
             raise DataError(
@@ -179,16 +176,14 @@ def _from_file(path: Path) -> Dataset:
 
 def _images(path: Path, arrays: dict[str, np.ndarray], part: str) -> Images:
     x, y = arrays[f"x{part}"], arrays.get(f"y{part}")
-    if x.ndim != 4 or x.shape[2] != x.shape[3] or not np.issubdtype(x.dtype, np.floating):
-        raise DataError(
-            f"{path}: 'x{part}' must be (N, channels, size, size) of FP32, got {x.shape} of {x.dtype}"
-        )
+    if x.ndim < 2 or not np.issubdtype(x.dtype, np.floating):
+        raise DataError(f"{path}: 'x{part}' must be (N, *item) of FP32, got {x.shape} of {x.dtype}")
     if len(x) < TEST_EVERY or not np.isfinite(x).all():
-        raise DataError(f"{path}: 'x{part}' must have {TEST_EVERY} images or more, and finite numbers only")
+        raise DataError(f"{path}: 'x{part}' must have {TEST_EVERY} items or more, and finite numbers only")
     if y is None:
         return Images(x.astype(np.float32), None)
     if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
-        raise DataError(f"{path}: 'y{part}' must be one class from 0 on for each image of 'x{part}'")
+        raise DataError(f"{path}: 'y{part}' must be one class from 0 on for each item of 'x{part}'")
     return Images(x.astype(np.float32), y.astype(np.int64))
 
 

@@ -128,6 +128,7 @@ class CodingGroups:
         wanted = self.k - len(group.members)
         if not group.missing or len(others) < wanted:
             self.open = None
+            group.dissolve()
             return None
         for member in others[-wanted:]:
             group.add(_copy(member))

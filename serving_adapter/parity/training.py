@@ -44,7 +44,7 @@ from torch import Tensor, nn
 
 from serving_adapter.models.classifiers import Probabilities
 from serving_adapter.models.weights_files import write_whole
-from serving_adapter.parity.datasets import Images
+from serving_adapter.parity.datasets import Images, are_images
 from serving_adapter.parity.evaluation import Coding, accuracy, answers, degraded_accuracies, rounds_for
 
 VALIDATION_SHARE = 0.1  # of the training images
@@ -165,6 +165,11 @@ class Parity:
     ) -> None:
         if loss not in PARITY_LOSSES:
             raise ValueError(f"unknown loss {loss!r}; known: {', '.join(PARITY_LOSSES)}")
+        if loss == "cross-entropy" and coding.row:
+            raise ValueError(
+                f"the loss cross-entropy is for row 0, whose outputs count alike, not for row {coding.row}: "
+                "use mse or decoded"
+            )
         self.deployed = deployed.to(settings.device)
         self.coding, self.loss_name, self.settings = coding, loss, settings
         self.images, self.validation = split(images)
@@ -176,12 +181,17 @@ class Parity:
         self.identity = f"{coding} {loss} of {deployed_digest}"
         labels = self.validation.y
         self.validation_labels = self.validation_outputs.argmax(axis=-1) if labels is None else labels
+        classes = self.validation_outputs.shape[-1]
+        if images.y is not None and images.y.max() >= classes:
+            raise ValueError(
+                f"the labels go up to {images.y.max()}, the deployed model answers {classes} classes"
+            )
         self.labels: Tensor | None = None
         if loss == "cross-entropy":
             labels = self.images.y
             if labels is None:
                 labels = answers(deployed, self.images.x, settings.device).argmax(axis=-1)
-            self.labels = F.one_hot(torch.from_numpy(labels)).float().to(settings.device)
+            self.labels = F.one_hot(torch.from_numpy(labels), classes).float().to(settings.device)
 
     def loss(self, net: nn.Module, x: Tensor, chosen: Tensor, draw: torch.Generator) -> Tensor:
         device, k = self.settings.device, self.coding.k
@@ -233,7 +243,10 @@ def serving(net: nn.Module, loss: str, k: int) -> nn.Module:
 
 
 def train(net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch | None = None) -> Trained:
-    """Trains `net` in place; Interrupted if `watch` says so, ValueError for another training's checkpoint."""
+    """Trains `net` in place; Interrupted if `watch` says so, ValueError for another training's checkpoint.
+
+    The last checkpoint stays, for who has the result to delete once that is safe.
+    """
     training = _Training(net, task, settings, watch or Watch())
     training.resume()
     training.run()
@@ -242,6 +255,11 @@ def train(net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch |
 
 class _Training:
     def __init__(self, net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch) -> None:
+        if (settings.shift_pixels or settings.flip) and not are_images(task.images.x):
+            raise ValueError(
+                "only images (N, channels, size, size) can be moved or mirrored, "
+                f"the data is {task.images.x.shape}"
+            )
         net.requires_grad_(True)  # a model of the server has none
         if settings.bf16:  # convolutions in bfloat16 are quick in this layout only
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -275,8 +293,6 @@ class _Training:
     def finished(self) -> Trained:
         self.net.load_state_dict(self.best)
         self.net.eval()
-        if self.watch.checkpoint is not None:
-            self.watch.checkpoint.unlink(missing_ok=True)
         return Trained(self.net, self.best_score, self.seconds, self.processor_seconds)
 
     def _step(self) -> None:
@@ -320,7 +336,7 @@ class _Training:
             tensors |= {f"optimiser.{i}.{name}": tensor for name, tensor in state.items()}
         progress = {"training": self._identity, "done": self.done, "best_score": self.best_score}
         progress |= {"seconds": self.seconds, "processor_seconds": self.processor_seconds}
-        whole = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+        whole = {name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}
         write_whole(self.watch.checkpoint, save(whole, {"progress": json.dumps(progress)}))
 
     def resume(self) -> None:

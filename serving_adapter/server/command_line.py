@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ from serving_adapter.server.worker_pool import ModelFailed, ModelReference
 
 log = logging.getLogger(__name__)
 
+MOST_RECORDED_BYTES = 2_000_000_000  # kept in the front process
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # of references that are files
 
 
@@ -69,7 +71,7 @@ class ServeOptions:
     """What is done about slow and failed workers: none, equal-resources, replication, hedging,
     approximate-backup, default-answer or parity (README, "Late and lost answers")."""
     k: int = 2
-    """Batches in a coding group; every mode has m/k redundant workers for m instances."""
+    """Batches in a coding group; m/k redundant workers for m instances (default-answer has none)."""
     r: int = 1
     """Parity batches of a coding group, each with a parity model and m/k workers of its own."""
     redundant_instances: int = 0
@@ -227,7 +229,7 @@ def _redundant_models(options: ServeOptions) -> RedundantModels:
     if len(options.model) > 1 and (options.parity_model or options.backup_model or options.default_answer):
         fail("--parity-model, --backup-model and --default-answer are for one model; serve the others apart")
     try:
-        deployed = options.model[0] if options.model else "minilm"
+        deployed = _reference(options, options.model[0] if options.model else "minilm")
         parities = [
             parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
         ]
@@ -251,8 +253,15 @@ def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> N
         return
     (model, *others) = models.values()
     sizes = [size for spec in model.inputs.values() for size in spec.shape]
-    if others or len(model.inputs) > 1 or -1 in sizes:
-        fail("--record is for one model with one input of one size; parity models are for no others")
+    (spec, *more) = model.inputs.values()
+    if others or more or -1 in sizes or spec.dtype.kind != "f":
+        fail("--record is for one model with one floating-point input of one size, as parity models are")
+    kept_bytes = options.record_items * spec.dtype.itemsize * math.prod(spec.shape)
+    if kept_bytes > MOST_RECORDED_BYTES:
+        fail(
+            f"--record-items {options.record_items} of {spec.datatype} {list(spec.shape)} would take "
+            f"{kept_bytes / 1e9:.1f} GB of memory; at most {MOST_RECORDED_BYTES / 1e9:g} GB are kept"
+        )
     if options.record.suffix != ".npz" or not os.access(options.record.parent, os.W_OK):
         fail(f"--record must be a file NAME.npz in a folder that can be written to, got {options.record}")
     model.recording = Recording(options.record, options.record_items)

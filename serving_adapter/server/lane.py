@@ -62,6 +62,9 @@ class LaneHost(Protocol):
 
     def answered(self, job: Any, worker: Worker, message: dict[str, Any] | None) -> None: ...
 
+    def handed_back(self, job: Any) -> None:
+        """A batch of the deployed model whose worker ends before it has answered runs elsewhere."""
+
 
 DEPLOYED = 1  # index of the deployed model in a lane's workers
 
@@ -96,10 +99,10 @@ class Lane:
         self._intra_op_threads = parallelism.intra_op_threads
         await self.pool.reshape(parallelism)
 
-    def put(self, batch: RedundantBatch, run: int = 1) -> None:
+    def put(self, batch: RedundantBatch) -> None:
         if len(self._queue) >= TIDY_QUEUE:
             self._queue = deque(waiting for waiting in self._queue if waiting[0].is_wanted())
-        self._queue.append((batch, run))
+        self._queue.append((batch, 1))
         self._drained.clear()
         self.dispatch()
 
@@ -138,14 +141,16 @@ class Lane:
             run.batch.answered(read_outputs(message, worker.outputs))
 
     async def close(self) -> None:
-        """Ends the workers once what waits for them is done, or after `DRAIN_S`."""
+        """Ends the workers once what they hold and what waits for them is done, or after `DRAIN_S`."""
+        if self.pool.busy:
+            self._drained.clear()
         self.dispatch()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), DRAIN_S)
-        for worker in self.pool.workers:
-            if worker.job is not None and not isinstance(worker.job, Run):  # it runs again elsewhere
-                job, worker.job = worker.job, None
-                self._host.answered(job, worker, None)
+        for worker in list(self.pool.workers):
+            job = self.pool.end(worker)
+            if job is not None and not isinstance(job, Run):
+                self._host.handed_back(job)
         await self.pool.close()
 
 

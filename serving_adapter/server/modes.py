@@ -29,22 +29,27 @@ class Modes:
     def __init__(self, host: Host, models: RedundantModels) -> None:
         self._host, self._models = host, models
         self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
-        self._closing: set[asyncio.Task[None]] = set()
+        self._ending: dict[Lane, asyncio.Task[None]] = {}
         self._ended_executed = self._ended_replacements = 0
 
     @property
     def pools(self) -> list[WorkerPool]:
-        return [lane.pool for lane in list(self._lanes.values())]
+        return [lane.pool for lane in self._all_lanes]
 
     @property
     def executed(self) -> int:
         """Batches that lanes have run."""
-        return self._ended_executed + sum(lane.executed for lane in list(self._lanes.values()))
+        return self._ended_executed + sum(lane.executed for lane in self._all_lanes)
 
     @property
     def replacements(self) -> int:
         """Workers of lanes that were replaced because they died or hung."""
         return self._ended_replacements + sum(pool.replacements for pool in self.pools)
+
+    @property
+    def _all_lanes(self) -> list[Lane]:
+        """Those that end, too; safe to read from the thread that serves the metrics."""
+        return [*self._lanes.copy().values(), *self._ending.copy()]
 
     def check(self, settings: Resilience, instances: int) -> None:
         """Raises ValueError, in one sentence, for what this model cannot be served with."""
@@ -100,11 +105,16 @@ class Modes:
         for key, lane in list(self._lanes.items()):
             if lane not in redundancy.lanes:
                 del self._lanes[key]
-                self._ended_executed += lane.executed
-                self._ended_replacements += lane.pool.replacements
-                closing = asyncio.get_running_loop().create_task(lane.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+                self._ending[lane] = asyncio.get_running_loop().create_task(self._end(lane))
+
+    async def _end(self, lane: Lane) -> None:
+        try:
+            await lane.close()
+        finally:
+            del self._ending[lane]
+            self._ended_executed += lane.executed
+            self._ended_replacements += lane.pool.replacements
 
     async def close(self) -> None:
-        await asyncio.gather(*self._closing, *(pool.close() for pool in self.pools))
+        pools = [lane.pool for lane in self._lanes.values()]
+        await asyncio.gather(*self._ending.values(), *(pool.close() for pool in pools))

@@ -27,7 +27,7 @@ from serving_adapter.server.worker_pool import Parallelism
 SERVICE_TIMES = 1000  # that the percentile is taken of
 REFRESH = 50  # service times between two computations of it
 NS_PER_US, NS_PER_MS = 1000, 1_000_000
-FIRST_HEDGE_NS = 1_000_000_000  # a hedge's delay until so many service times are known
+FIRST_LATE_NS = 1_000_000_000  # from when on a batch is late until so many service times are known
 
 
 class Host(LaneHost, Protocol):
@@ -105,10 +105,10 @@ class Replication(Redundancy):
 class Lateness:
     """From when on a batch is late: a set time, or a percentile of the recent service times."""
 
-    def __init__(self, settings: Resilience, first_ns: int) -> None:
+    def __init__(self, settings: Resilience) -> None:
         self._percentile = 0 if settings.late_after_us else settings.late_percentile
-        self.late_ns = first_ns if self._percentile else NS_PER_US * settings.late_after_us
-        """After its dispatch; `first_ns` until enough is known."""
+        self.late_ns = FIRST_LATE_NS if self._percentile else NS_PER_US * settings.late_after_us
+        """After its dispatch."""
         self._service_ns: deque[int] = deque(maxlen=SERVICE_TIMES)
         self._seen = 0
 
@@ -125,7 +125,7 @@ class Hedging(Redundancy):
     def __init__(self, settings: Resilience, host: Host) -> None:
         super().__init__(settings)
         self._host = host
-        self._lateness = Lateness(settings, FIRST_HEDGE_NS)
+        self._lateness = Lateness(settings)
         self._timers: dict[Batch, asyncio.TimerHandle] = {}
 
     def dispatched(self, batch: Batch) -> None:
@@ -209,7 +209,7 @@ class Parity(Redundancy):
         super().__init__(settings)
         self._host, self.lanes, self._encoder = host, list(lanes), encoder
         self._groups = CodingGroups(settings.k, settings.r)
-        self._lateness = Lateness(settings, first_ns=0)
+        self._lateness = Lateness(settings)
         self._batches: dict[Member, Batch] = {}  # of members whose exact answer is still out
         self._flush_timer: asyncio.TimerHandle | None = None
         self._late_timers: dict[CodingGroup, asyncio.TimerHandle] = {}
@@ -250,8 +250,12 @@ class Parity(Redundancy):
             self._reconstruct(batch.member.group)
 
     def forget(self, batch: Batch) -> None:
-        if batch.member is not None:
-            self._batches.pop(batch.member, None)
+        if batch.member is None:
+            return
+        self._batches.pop(batch.member, None)
+        group = batch.member.group
+        if group is not None and group.is_full and not any(m in self._batches for m in group.missing):
+            group.dissolve()
 
     # --- groups ----------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class RedundantModels:
         return f"{name} (k={parity.metadata.k}, row {parity.metadata.row}, {parity.metadata.encoder})"
 
 
-def parity_model(model: ModelReference, deployed: str) -> ParityModel:
+def parity_model(model: ModelReference, deployed: ModelReference) -> ParityModel:
     """A parity model with what its file says of it; ValueError if that cannot be read, or does not fit.
 
     A file may be for code of the user's own: it runs because the deployed model names it too.
@@ -103,17 +103,17 @@ def parity_model(model: ModelReference, deployed: str) -> ParityModel:
         return ParityModel(model)
     weights_digest(path)  # refuses corrupted ones
     metadata = read_parity_metadata(path)
-    if metadata is not None and metadata.of != identity(deployed):
+    if metadata is not None and metadata.of != identity(deployed.reference, dict(deployed.options)):
         raise ValueError(
-            f"the parity model {path} was trained for another model than {deployed}; train one for it with "
-            "rrl-parity train"
+            f"the parity model {path} was trained for another model than {deployed.reference} with these "
+            "options; train one for it with rrl-parity train"
         )
     if metadata is not None and metadata.encoder not in ENCODERS:
         raise ValueError(
             f"{path} was made with the unknown encoder {metadata.encoder!r}; known: {', '.join(ENCODERS)}"
         )
-    if read_architecture(path).model == deployed:
-        model = model._replace(options=(*model.options, ("architecture", deployed)))
+    if read_architecture(path).model == deployed.reference:
+        model = model._replace(options=(*model.options, ("architecture", deployed.reference)))
     return ParityModel(model, metadata)
 
 

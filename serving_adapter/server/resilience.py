@@ -1,8 +1,9 @@
 """What is done about slow and failed workers: the resilience mode of a model and its settings.
 
 They are knobs in the model's configuration, `parameters` whose names begin with `RESILIENCE_`, and change
-live like the others. The number of redundant workers is m/k for every mode if nothing else is said
-(m = `instances`; ParM's Equal-Resources, section 6.1), so that modes are compared at equal cost.
+live like the others. The number of redundant workers is m/k if nothing else is said (m = `instances`; ParM's
+Equal-Resources, section 6.1), so that modes are compared at equal cost: with r above 1 for each parity model,
+and none for default answers, which need no computing.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class ServedModel:
 
     @property
     def redundant_batches(self) -> int:
-        """Parity and backup batches run so far, by the lanes that are there."""
+        """Parity and backup batches run so far."""
         return self._modes.executed
 
     async def start(self) -> None:
@@ -373,6 +373,16 @@ class ServedModel:
         else:
             workers = f"{batch.losses} workers ended while they ran this batch"
             self._give_up(batch, f"{workers}; check the model and the inputs")
+
+    def handed_back(self, execution: Execution) -> None:
+        """A worker that is not wanted any more ended before it answered a batch, which runs elsewhere."""
+        batch = execution.batch
+        self.running -= 1
+        batch.copies -= 1
+        if not batch.copies and not batch.finished:
+            self.run_again(batch)
+        elif not batch.copies:
+            batch.redundancy.forget(batch)
 
     def approximate(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
         """Answers those requests of a batch that take an approximation and have no answer yet."""

@@ -305,6 +305,12 @@ class WorkerPool:
         if worker.job is None:
             self._close(worker)
 
+    def end(self, worker: Worker) -> Any:
+        """Ends a worker at once; returns the batch that it held, which nobody answers now."""
+        job, worker.job = worker.job, None
+        self._close(worker)
+        return job
+
     def _close(self, worker: Worker) -> None:
         """Closing the channel is what tells a worker to end."""
         asyncio.get_running_loop().remove_reader(worker.channel)

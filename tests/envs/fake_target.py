@@ -89,7 +89,7 @@ class FakeTarget:
         before = dict(self.in_force)
         self.in_force.update(configuration)
         if not self.reloads or before == self.in_force:
-            return Applied(in_place=True, cold_instances=0, changed=False)
+            return Applied(in_place=True, cold_instances=0, changed=before != self.in_force)
         instances = self.in_force["instances"]
         if before | {"instances": instances} == self.in_force:
             return Applied(in_place=True, cold_instances=max(0, instances - before["instances"]))

@@ -44,6 +44,24 @@ def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tm
 
 
 @pytest.mark.parametrize(
+    ("second", "arguments", "says"),
+    [
+        ("missing", (), "model 'missing' is not there"),
+        ("conversation", ("--knobs", "max_batch_size=1,2"), "has no knob max_batch_size; it has instances"),
+    ],
+)
+def test_all_are_looked_at_before_the_first_is_changed(both, tmp_path, capsys, second, arguments, says):
+    sleep, _ = both
+    out = tmp_path / "run"
+    target = ("--target", sleep.address, "--metrics-url", sleep.metrics_url)
+    with pytest.raises(SystemExit) as ended:
+        main([*target, "--model", f"sleep,{second}", "--out", str(out), *arguments])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--model", "sleep,sleep"], "must name models once each"),

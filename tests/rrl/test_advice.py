@@ -98,6 +98,9 @@ def test_a_table_is_gone_by_where_it_fits() -> None:
     assert fitting(entry()) == entry()
     assert fitting(entry(configuration={"instances": 2})) is not None
     assert fitting(entry(), rate_per_s=200.0) is None
+    assert entry().apart_from(40.0) == 0.0
+    assert entry().apart_from(75.0) == pytest.approx(math.log(1.5))
+    assert entry().apart_from(20.0) == pytest.approx(math.log(1.5))
     assert fitting(entry(), objective="strict-slo") is None
 
 
@@ -111,14 +114,30 @@ def test_a_table_is_not_gone_by_where_it_wants_what_may_not_be_changed() -> None
 
 def test_the_newest_table_of_the_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert advice.earlier_table(None, "minilm") is None
-    for name, model in (("a", "minilm"), ("b", "resnet")):
+    said: list[str] = []
+    assert advice.earlier_table(None, "minilm", said.append) is None
+    for name, model in (("a", "minilm"), ("b", "resnet"), ("several/bert", "bert")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         replace(table(entry()), model=model).write(tmp_path / "runs" / name / FILE_NAME)
-    found = advice.earlier_table(None, "minilm")
+    found = advice.earlier_table(None, "minilm", said.append)
     assert found is not None
     assert found[1] == Path("runs/a") / FILE_NAME
-    assert advice.earlier_table(Path("runs/b"), "minilm") is not None
+    several = advice.earlier_table(None, "bert", said.append)
+    assert several is not None
+    assert several[1] == Path("runs/several/bert") / FILE_NAME
+    assert advice.earlier_table(Path("runs/b"), "minilm", said.append) is not None
+    assert not said
+
+
+def test_a_table_that_cannot_be_read_is_said_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / FILE_NAME).write_text("levels: broken")
+    said: list[str] = []
+    assert advice.earlier_table(None, "minilm", said.append) is None
+    assert said[0].startswith(f"left out: runs/a/{FILE_NAME} is not a reference table")
 
 
 def simulate(rate_per_s: float, slower: float) -> np.ndarray:

@@ -543,7 +543,7 @@ def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.Capt
     assert re.search(r"^(no change )?recommended: ", said, re.MULTILINE)
     assert "(by 3 intervals of the configuration in force alone" in said
     assert exit_code(*advise, "--machine", "m.npz") == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "2 inst." in said  # recommended, or the best guess
     assert re.search(r"expected mean [\d.]+ ms \([\d.]+ to [\d.]+ ms with 90%\) instead of [\d.]+ ms", said)
     assert "(by simulation of the machine file" in said

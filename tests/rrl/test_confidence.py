@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from rrl.confidence import UNKNOWN, mean_interval
+from rrl.confidence import NO_ESTIMATE, mean_interval
 from rrl.validation import Noise, pooled_noise
 
 
@@ -27,7 +27,7 @@ def test_what_was_not_observed_is_left_out() -> None:
     nothing = mean_interval([math.nan], [5], noise)
     assert not nothing.known
     assert nothing.intervals == 0
-    assert not UNKNOWN.known
+    assert not NO_ESTIMATE.known
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:

@@ -200,11 +200,18 @@ def test_by_a_table_the_two_costs_measured_are_compared() -> None:
     prediction, numbers = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
     assert numbers.tolist() == [0, 2]
     assert prediction.recommended() == 1
-    assert prediction.expectation(1) == pytest.approx((21.2, 25.0, 29.5), rel=0.03)
+    assert prediction.expectation(1) == pytest.approx((18.6, 25.0, 33.6), rel=0.03)
     unsure, _ = by_table(Task(LINE), measured(40.0), number=2, cost=36.0, intervals=1)
     assert unsure.recommended() is None
     same, numbers = by_table(Task(LINE), measured(40.0), number=0, cost=36.0, intervals=9)
     assert (numbers.tolist(), same.recommended()) == ([0], None)
+
+
+def test_a_table_of_another_load_tells_less() -> None:
+    near, _ = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
+    far, _ = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4, apart=math.log(1.6))
+    assert far.expectation(1).high > 1.5 * near.expectation(1).high
+    assert far.recommended() is None
 
 
 def test_the_objective_decides_what_is_foreseen() -> None:

@@ -118,6 +118,14 @@ def test_where_changes_cost_it_makes_few_of_them_and_still_gets_there(seed: int)
     assert ratio < 1.15
 
 
+def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is() -> None:
+    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1:3,max_queue_delay_us=0,2000")
+    agent = GuidedRRL(Task(space, in_place=frozenset({"instances"})))
+    numbers = list(lived(agent, family_scenario(1), np.full(40, RATE_PER_S)))
+    assert len(set(numbers)) > 1
+    assert len(set(space.values[numbers][:, 2])) == 1  # what it began with
+
+
 @pytest.mark.parametrize(
     "truth", [{"discipline": "ps"}, {"service_variation": math.sqrt(math.log(1.5))}, {"carry_backlog": True}]
 )

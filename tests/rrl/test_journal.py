@@ -67,7 +67,7 @@ def same(a: Record, b: Record) -> bool:
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, header())
     written = [
-        record(changed_at_s=(1.7e9, 1.7e9 + 0.25)),
+        record(changed_at_s=(1.7e9, 1.7e9 + 0.25), not_taken=True, settling=record().measurement),
         record(2, math.nan, learned=False, verdict="nothing was completed"),
     ]
     for r in written:
@@ -82,6 +82,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert records[0].measurement.telemetry == written[0].measurement.telemetry
     assert math.isnan(records[1].cost)
     assert [r.changed_at_s for r in records] == [r.changed_at_s for r in written]
+    assert [r.not_taken for r in records] == [True, False]
+    assert records[0].settling is not None
+    assert records[0].settling.latency == record().measurement.latency
+    assert records[1].settling is None
 
 
 def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> None:
@@ -90,8 +94,10 @@ def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> N
     journal.close()
     path = tmp_path / FILE_NAME
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for name, line in (("validation", 0), ("limits", 0), ("changed_at_s", 1)):
-        del lines[line][name]
+    for name in ("validation", "limits"):
+        del lines[0][name]
+    for name in ("changed_at_s", "not_taken", "settling"):
+        del lines[1][name]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read_header, (only,) = read(tmp_path)
     assert (read_header.validation, read_header.limits, only.changed_at_s) == (2, None, ())

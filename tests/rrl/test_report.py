@@ -15,6 +15,7 @@ from rrl.exports import LATENCY_PICTURE, export, print_result
 from rrl.figure import draw
 from rrl.guard import Guard
 from rrl.journal import Header, Journal, Record, read
+from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
 from rrl.reference_table import ReferenceTable, best_known
 from rrl.report import in_words, summarise
@@ -120,7 +121,7 @@ def test_failed_requests_of_either_count_are_red(
     cells = list(cost_table(summary, clients).columns[1].cells)
     row = next(cell for cell in cells if "clients'" in str(cell))
     assert row.style == colour
-    assert "within the measured intervals" in str(row)
+    assert "by the server's count" in str(row)
 
 
 def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Header, list[Record]]) -> None:
@@ -132,6 +133,15 @@ def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Head
     assert cost.intervals == len(records) == 10
     assert cost.failures == 0
     assert cost_of_exploration(run[1], 1e9).extra_request_s == 0
+
+
+def test_what_users_saw_while_a_change_settled_is_part_of_its_cost(run: tuple[Header, list[Record]]) -> None:
+    tried = next(r for r in run[1] if r.kind == "tune")
+    mean_ms = tried.measurement.latency.mean_ms
+    settling = replace(tried.measurement, completions=40, failures=2, latency=LatencySummary(mean_ms + 500.0))
+    cost = cost_of_exploration([replace(tried, settling=settling)], mean_ms)
+    assert cost.extra_request_s == pytest.approx(40 * 0.5)
+    assert (cost.failures, cost.worse_share) == (2, 1.0)
 
 
 def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:

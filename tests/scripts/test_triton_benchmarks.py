@@ -116,6 +116,14 @@ def test_a_search_that_leaves_a_near_configuration_has_settled_with_its_last_mea
     assert settled([START, BEST, BAD, BAD, BAD, BAD], left=BEST) == (6, 2)
 
 
+def test_measuring_the_winner_again_counts_among_the_measurements() -> None:
+    searched = trial("rrl", [START, BAD, BAD, BAD], left=BEST)
+    assert searched.run is not None
+    validated = [*searched.run.records, record(BEST, 4, "validation"), record(START, 5, "validation")]
+    found = results(case(replace(searched, run=replace(searched.run, records=validated))))["rrl"]
+    assert (found.measurements, found.settled, found.took_s) == (6, 6, 6 * INTERVAL_S)
+
+
 def test_what_leaves_a_far_configuration_has_not_settled() -> None:
     assert settled([START, BEST, BEST, BEST], left=START)[0] is None
 
@@ -237,6 +245,7 @@ def test_intervals_after_a_step_count_from_the_one_it_falls_into() -> None:
     up, down = judged(run.run, run.requests, (35.0, 30.0, 15.0), near)
     assert up.intervals == 2
     assert down.intervals == 1
+    assert (up.seconds, down.seconds) == (15.0, 5.0)
     assert down.mean_ms == pytest.approx(10.0)
     up, _ = judged(run.run, run.requests, (45.0, 30.0, 5.0), near)
     assert up.intervals is None  # it left again

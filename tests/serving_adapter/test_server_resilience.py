@@ -18,6 +18,7 @@ from safetensors.torch import save
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.parity.datasets import load_dataset
 from serving_adapter.server.resilience import MODES
 
 SLEEP = ("--model", "sleep", "--model-option", "sleep.ms=5", "--intra-op-threads", 1)
@@ -152,6 +153,18 @@ def test_redundant_workers_run_deployed_batches_when_all_others_are_busy(start_s
     on(server, lambda stub: answers(stub, 3))
     page = urlopen(server.metrics_url, timeout=10).read().decode()
     assert ('rrl_batch_count{batch_size="1",busy_instances="3"' in page) == bool(overflow)
+
+
+def test_two_parities_give_both_answers_of_a_group(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, workers: 4, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, "--parity-model", "sleep", "--parity-model", "sleep", "--instances", 4, "--overflow", 0,
+        "--resilience", "parity", "--r", 2, "--late-after-us", 10_000, "--faults", faults,
+        "--worker-timeout-s", 3000,
+    )  # fmt: skip
+    responses = on(server, lambda stub: asyncio.wait_for(answers(stub, 4), 60))
+    assert all("reconstructed" in response.parameters for response in responses)
 
 
 def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_server, tmp_path):
@@ -320,6 +333,8 @@ def truncated(tmp_path: Path) -> Path:
         (["--parity-model", "none.safetensors"], "there is no file none.safetensors"),
         (["--faults", truncated], "is not a YAML file"),
         (["--record", "requests.csv"], "--record must be a file NAME.npz"),
+        (["--model", "efficientnet_lite0", "--record", "requests.npz"], "would take 6.0 GB of memory"),
+        (["--model", "minilm", "--record", "requests.npz"], "one floating-point input of one size"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_said_when_the_server_starts(tmp_path, flags, sentence):
@@ -341,6 +356,7 @@ def test_recorded_requests_are_a_sample_that_a_parity_model_can_be_trained_with(
         sample = recorded["x"]
     sent = {row.tobytes() for i in range(30) for row in values_of(i, 2)}
     assert sample.shape == (20, 16)
+    assert len(load_dataset(str(file)).training.x) == 16
     assert {row.tobytes() for row in sample} <= sent
 
 

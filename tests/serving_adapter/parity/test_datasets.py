@@ -8,7 +8,13 @@ import zipfile
 import numpy as np
 import pytest
 
-from serving_adapter.parity.datasets import CACHE_VARIABLE, CIFAR10_CLASSES, DataError, load_dataset
+from serving_adapter.parity.datasets import (
+    CACHE_VARIABLE,
+    CIFAR10_CLASSES,
+    DataError,
+    are_images,
+    load_dataset,
+)
 
 X = np.arange(10 * 4, dtype=np.float32).reshape(10, 1, 2, 2)
 Y = np.arange(10) % 3
@@ -22,7 +28,7 @@ def written(path, **arrays):
 def test_digits_are_the_same_every_time_and_between_0_and_1():
     pytest.importorskip("sklearn")
     first, again = load_dataset("digits"), load_dataset("digits")
-    assert (first.channels, first.size, first.classes) == (1, 8, 10)
+    assert (first.training.x.shape[1:], first.classes) == ((1, 8, 8), 10)
     assert (len(first.training.x), len(first.test.x)) == (1437, 360)
     assert np.array_equal(first.test.x, again.test.x)
     assert first.training.x.dtype == np.float32
@@ -49,21 +55,26 @@ def test_a_file_may_bring_labels_and_its_own_test(tmp_path):
     ("arrays", "sentence"),
     [
         ({"images": X}, "has no array 'x'"),
-        ({"x": X[:, 0]}, "'x' must be .N, channels, size, size. of FP32"),
-        ({"x": X.astype(int)}, "'x' must be .N, channels, size, size. of FP32"),
-        ({"x": X[..., :1]}, "'x' must be .N, channels, size, size."),
-        ({"x": X[:2]}, "must have 5 images or more"),
+        ({"x": X[:, 0, 0, 0]}, "'x' must be .N, .item. of FP32"),
+        ({"x": X.astype(int)}, "'x' must be .N, .item. of FP32"),
+        ({"x": X[:2]}, "must have 5 items or more"),
         ({"x": np.where(X == 3, np.nan, X)}, "finite numbers only"),
-        ({"x": X, "y": Y[:3]}, "'y' must be one class from 0 on for each image"),
-        ({"x": X, "y": Y - 1}, "'y' must be one class from 0 on for each image"),
-        ({"x": X, "y": Y / 2}, "'y' must be one class from 0 on for each image"),
-        ({"x": X, "x_test": X[:, :, :1, :1]}, "the images of 'x' are .1, 2, 2., those of 'x_test' .1, 1, 1."),
+        ({"x": X, "y": Y[:3]}, "'y' must be one class from 0 on for each item"),
+        ({"x": X, "y": Y - 1}, "'y' must be one class from 0 on for each item"),
+        ({"x": X, "y": Y / 2}, "'y' must be one class from 0 on for each item"),
+        ({"x": X, "x_test": X[:, :, :1, :1]}, "the items of 'x' are .1, 2, 2., those of 'x_test' .1, 1, 1."),
         ({"x": X, "y": Y, "x_test": X}, "labels only one of 'x' and 'x_test'"),
     ],
 )
-def test_arrays_that_are_no_images_are_refused(tmp_path, arrays, sentence):
+def test_arrays_that_cannot_be_trained_with_are_refused(tmp_path, arrays, sentence):
     with pytest.raises(DataError, match=sentence):
         load_dataset(written(tmp_path / "data.npz", **arrays))
+
+
+def test_items_need_not_be_images(tmp_path):
+    data = load_dataset(written(tmp_path / "data.npz", x=X[..., :1]))
+    assert not are_images(data.training.x)
+    assert load_dataset(written(tmp_path / "flat.npz", x=X.reshape(len(X), -1))).training.x.ndim == 2
 
 
 def test_pickled_objects_are_not_loaded(tmp_path):

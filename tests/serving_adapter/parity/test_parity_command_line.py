@@ -151,7 +151,7 @@ def test_images_that_do_not_fit_the_model_or_the_encoder_are_refused(folder, tmp
     model, out = folder / "base.safetensors", tmp_path / "o.safetensors"
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 1, 6, 6), np.float32))
     sentence = refusal("train", "--model", model, "--data", tmp_path / "large.npz", "--out", out)
-    assert "the model takes images of (1, 4, 4), those of large are (1, 6, 6)" in sentence
+    assert "the model takes items of (1, 4, 4), those of large are (1, 6, 6)" in sentence
     data = folder / "images.npz"
     sentence = refusal(
         "train", "--model", model, "--data", data, "--out", out, "--encoder", "concat", "--k", 5

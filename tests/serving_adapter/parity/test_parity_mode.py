@@ -12,7 +12,7 @@ import pytest
 from serving_adapter.parity.coding import ENCODERS
 from serving_adapter.server.arena import Arena, Placed
 from serving_adapter.server.batches import Batch, InputTensor, Request
-from serving_adapter.server.redundancy import Lateness, Parity
+from serving_adapter.server.redundancy import FIRST_LATE_NS, Lateness, Parity
 from serving_adapter.server.resilience import Resilience
 from serving_adapter.tensors import TensorSpec
 
@@ -235,8 +235,9 @@ def test_an_open_group_is_filled_with_answered_batches_when_its_time_is_over():
     ],
 )
 def test_a_batch_is_late_after_a_percentile_of_the_service_times_or_a_set_time(settings, late_ns):
-    lateness = Lateness(Resilience("parity", **settings), first_ns=0)
-    assert lateness.late_ns == (7000 if "late_after_us" in settings else 0)
+    lateness = Lateness(Resilience("parity", **settings))
+    first_ns = FIRST_LATE_NS if settings["late_percentile"] else 0
+    assert lateness.late_ns == (7000 if "late_after_us" in settings else first_ns)
     for service_ns in range(1000, 0, -1):
         lateness.observe(service_ns)
     assert lateness.late_ns == pytest.approx(late_ns, abs=2)

@@ -1,0 +1,37 @@
+"""The small servers, started and ended."""
+
+import pytest
+from fake_triton import MetricsServer, Triton, serve
+
+from serving_adapter.target import Target
+
+
+@pytest.fixture
+def triton():
+    servicer = Triton()
+    server, port = serve(servicer)
+    server.start()
+    servicer.address, servicer.server = f"127.0.0.1:{port}", server
+    yield servicer
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def metrics():
+    server = MetricsServer()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def make_target():
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Target(*arguments, **{"timeout_s": 2.0} | options))
+        return made[-1]
+
+    yield make
+    for target in made:
+        target.close()
