@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
 
 import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT
-from envs.live import check_space
 from rrl.command_line.advise import advise_on
 from rrl.command_line.exporting import export_again, make_console
-from rrl.command_line.opening import DONE, INTERRUPTED, Shared, connected, space_of
+from rrl.command_line.opening import DONE, INTERRUPTED, Shared, check_each
 from rrl.command_line.tune import tune
 from rrl.stop import Stop
-from rrl.tune_options import (
-    TuneOptions,
-    change_limits,
-    check_given_once,
-    for_each_model,
-    models_of,
-    run_folder,
-)
+from rrl.tune_options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
 from rrl.tuning import Stopped
-from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.target import TargetError
+from serving_adapter.options import fail, parse
 
 __all__ = ["main"]
 
@@ -57,7 +46,7 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     """Tunes, or advises on, the models in turn; ends with the first that does not end well."""
     runs, limits = for_each_model(options), change_limits(options)
     if len(runs) > 1:
-        _check_each(runs)
+        check_each(runs)
     for one in runs:
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
@@ -66,19 +55,6 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         if code != DONE:
             return code
     return DONE
-
-
-def _check_each(runs: Sequence[TuneOptions]) -> None:
-    """That every model can be tuned as asked, or observed, before anything is changed at the first."""
-    for one in runs:
-        try:
-            with closing(connected(one, str(one.target), one.model, control=not one.advise)) as target:
-                found = target.configuration()
-                if not one.advise:
-                    run_folder(one)
-                    check_space(space_of(one, target, found, found, Console(quiet=True)), target.knobs())
-        except (ValueError, TargetError) as error:
-            fail(in_a_sentence(error))
 
 
 def _check_agent(name: str) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from envs.live import LiveServing, cores_of, default_space
+from envs.live import LiveServing, check_space, cores_of, default_space
 from rrl.change_limits import ChangeLimits
 from rrl.core_budget import over_budget, share
 from rrl.journal import EMBEDDED, Header
@@ -24,11 +24,12 @@ from rrl.stop import Stop
 from rrl.tune_options import (
     TuneOptions,
     limits_to_json,
+    run_folder,
     tuning_intervals,
     with_values,
     without_forbidden,
 )
-from serving_adapter.options import in_a_sentence
+from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target import Target, TargetError
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
@@ -47,6 +48,19 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
     target = Target(address, model, options.metrics_url, key, options.tls_ca)
     target.connect(control=control)
     return target
+
+
+def check_each(runs: Sequence[TuneOptions]) -> None:
+    """That every model can be tuned as asked, or observed, before anything is changed at the first."""
+    for one in runs:
+        try:
+            with closing(connected(one, str(one.target), one.model, control=not one.advise)) as target:
+                found = target.configuration()
+                if not one.advise:
+                    run_folder(one)
+                    check_space(space_of(one, target, found, found, Console(quiet=True)), target.knobs())
+        except (ValueError, TargetError) as error:
+            fail(in_a_sentence(error))
 
 
 def with_its_share(
