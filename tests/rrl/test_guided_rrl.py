@@ -118,12 +118,27 @@ def test_where_changes_cost_it_makes_few_of_them_and_still_gets_there(seed: int)
     assert ratio < 1.15
 
 
-def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is() -> None:
-    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1:3,max_queue_delay_us=0,2000")
-    agent = GuidedRRL(Task(space, in_place=frozenset({"instances"})))
-    numbers = list(lived(agent, family_scenario(1), np.full(40, RATE_PER_S)))
-    assert len(set(numbers)) > 1
-    assert len(set(space.values[numbers][:, 2])) == 1  # what it began with
+@pytest.mark.parametrize(
+    ("in_place", "in_force", "kept"),
+    [
+        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, {(1, 0), (2, 0), (2, 2000)}),
+        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 2000}, {(1, 2000), (2, 0), (2, 2000)}),
+        ({"instances"}, {"max_batch_size": 2, "max_queue_delay_us": 0}, "all"),
+        ({"instances", "max_queue_delay_us"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
+        (None, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
+    ],
+)
+def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is(
+    in_place: set[str] | None, in_force: dict[str, int], kept: object
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:3,max_batch_size=1,2,max_queue_delay_us=0,2000")
+    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
+    agent._in_force = space.number({"instances": 2, **in_force})
+    numbers = agent._without_vain_changes(np.arange(len(space)))
+    everything = {(1, 0), (1, 2000), (2, 0), (2, 2000)}
+    assert {tuple(row) for row in space.values[numbers][:, 1:].tolist()} == (
+        everything if kept == "all" else kept
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ def test_a_batch_in_service_is_waited_for() -> None:
         host = RecordingHost()
         with with_a_busy_worker(host, object()) as (lane, worker):
             closing = asyncio.create_task(lane.close())
-            await asyncio.sleep(0)
+            for _ in range(10):
+                await asyncio.sleep(0)
             assert not closing.done()
             worker.job = None  # it answered
             lane.dispatch()
