@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from envs.profiler import measure
 from envs.serving import ServingEnv
-from envs.settling import LONGEST_INTERVALS, Settling
+from envs.settling import LONGEST_SETTLING, Settling
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
@@ -259,7 +259,7 @@ class LiveServing(ServingEnv):
         in_force = settling.in_force
         settled_s = in_force.at_s + self.settle_s
         aborted = self._watch(in_force, settled_s)
-        last_s = settled_s + LONGEST_INTERVALS * self.interval_s
+        last_s = settled_s + LONGEST_SETTLING * self.interval_s
         readings = [in_force, self.target.read()]
         while not aborted and readings[-1].at_s < last_s and not settling.is_over(readings):
             aborted = self._watch(in_force, readings[-1].at_s + self.poll_s)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from serving_adapter.reading import Reading
 
-LONGEST_INTERVALS = 2.0  # after which the configuration is measured as it is
+LONGEST_SETTLING = 2.0  # intervals, after which the configuration is measured as it is
 COLD_BATCHES = 3  # of each instance
 SHORT_QUEUE = 2  # requests that wait for each instance: nothing piled them up
 DRAIN_SHARE = 0.05  # of the answers: so few may still come from instances of an earlier load

@@ -74,10 +74,10 @@ def restore(point: RestorePoint, target: Changeable, console: Console) -> Change
 def change_since(records: Sequence[Record], present: Configuration, interval_s: float) -> list[float]:
     """When the run of these records changed the configuration after its last one, as it ended or was killed.
 
-    That was within an interval at most, or two where it settled long.
+    That was within an interval at most, or three where it settled long.
     """
     if not records:
         return []
     last = records[-1]
     same = all(present.get(name) == value for name, value in last.configuration.items())
-    return [] if same else [last.wall_time_s + 2 * interval_s]
+    return [] if same else [last.wall_time_s + 3 * interval_s]

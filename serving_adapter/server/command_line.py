@@ -252,9 +252,8 @@ def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> N
     if options.record is None:
         return
     (model, *others) = models.values()
-    sizes = [size for spec in model.inputs.values() for size in spec.shape]
     (spec, *more) = model.inputs.values()
-    if others or more or -1 in sizes or spec.dtype.kind != "f":
+    if others or more or -1 in spec.shape or spec.dtype.kind != "f":
         fail("--record is for one model with one floating-point input of one size, as parity models are")
     kept_bytes = options.record_items * spec.dtype.itemsize * math.prod(spec.shape)
     if kept_bytes > MOST_RECORDED_BYTES:

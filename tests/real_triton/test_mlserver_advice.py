@@ -1,10 +1,10 @@
 """`rrl-tune --advise` on a real MLServer: what it does is said, and why nothing can be recommended."""
 
 import contextlib
-import threading
 
 import grpc
 import pytest
+from steady import steadily
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -27,21 +27,10 @@ def requests_to(address):
     """One after the other."""
     request = messages.ModelInferRequest(model_name=MODEL)
     request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
-    stop = threading.Event()
-
-    def send():
-        with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
-            stub = GRPCInferenceServiceStub(channel)
-            while not stop.wait(0.01):
-                stub.ModelInfer(request, timeout=10)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        with steadily(lambda: stub.ModelInfer(request, timeout=10)):
+            yield
 
 
 @pytest.mark.parametrize("knobs", [(), ("--knobs", "instances=1:4")])

@@ -1,11 +1,10 @@
 """A real MLServer: without Triton's extensions it can be observed by its metrics page, and not be tuned."""
 
-import contextlib
 import math
-import threading
 
 import grpc
 import pytest
+from steady import steadily
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -80,28 +79,11 @@ def test_it_is_observed_by_its_page(target, infer):
 
 def test_an_interval_of_its_traffic_is_measured(target, infer):
     env = LiveServing(target, advise=True, interval_s=0.6, settle_s=0.1, poll_s=0.1)
-    with _steady(infer):
+    with steadily(infer):
         measurement = env.reset(seed=0)[1]["measurement"]
     assert measurement.completions > 0
     assert measurement.arrivals == measurement.completions
     assert measurement.latency.mean_ms >= MODEL_MS
-
-
-@contextlib.contextmanager
-def _steady(infer):
-    stop = threading.Event()
-
-    def send():
-        while not stop.wait(0.01):
-            infer()
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
 
 
 def test_its_page_is_read_before_the_first_request_of_a_server_with_workers_too(command):
