@@ -25,7 +25,7 @@ nothing is proposed, and what would be with somewhat slower service times only w
 where all is, what serves most. A few decisions look further than the others. Later decisions take the
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
 costs more than its likeliest service times say. Where a change itself costs users something, as on a target
-that loads the model anew, it must promise a good deal more than what is to be had without one. When a
+that loads the model anew, it must promise so much more for every process that it starts beside the load. When a
 configuration's service times are suddenly others than before at the same load, the machine has changed:
 everything known shifts, and exploration begins anew.
 """
@@ -76,7 +76,9 @@ class GuidedRRL:
         background_training: bool = False,
     ) -> None:
         self.space, self.settings = task.space, settings
-        self._objective, self._in_place = task.objective, task.in_place
+        self._objective = task.objective
+        in_place = task.space.names if task.in_place is None else task.in_place
+        self._costly = [k for k, name in enumerate(task.space.names) if name not in in_place]
         self.service_times = ServiceTimeModel(task.space, task.cores)
         self.forecast = LoadForecast()
         self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
@@ -282,7 +284,8 @@ class GuidedRRL:
     def _without_vain_changes(self, numbers: np.ndarray) -> np.ndarray:
         """Without changes of the delay that cost users something and bring nothing: a batch of one is full
         at once, whatever the delay."""
-        if self._in_place is None or "max_queue_delay_us" in self._in_place or self._in_force < 0:
+        costly = [self.space.names[k] for k in self._costly]
+        if "max_queue_delay_us" not in costly or self._in_force < 0:
             return numbers
         batch, delay_s = self.prior.max_batch_size, self.prior.delay_s
         if batch[self._in_force] > 1:
@@ -301,6 +304,7 @@ class GuidedRRL:
         numbers, scale = numbers[best], scale[best]
         given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
         costs = self._costs(numbers, self.prior.simulated(numbers, scale, given))
+        costs[self._are_gambles(numbers, given)] = np.inf
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
@@ -314,25 +318,37 @@ class GuidedRRL:
         return self._cheapest(numbers, self._mean_costs(numbers, simulated), self.settings.reluctance_later)
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost; of changes that cost users something, only one that promises so much less."""
-        free = np.flatnonzero(self._is_free(numbers))
-        lowest = int(np.argmin(costs))
-        if len(free) and costs[lowest] > (1 - reluctance) * costs[free].min():
-            lowest = int(free[np.argmin(costs[free])])
-        return int(numbers[lowest])
+        """The lowest cost, where every process that a change starts must pay by so much less."""
+        return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
+
+    def _are_gambles(self, numbers: np.ndarray, given: Circumstances) -> np.ndarray:
+        """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
+        where a change costs users something, it is not soon undone."""
+        if not self._costly or self._in_force < 0:
+            return np.zeros(len(numbers), dtype=bool)
+        of_both = np.append(numbers, self._in_force)
+        expected = self._costs(of_both, self.prior.simulated(of_both, np.ones(len(of_both)), given))
+        return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
 
     def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Positions in `numbers`, with those of what is to be had without a costly change."""
-        free = np.flatnonzero(self._is_free(numbers))
+        """Positions in `numbers`, with those of what is to be had without starting a process."""
+        if not self._costly or self._in_force < 0:
+            return positions
+        free = np.flatnonzero(self._started(numbers) == 0)
         return np.concatenate([positions, free[~np.isin(free, positions)]])
 
-    def _is_free(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True for what differs from the configuration in force in no knob whose change costs."""
-        if self._in_place is None or self._in_force < 0:
-            return np.zeros(len(numbers), dtype=bool)
-        costly = [k for k, name in enumerate(self.space.names) if name not in self._in_place]
-        present, values = self.space.values[self._in_force, costly], self.space.values[numbers][:, costly]
-        return np.asarray((values == present).all(axis=1))
+    def _started(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) int: processes that going there starts beside the load, where users feel that; else 0.
+
+        In place, those of instances to come; where another knob changes too, all of them, at once.
+        """
+        if not self._costly or self._in_force < 0:
+            return np.zeros(len(numbers), dtype=int)
+        changed = self.space.indices[numbers] != self.space.indices[self._in_force]
+        reloaded = changed[:, self._costly].any(axis=1)
+        instances = self.prior.instances[numbers]
+        to_come = np.maximum(0, instances - self.prior.instances[self._in_force])
+        return np.where(reloaded, instances, to_come)
 
     def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
         """(K,) over several predictions."""

@@ -28,9 +28,10 @@ class GuidedSettings:
     stable_share: float = 0.95  # of its capacity, up to which a configuration counts as stable
     overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
     overload_pace_later: float = 0.05
-    # Where a change costs users something: so much less it must promise than what is to be had without,
-    reluctance: float = 0.25  # while exploring, and later
-    reluctance_later: float = 0.05
+    # Where a change costs users something: so much less it must promise for every process that it starts,
+    reluctance: float = 0.12  # while exploring, and later
+    reluctance_later: float = 0.025
+    gamble: float = 1.5  # ... and nothing is tried that is expected to cost over so many times the present
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice
@@ -51,6 +52,8 @@ class GuidedSettings:
             raise ValueError(
                 f"reluctance must be in [0, 1), got {self.reluctance} and {self.reluctance_later}"
             )
+        if not self.gamble >= 1:
+            raise ValueError(f"gamble must be at least 1, got {self.gamble}")
         counts = (
             "least_safe",
             "screened",

@@ -25,7 +25,8 @@ Where the rate varies, these are means over different loads, as is what the peer
 lowest mean cost: there the last measurements tell more than who settled when.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
-                                      [--seeds 0 1] [--agents ...] [--quick] [--out FOLDER]
+                                      [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
+                                      [--out FOLDER]
 
 The folder holds `results.md`, `summary.json`, `intervals.csv`, `latency.png`, every journal and every log of
 the clients.
@@ -115,6 +116,10 @@ class Options:
     rate: float | None = None
     """Requests per second (default: 0.75 of what the default configuration serves of a burst, 0.55 where the
     arrivals are not Poisson's)."""
+    knobs: str = KNOBS
+    """The grid, with Triton's default in it: a coarser one makes the sweep shorter."""
+    rounds: int = 5
+    """In which what the peers left is measured in turns."""
     quick: bool = False
     """A light model, few and short intervals of a small grid: only to see that it works."""
     out: Path | None = None
@@ -126,6 +131,9 @@ class Options:
         least = TuningSettings.baseline + 2 * TuningSettings.validation + 1
         if self.measurements < least:
             raise ValueError(f"--measurements must be at least {least}, got {self.measurements}")
+        if self.rounds < 1:
+            raise ValueError(f"--rounds must be at least 1, got {self.rounds}")
+        ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
 
@@ -138,7 +146,7 @@ class Plan:
     interval_s: float
     settle_s: float = 1.0
     change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
-    rounds: int = 5  # of the last measurements
+    rounds: int = 5
     final_s: float = 14.0
     final_warm_s: float = 2.0  # of which this much is left out
     finalists: int = 4  # of the grid
@@ -154,7 +162,7 @@ def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     torch.set_num_threads(1)  # as in rrl-tune: the cores are the server's
     threadpool_limits(1)
-    plan = Plan(options.measurements, options.interval_s)
+    plan = Plan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
         plan = Plan(
