@@ -25,9 +25,9 @@ nothing is proposed, and what would be with somewhat slower service times only w
 where all is, what serves most. A few decisions look further than the others. Later decisions take the
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
 costs more than its likeliest service times say. Where a change itself costs users something, as on a target
-that loads the model anew, it must promise so much more for every process that it starts beside the load. When a
-configuration's service times are suddenly others than before at the same load, the machine has changed:
-everything known shifts, and exploration begins anew.
+that loads the model anew, it must promise so much more for every process that it starts beside the load, and
+must not be expected to end far worse. When a configuration's service times are suddenly others than before at
+the same load, the machine has changed: everything known shifts, and exploration begins anew.
 """
 
 from __future__ import annotations
@@ -302,9 +302,8 @@ class GuidedRRL:
         best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
         best = self._with_free(best, numbers)
         numbers, scale = numbers[best], scale[best]
-        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
-        costs = self._costs(numbers, self.prior.simulated(numbers, scale, given))
-        costs[self._are_gambles(numbers, given)] = np.inf
+        costs = self._simulated_costs(numbers, scale)
+        costs[self._are_gambles(numbers)] = np.inf
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
@@ -321,13 +320,12 @@ class GuidedRRL:
         """The lowest cost, where every process that a change starts must pay by so much less."""
         return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
 
-    def _are_gambles(self, numbers: np.ndarray, given: Circumstances) -> np.ndarray:
+    def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
         where a change costs users something, it is not soon undone."""
         if not self._costly or self._in_force < 0:
             return np.zeros(len(numbers), dtype=bool)
-        of_both = np.append(numbers, self._in_force)
-        expected = self._costs(of_both, self.prior.simulated(of_both, np.ones(len(of_both)), given))
+        expected = self._simulated_costs(np.append(numbers, self._in_force), np.ones(len(numbers) + 1))
         return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
 
     def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -360,8 +358,7 @@ class GuidedRRL:
         """The cost expected of a configuration, that with service times `hopeful` times as long, and that
         of the one in force."""
         numbers, scale = np.array([number, number, self._in_force]), np.array([1.0, hopeful, 1.0])
-        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
-        costs = self._costs(numbers, self.prior.simulated(numbers, scale, given))
+        costs = self._simulated_costs(numbers, scale)
         stable = self.prior.capacity_per_s[numbers] > scale * self.forecast.rate_per_s
         expected, hoped, present = (
             in_unit(cost, self._objective.unit) if is_stable else "a growing queue"
@@ -373,6 +370,11 @@ class GuidedRRL:
         """(K,) positions in order of ascending cost."""
         costs = self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
         return np.argsort(costs, kind="stable")
+
+    def _simulated_costs(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) Q at the load expected, with service times `scale` times as long."""
+        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
+        return self._costs(numbers, self.prior.simulated(numbers, scale, given))
 
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q at the load expected."""

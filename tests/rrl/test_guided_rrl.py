@@ -142,6 +142,44 @@ def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is(
 
 
 @pytest.mark.parametrize(
+    ("in_place", "configuration", "started"),
+    [
+        ({"instances"}, {"instances": 2, "max_batch_size": 1}, 0),
+        ({"instances"}, {"instances": 1, "max_batch_size": 1}, 0),
+        ({"instances"}, {"instances": 4, "max_batch_size": 1}, 2),
+        ({"instances"}, {"instances": 2, "max_batch_size": 2}, 2),
+        ({"instances"}, {"instances": 4, "max_batch_size": 2}, 4),
+        ({"instances", "max_batch_size"}, {"instances": 4, "max_batch_size": 2}, 0),
+        (None, {"instances": 4, "max_batch_size": 2}, 0),
+    ],
+)
+def test_it_counts_the_processes_that_a_change_starts_where_users_feel_that(
+    in_place: set[str] | None, configuration: dict[str, int], started: int
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:4,max_batch_size=1,2")
+    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
+    agent._in_force = space.number({"instances": 2, "max_batch_size": 1})
+    assert agent._started(np.array([space.number(configuration)])).tolist() == [started]
+
+
+def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -> None:
+    """Where they are free, what may turn out well is tried, however bad it is likely to be."""
+    scenario = family_scenario(0)
+
+    def gambles(in_place: frozenset[str] | None) -> int:
+        """Changes to what the agent itself expects to cost far more than what is in force."""
+        agent, count = GuidedRRL(Task(SPACE, in_place=in_place)), 0
+        for _ in lived(agent, scenario, np.full(40, RATE_PER_S)):
+            if agent.service_times.known:
+                expected = agent._simulated_costs(np.array([agent._next, agent._in_force]), np.ones(2))
+                count += expected[0] > 1.1 * GUIDED.gamble * expected[1]
+        return int(count)
+
+    assert gambles(frozenset({"instances"})) == 0
+    assert gambles(None) > 0
+
+
+@pytest.mark.parametrize(
     "truth", [{"discipline": "ps"}, {"service_variation": math.sqrt(math.log(1.5))}, {"carry_backlog": True}]
 )
 def test_it_gets_there_where_the_truth_is_not_the_model(truth: dict[str, object]) -> None:
