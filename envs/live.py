@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from envs.settling import LONGEST_SETTLING, Settling
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
+from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.reading import Reading
 from serving_adapter.target import Applied, LostInChange, NotPutBack, Target, TargetError, TargetLost
@@ -331,7 +331,7 @@ def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
 def cores_of(target: TargetLike, found: Configuration) -> int:
     """The cores of the target's machine; of another machine, the threads in force, whose default they are."""
     if target.is_local:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return resources.cores()
     return found.get("intra_op_threads", 4)
 
 

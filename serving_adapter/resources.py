@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ class CpuTimes(NamedTuple):
 
     busy_s: float
     available_s: float
+
+
+def cores() -> int:
+    """Of this machine, those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_times() -> CpuTimes:

@@ -9,6 +9,8 @@ observed by its metrics page, and not be changed.
 | `instances` alone | in place | in place: processes are started beside those that serve, or some are ended |
 | anything else | in place | all of it in one new load: new processes take over, the old ones drain and end |
 
+On a machine of few cores, instances beyond those that served before start in turns (`starts_at_once`).
+
 A change that fails leaves the configuration that was in force before: it is loaded again, and verified.
 """
 
@@ -24,7 +26,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter import target_change, target_checks
+from serving_adapter import resources, target_change, target_checks
 from serving_adapter.model_configuration import (
     KNOBS,
     Configuration,
@@ -86,6 +88,8 @@ class Target:
         self._control_key, self._tls_ca = control_key, tls_ca
         self._connection: Connection | None = None
         self._counters: Counters | None = None
+        # Instances of a stock Triton that may start together: half of the cores are left to those that serve.
+        self.starts_at_once = max(1, resources.cores() // 2) if self.is_local else None
         self._extensions: frozenset[str] = frozenset()
         # Preferred batch sizes above a smaller max_batch_size must go, and come back with a larger one.
         self._found: ModelConfig | None = None
@@ -203,7 +207,10 @@ class Target:
         changes = {name: value for name, value in configuration.items() if present[name] != value}
         if not changes:
             return Applied(in_place=True, cold_instances=0, changed=False)
-        target_change.put_in_force(self._open_connection, before, wanted, changes)
+        in_place = set(changes) <= self.in_place_knobs
+        at_once = None if self._is_ours else self.starts_at_once
+        to_load = target_change.stages(before, wanted, in_place, at_once)
+        target_change.put_in_force(self._open_connection, before, to_load, changes)
         self._open_counters.loaded()
         return self._applied(changes, before, wanted)
 

@@ -1,8 +1,13 @@
-"""A change of a model's configuration: loaded, waited for, verified; or the one before is put back."""
+"""A change of a model's configuration: loaded, waited for, verified; or the one before is put back.
+
+A process that starts keeps a core busy for seconds. Several at once, beside a load that one instance just
+bears, make a queue of seconds; so many instances come one after the other, in place (`stages`).
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tritonclient.grpc import service_pb2 as messages
@@ -17,18 +22,36 @@ TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one mi
 READY_POLL_S = 0.05
 
 
+def stages(
+    before: ModelConfig, wanted: ModelConfig, in_place: bool, at_once: int | None
+) -> list[ModelConfig]:
+    """What to load one after the other, so that no more than `at_once` instances come together.
+
+    A new load starts all of its instances together, so that it is made with as many as served before, and
+    what is wanted beyond them comes in place after it. `at_once` None: all together.
+    """
+    last = wanted.instance_group[0].count if wanted.instance_group else 0
+    present = before.instance_group[0].count if before.instance_group else 0
+    if at_once is None or last <= present:
+        return [wanted]
+    first = present + at_once if in_place else max(present, at_once)
+    counts = [*range(first, last, at_once), last]
+    return [_with_count(wanted, count) for count in counts]
+
+
 def put_in_force(
-    connection: Connection, before: ModelConfig, wanted: ModelConfig, changes: Configuration
+    connection: Connection, before: ModelConfig, to_load: Sequence[ModelConfig], changes: Configuration
 ) -> None:
-    """Returns when the model is ready with the `wanted` configuration, which `changes` tells from `before`.
+    """Returns when the model is ready with the last of these, which `changes` tells from `before`.
 
     A change that fails raises TargetError, with the configuration from before in force: verified to its last
     field. NotPutBack if that is not so, LostInChange if the server does not answer any more.
     """
     try:
-        _load(connection, wanted)
-        _wait_until_ready(connection, wanted.name)
-        _check_in_force(connection, wanted.name, changes)
+        for config in to_load:
+            _load(connection, config)
+            _wait_until_ready(connection, config.name)
+        _check_in_force(connection, before.name, changes)
     except TargetError as error:
         _check_lives(connection, changes)
         why_not = _put_back(connection, before)
@@ -44,6 +67,13 @@ def put_in_force(
 def model_config(connection: Connection, model: str) -> ModelConfig:
     """The configuration in force."""
     return connection.call("ModelConfig", messages.ModelConfigRequest(name=model)).config
+
+
+def _with_count(config: ModelConfig, count: int) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    copy.instance_group[0].count = count
+    return copy
 
 
 def _load(connection: Connection, config: ModelConfig) -> None:

@@ -40,6 +40,8 @@ class Triton(GRPCInferenceServiceServicer):
         self.ignore_loads = False
         self.breaks_at = None  # a max_batch_size at which the model takes the place of the old one, broken
         self.loads = 0
+        self.loaded = []  # what each of them asked for
+        self.most_instances = 100  # that there is room for
         self.unready_answers = 0  # to ModelReady, after a load
         self.success = self.executions = 0  # beyond those at the start
 
@@ -96,11 +98,14 @@ class Triton(GRPCInferenceServiceServicer):
         if request.model_name not in self.configs:
             context.abort(grpc.StatusCode.INTERNAL, f"failed to load '{request.model_name}', failed to poll")
         self.loads += 1
+        config = parse(request.parameters["config"].string_param)
+        self.loaded.append(config)
+        if config.instance_group[0].count > self.most_instances:
+            context.abort(grpc.StatusCode.INTERNAL, "no room for another instance")
         if self.dies_at_a_load:
             self.server.stop(None)
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         if not self.ignore_loads:
-            config = parse(request.parameters["config"].string_param)
             self.configs[request.model_name] = self.takes(config)
         return messages.RepositoryModelLoadResponse()
 

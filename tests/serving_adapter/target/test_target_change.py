@@ -106,6 +106,48 @@ def test_how_a_configuration_came_into_force(triton, make_target):
     assert triton.loads == 3
 
 
+@pytest.mark.parametrize(
+    ("at_once", "configuration", "counts"),
+    [
+        (1, {"instances": 4}, [2, 3, 4]),
+        (2, {"instances": 4}, [3, 4]),
+        (1, {"instances": 3, "max_batch_size": 8}, [1, 2, 3]),
+        (2, {"instances": 4, "max_batch_size": 8}, [2, 4]),
+        (4, {"instances": 3, "max_batch_size": 8}, [3]),
+        (None, {"instances": 4, "max_batch_size": 8}, [4]),
+        (1, {"max_batch_size": 8}, [1]),
+    ],
+)
+def test_instances_that_are_added_start_in_turns(triton, make_target, at_once, configuration, counts):
+    target = make_target(triton.address)
+    target.starts_at_once = at_once
+    target.connect()
+    target.apply(configuration)
+    assert [config.instance_group[0].count for config in triton.loaded] == counts
+    assert {config.max_batch_size for config in triton.loaded} == {configuration.get("max_batch_size", 4)}
+    assert target.configuration() == knob_values(CONFIG) | configuration
+
+
+def test_a_new_load_never_has_fewer_instances_than_served_before(triton, make_target):
+    triton.configs["m"].instance_group[0].count = 3
+    target = make_target(triton.address)
+    target.starts_at_once = 1
+    target.connect()
+    target.apply({"instances": 4, "max_batch_size": 8})
+    target.apply({"instances": 2, "max_batch_size": 4})
+    assert [config.instance_group[0].count for config in triton.loaded] == [3, 4, 2]
+
+
+def test_an_instance_that_cannot_be_added_takes_the_whole_change_back(triton, make_target):
+    target = make_target(triton.address)
+    target.starts_at_once = 1
+    target.connect()
+    triton.most_instances = 2
+    with pytest.raises(TargetError, match=r"no room.*the previous configuration is in force"):
+        target.apply({"instances": 3, "max_batch_size": 8})
+    assert triton.configs["m"] == edited(parse(CONFIG), {})
+
+
 def test_an_in_place_change_that_loaded_the_model_anew_is_seen(triton, make_target):
     target = make_target(triton.address)
     target.connect()
