@@ -34,6 +34,7 @@ BENCHMARKS = {
     "triton-head-to-head": "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton",
     "triton-load-steps": "intervals until near the best again after the load of a stock Triton stepped",
     "triton-changes": "configuration changes of a stock Triton under load: failed requests, time each",
+    "triton-change-cost": "what users feel of a change of a stock Triton, instances in turns or all at once",
     "triton-overhead": "what tuning costs a stock Triton: calls, processor time, latency",
 }
 

@@ -64,6 +64,7 @@ def test_instances_change_in_place_and_the_statistics_go_on(served, make_target)
 
 def test_changes_that_need_a_reload_are_one_load(served, make_target):
     target = make_target(served)
+    target.starts_at_once = None  # whatever cores this machine has
     loads = target.calls["RepositoryModelLoad"]
     started = served.started_instances() if served.is_triton else 0
     applied = target.apply({"instances": 2} | RELOADING)
@@ -73,6 +74,22 @@ def test_changes_that_need_a_reload_are_one_load(served, make_target):
         assert served.started_instances() == started + 2
     else:
         assert applied[:2] == (True, 0)
+
+
+def test_instances_beyond_those_before_start_in_turns(served, make_target):
+    target = make_target(served)
+    target.starts_at_once = 1
+    loads = target.calls["RepositoryModelLoad"]
+    started = served.started_instances() if served.is_triton else 0
+    applied = target.apply({"instances": 3} | RELOADING)
+    if served.is_triton:
+        assert applied[:2] == (False, 3)
+        assert target.calls["RepositoryModelLoad"] == loads + 3
+        assert served.started_instances() == started + 3  # none of them twice
+    else:
+        assert target.calls["RepositoryModelLoad"] == loads + 1
+    assert target.configuration().items() >= ({"instances": 3} | RELOADING).items()
+    served.infer()
 
 
 @pytest.mark.parametrize("metrics", [True, False], ids=["metrics", "statistics"])
