@@ -1,4 +1,4 @@
-"""`triton-change-cost`: what users of a stock Triton feel of one change, its instances started in turns or not.
+"""`triton-change-cost`: what users of a stock Triton feel of one change, its instances in turns or not.
 
 Under a Poisson load of 0.75 of what Triton's default configuration serves of a burst, the configuration
 changes to one of two, three or four instances, each a new load of the model: once as `Target` makes it on a
