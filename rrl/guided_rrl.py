@@ -285,7 +285,7 @@ class GuidedRRL:
         """Without changes of the delay that cost users something and bring nothing: a batch of one is full
         at once, whatever the delay."""
         costly = [self.space.names[k] for k in self._costly]
-        if "max_queue_delay_us" not in costly or self._in_force < 0:
+        if not self._changes_cost or "max_queue_delay_us" not in costly:
             return numbers
         batch, delay_s = self.prior.max_batch_size, self.prior.delay_s
         if batch[self._in_force] > 1:
@@ -323,24 +323,29 @@ class GuidedRRL:
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
         where a change costs users something, it is not soon undone."""
-        if not self._costly or self._in_force < 0:
+        if not self._changes_cost:
             return np.zeros(len(numbers), dtype=bool)
         expected = self._simulated_costs(np.append(numbers, self._in_force), np.ones(len(numbers) + 1))
         return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
 
     def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Positions in `numbers`, with those of what is to be had without starting a process."""
-        if not self._costly or self._in_force < 0:
+        if not self._changes_cost:
             return positions
         free = np.flatnonzero(self._started(numbers) == 0)
         return np.concatenate([positions, free[~np.isin(free, positions)]])
 
+    @property
+    def _changes_cost(self) -> bool:
+        """True if a change from the configuration in force may cost users something."""
+        return bool(self._costly) and self._in_force >= 0
+
     def _started(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) int: processes that going there starts beside the load, where users feel that; else 0.
 
-        In place, those of instances to come; where another knob changes too, all of them, at once.
+        In place, those of instances to come; where another knob changes too, those of all instances.
         """
-        if not self._costly or self._in_force < 0:
+        if not self._changes_cost:
             return np.zeros(len(numbers), dtype=int)
         changed = self.space.indices[numbers] != self.space.indices[self._in_force]
         reloaded = changed[:, self._costly].any(axis=1)

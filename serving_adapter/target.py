@@ -226,7 +226,7 @@ class Target:
         if self._is_ours:
             return Applied(in_place=True, cold_instances=0)
         instances = target_checks.instances(after)
-        if set(changes) != {"instances"} or self._open_counters.began_again():
+        if not set(changes) <= self.in_place_knobs or self._open_counters.began_again():
             return Applied(in_place=False, cold_instances=instances)
         return Applied(in_place=True, cold_instances=max(0, instances - target_checks.instances(before)))
 

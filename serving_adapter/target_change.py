@@ -1,7 +1,7 @@
 """A change of a model's configuration: loaded, waited for, verified; or the one before is put back.
 
 A process that starts keeps a core busy for seconds. Several at once, beside a load that one instance just
-bears, make a queue of seconds; so many instances come one after the other, in place (`stages`).
+bears, make a queue of seconds (`scripts/bench triton-change-cost`); so instances come in turns (`stages`).
 """
 
 from __future__ import annotations

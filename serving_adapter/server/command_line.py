@@ -19,7 +19,7 @@ import uvloop
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from tyro.conf import UseAppendAction
 
-from serving_adapter import model_configuration
+from serving_adapter import model_configuration, resources
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.faults import Faults, inject, read_faults
@@ -191,7 +191,7 @@ async def serve(options: ServeOptions) -> None:
 
 def _models(options: ServeOptions) -> dict[str, ServedModel]:
     given = {name: getattr(options, name) for name in model_configuration.KNOBS}
-    given["intra_op_threads"] = given["intra_op_threads"] or len(os.sched_getaffinity(0))
+    given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
     try:
         model_configuration.check(given)
     except ValueError as error:

@@ -39,11 +39,14 @@ class Triton(GRPCInferenceServiceServicer):
         self.dies_at_a_load = False
         self.ignore_loads = False
         self.breaks_at = None  # a max_batch_size at which the model takes the place of the old one, broken
-        self.loads = 0
-        self.loaded = []  # what each of them asked for
+        self.loaded = []  # the configurations that loads asked for
         self.most_instances = 100  # that there is room for
         self.unready_answers = 0  # to ModelReady, after a load
         self.success = self.executions = 0  # beyond those at the start
+
+    @property
+    def loads(self):
+        return len(self.loaded)
 
     def ServerMetadata(self, request, context):
         return messages.ServerMetadataResponse(name=self.name, version="2.51", extensions=self.extensions)
@@ -97,7 +100,6 @@ class Triton(GRPCInferenceServiceServicer):
             context.abort(*self.load_error)
         if request.model_name not in self.configs:
             context.abort(grpc.StatusCode.INTERNAL, f"failed to load '{request.model_name}', failed to poll")
-        self.loads += 1
         config = parse(request.parameters["config"].string_param)
         self.loaded.append(config)
         if config.instance_group[0].count > self.most_instances:
