@@ -26,7 +26,7 @@ where all is, what serves most. A few decisions look further than the others. La
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
 costs more than its likeliest service times say. Where a change itself costs users something, as on a target
 that loads the model anew, it must promise so much more for every process that it starts beside the load, and
-must not be expected to end far worse. When a configuration's service times are suddenly others than before at
+must not be expected to end far worse; while the queue grows, what helps enough in place comes first. When a configuration's service times are suddenly others than before at
 the same load, the machine has changed: everything known shifts, and exploration begins anew.
 """
 
@@ -270,12 +270,23 @@ class GuidedRRL:
             self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
         self._overloaded = 0
+        stable = self._in_place_while_overloaded(stable)
         most = self.settings.screened if self._explores() else self.settings.screened_later
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
         numbers, sd = self._safe(numbers, self._standard_deviations(numbers), self.forecast.rate_per_s)
         if self._looks_further() or self._explores():
             return self._lowest(numbers, np.exp(-self._optimism(sd)))
         return self._lowest_in_the_mean(numbers, sd)
+
+    def _in_place_while_overloaded(self, stable: np.ndarray) -> np.ndarray:
+        """Where the present cannot bear the load, only what can without loading the model anew, if that is not
+        far worse than the best: a reload lasts, and the queue grows meanwhile.
+        """
+        if not self._changes_cost or self._in_force in stable:
+            return stable
+        costs = self._screened_costs(stable, np.ones(len(stable)))
+        relief = stable[~self._reloads(stable) & (costs <= self.settings.gamble * costs.min())]
+        return relief if len(relief) else stable
 
     def _stable(self, share: float) -> np.ndarray:
         """The configurations that are predicted to bear the load expected with so much of their capacity."""
@@ -347,11 +358,15 @@ class GuidedRRL:
         """
         if not self._changes_cost:
             return np.zeros(len(numbers), dtype=int)
-        changed = self.space.indices[numbers] != self.space.indices[self._in_force]
-        reloaded = changed[:, self._costly].any(axis=1)
         instances = self.prior.instances[numbers]
         to_come = np.maximum(0, instances - self.prior.instances[self._in_force])
-        return np.where(reloaded, instances, to_come)
+        return np.where(self._reloads(numbers), instances, to_come)
+
+    def _reloads(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) True where going there changes a knob that does not change in place."""
+        changed = self.space.indices[numbers] != self.space.indices[self._in_force]
+        result: np.ndarray = changed[:, self._costly].any(axis=1)
+        return result
 
     def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
         """(K,) over several predictions."""
@@ -373,8 +388,11 @@ class GuidedRRL:
 
     def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) positions in order of ascending cost."""
-        costs = self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
-        return np.argsort(costs, kind="stable")
+        return np.argsort(self._screened_costs(numbers, scale), kind="stable")
+
+    def _screened_costs(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) Q at the load expected, roughly."""
+        return self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
 
     def _simulated_costs(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) Q at the load expected, with service times `scale` times as long."""

@@ -31,7 +31,9 @@ class GuidedSettings:
     # Where a change costs users something: so much less it must promise for every process that it starts,
     reluctance: float = 0.12  # while exploring, and later
     reluctance_later: float = 0.025
-    gamble: float = 2.0  # ... and nothing is tried that is expected to cost over so many times the present
+    # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
+    # anew, while the queue grows, where something in place costs at most so many times the best.
+    gamble: float = 2.0
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice

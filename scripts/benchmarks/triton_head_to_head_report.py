@@ -87,6 +87,8 @@ class Result:
     requests: int  # of the tuning period
     latency_s: float  # summed over them
     over_limit: int
+    validation_latency_s: float  # of both, the part of the validation: the winner in turns with the start
+    validation_over_limit: int
     failures: int
     aborted: int  # intervals, by the guard
     rollbacks: int
@@ -109,6 +111,14 @@ def client_ms(case: Case) -> dict[int, float]:
     return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}
 
 
+def validation(records: Sequence[Record], requests: Requests) -> Requests:
+    """The requests sent while the winner was measured again in turns with the start, changes included."""
+    first = next((k for k, record in enumerate(records) if record.kind == "validation"), None)
+    if not first:
+        return Requests.joined([])
+    return requests.between(records[first - 1].wall_time_s, records[-1].wall_time_s)
+
+
 def interval(requests: Requests, record: Record) -> Requests:
     """The requests meant to be sent in the measured part of an interval."""
     end_at = record.wall_time_s
@@ -129,6 +139,7 @@ def _result(
 ) -> Result:
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
+    validated = validation(records, tuning)
     return Result(
         configuration=case.space.configuration(trial.left),
         mean_ms=final[trial.left].mean_ms,
@@ -144,6 +155,8 @@ def _result(
         requests=len(tuning),
         latency_s=tuning.sum_s,
         over_limit=tuning.over(limit_ms),
+        validation_latency_s=validated.sum_s,
+        validation_over_limit=validated.over(limit_ms),
         failures=tuning.failures,
         aborted=sum(bool(record.measurement.aborted) for record in records),
         rollbacks=sum(record.decision == "rollback" for record in records),
@@ -220,8 +233,8 @@ def table(case: Case) -> str:
             str(r.measurements),
             f"{r.took_s:.0f}",
             str(r.changes),
-            f"{r.latency_s:.1f}",
-            str(r.over_limit),
+            _with_part(f"{r.latency_s:.1f}", f"{r.validation_latency_s:.1f}", r.validation_latency_s),
+            _with_part(str(r.over_limit), str(r.validation_over_limit), r.validation_over_limit),
             str(r.failures),
             str(r.aborted),
             str(r.rollbacks),
@@ -235,7 +248,8 @@ def table(case: Case) -> str:
             f"### {case.name}: {case.rate_per_s:g} requests/s, {len(case.space)} configurations",
             "",
             f"Best: mean {best.mean_ms:.1f} ms, p95 {best.p95_ms:.1f} ms. "
-            f"Tuning period: {case.period_s:.0f} s, {requests} requests.",
+            f"Tuning period: {case.period_s:.0f} s, {requests} requests. "
+            "In brackets, the part of the validation.",
             "",
             *_aligned((head, tuple("---" for _ in head), *rows)),
         )
@@ -244,6 +258,10 @@ def table(case: Case) -> str:
 
 def _place(name: str) -> tuple[bool, bool, bool]:
     return name == FIXED, name == SWEEP, name != DEFAULT
+
+
+def _with_part(whole: str, part: str, has_part: float) -> str:
+    return f"{whole} ({part})" if has_part else whole
 
 
 def _or_never(count: int | None) -> str:

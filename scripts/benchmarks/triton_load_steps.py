@@ -1,7 +1,7 @@
 """`triton-load-steps`: the load of a stock Triton doubles, and halves again, while `rrl-tune` tunes it.
 
-The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.35 of what two
-instances of one thread serve of a burst, so that good configurations bear 2 R and bad ones do not. What is
+The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.25 of what two
+instances of one thread serve of a burst, so that Triton's default bears R, but not 2 R. What is
 best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
 each, then the best few and what the run left several times in turns (the others' single windows count by as
 much more or less as those of the best few then turn out). Intervals after a step are counted until the first
@@ -42,7 +42,7 @@ from scripts.benchmarks.triton_served import (
 )
 from serving_adapter.options import parse
 
-UTILISATION = 0.35
+UTILISATION = 0.25
 GOOD = {"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 0}
 NEAR = 1.10  # of the best for a load
 REACH_INTERVALS = 5
@@ -70,13 +70,13 @@ class Options:
 class Plan:
     interval_s: float = 5.0
     settle_s: float = 1.0
-    phases_s: tuple[float, ...] = (240.0, 120.0, 120.0)  # at R, 2 R and R
+    phases_s: tuple[float, ...] = (180.0, 120.0, 120.0)  # at R, 2 R and R
     window_s: float = 8.0  # of a configuration, when all are measured
     warm_s: float = 2.0  # the first part of every window, left out
     finalists: int = 4
-    rounds: int = 3
+    rounds: int = 4
     final_s: float = 14.0
-    knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,2,4,8"
+    knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
 
 QUICK = Plan(

@@ -155,6 +155,18 @@ def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> N
     assert found.over_limit == 20
 
 
+def test_harm_of_the_validation_is_told_apart() -> None:
+    searched = trial("rrl", [START, BEST, BEST, BEST, START], left=BEST)
+    assert searched.run is not None
+    *tuned, last = searched.run.records
+    validated = [*tuned[:-1], replace(tuned[-1], kind="validation"), replace(last, kind="validation")]
+    seen = case(replace(searched, run=replace(searched.run, records=validated)))
+    found = results(seen)["rrl"]
+    assert found.validation_latency_s == pytest.approx((10 * 10 + 10 * 40) / 1e3)
+    assert (found.over_limit, found.validation_over_limit) == (20, 10)
+    assert "| 20 (10) " in table(seen)
+
+
 def test_a_configuration_not_measured_last_is_known_by_what_clients_saw_in_its_intervals() -> None:
     seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
     assert client_ms(seen)[NEARLY] == pytest.approx(10.4)

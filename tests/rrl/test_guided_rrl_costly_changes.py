@@ -1,0 +1,113 @@
+"""The default agent where a change costs users something: it makes few, and none that may hurt much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from guided_agents import RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
+
+from rrl.agent import Task
+from rrl.guided_rrl import GUIDED, GuidedRRL
+from rrl.objective import MeanLatency
+from rrl.space import ConfigurationSpace
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_where_changes_cost_it_makes_few_of_them_and_still_gets_there(seed: int) -> None:
+    scenario = family_scenario(seed)
+
+    def decided(in_place: frozenset[str] | None) -> tuple[int, float]:
+        """Changes of other knobs than `instances`, and the cost at the end over the best's."""
+        agent = GuidedRRL(Task(SPACE, in_place=in_place))
+        numbers = list(lived(agent, scenario, np.full(60, RATE_PER_S)))
+        threads = SPACE.values[numbers][:, 1:]
+        expected = costs(scenario.slowed(), SPACE, MeanLatency(), RATE_PER_S)
+        return int((np.diff(threads, axis=0) != 0).any(axis=1).sum()), expected[numbers[-1]] / expected.min()
+
+    (costly, ratio), (free, _) = decided(frozenset({"instances"})), decided(None)
+    assert costly < free
+    assert ratio < 1.15
+
+
+@pytest.mark.parametrize(
+    ("in_place", "in_force", "kept"),
+    [
+        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, {(1, 0), (2, 0), (2, 2000)}),
+        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 2000}, {(1, 2000), (2, 0), (2, 2000)}),
+        ({"instances"}, {"max_batch_size": 2, "max_queue_delay_us": 0}, "all"),
+        ({"instances", "max_queue_delay_us"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
+        (None, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
+    ],
+)
+def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is(
+    in_place: set[str] | None, in_force: dict[str, int], kept: object
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:3,max_batch_size=1,2,max_queue_delay_us=0,2000")
+    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
+    agent._in_force = space.number({"instances": 2, **in_force})
+    numbers = agent._without_vain_changes(np.arange(len(space)))
+    everything = {(1, 0), (1, 2000), (2, 0), (2, 2000)}
+    assert {tuple(row) for row in space.values[numbers][:, 1:].tolist()} == (
+        everything if kept == "all" else kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_place", "configuration", "started"),
+    [
+        ({"instances"}, {"instances": 2, "max_batch_size": 1}, 0),
+        ({"instances"}, {"instances": 1, "max_batch_size": 1}, 0),
+        ({"instances"}, {"instances": 4, "max_batch_size": 1}, 2),
+        ({"instances"}, {"instances": 2, "max_batch_size": 2}, 2),
+        ({"instances"}, {"instances": 4, "max_batch_size": 2}, 4),
+        ({"instances", "max_batch_size"}, {"instances": 4, "max_batch_size": 2}, 0),
+        (None, {"instances": 4, "max_batch_size": 2}, 0),
+    ],
+)
+def test_it_counts_the_processes_that_a_change_starts_where_users_feel_that(
+    in_place: set[str] | None, configuration: dict[str, int], started: int
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:4,max_batch_size=1,2")
+    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
+    agent._in_force = space.number({"instances": 2, "max_batch_size": 1})
+    assert agent._started(np.array([space.number(configuration)])).tolist() == [started]
+
+
+def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -> None:
+    scenario = family_scenario(0)
+
+    def worst_tried(gamble: float) -> float:
+        """The most that it expected of a change, as a multiple of what was in force."""
+        task, worst = Task(SPACE, in_place=frozenset({"instances"})), 0.0
+        agent = GuidedRRL(task, replace(GUIDED, gamble=gamble))
+        for _ in lived(agent, scenario, np.full(30, RATE_PER_S)):
+            if agent.service_times.known:
+                expected = agent._simulated_costs(np.array([agent._next, agent._in_force]), np.ones(2))
+                worst = max(worst, expected[0] / expected[1])
+        return worst
+
+    assert worst_tried(1.05) < 1.15  # simulated again, costs differ a little
+    assert worst_tried(1e9) > 1.15
+
+
+@pytest.mark.parametrize(
+    ("in_place", "rate_per_s", "threads"),
+    [
+        ({"instances"}, 15.0, 1),  # more than the one instance in force bears: another one beside it first
+        ({"instances"}, 3.0, 2),  # nobody has to be relieved, so the threads that are better may be loaded
+        (None, 15.0, 2),
+    ],
+)
+def test_while_the_queue_grows_it_takes_what_helps_in_place(
+    in_place: set[str] | None, rate_per_s: float, threads: int
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1,2")
+    agent = GuidedRRL(Task(space, cores=8, in_place=None if in_place is None else frozenset(in_place)))
+    start = space.number({"instances": 1, "intra_op_threads": 1})
+    for _ in range(3):
+        agent.update(transition(start, 900.0, [row(1, 100, 0.1)], space, rate_per_s))
+    proposed = space.configuration(space.number_of_action(agent.act(np.empty(0))))
+    assert proposed["intra_op_threads"] == threads
+    assert rate_per_s == 3.0 or proposed["instances"] > 1
