@@ -26,8 +26,9 @@ where all is, what serves most. A few decisions look further than the others. La
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
 costs more than its likeliest service times say. Where a change itself costs users something, as on a target
 that loads the model anew, it must promise so much more for every process that it starts beside the load, and
-must not be expected to end far worse; while the queue grows, what helps enough in place comes first. When a configuration's service times are suddenly others than before at
-the same load, the machine has changed: everything known shifts, and exploration begins anew.
+must not be expected to end far worse; while the queue grows, what helps enough in place comes first. When a
+configuration's service times are suddenly others than before at the same load, the machine has changed:
+everything known shifts, and exploration begins anew.
 """
 
 from __future__ import annotations
@@ -279,8 +280,9 @@ class GuidedRRL:
         return self._lowest_in_the_mean(numbers, sd)
 
     def _in_place_while_overloaded(self, stable: np.ndarray) -> np.ndarray:
-        """Where the present cannot bear the load, only what can without loading the model anew, if that is not
-        far worse than the best: a reload lasts, and the queue grows meanwhile.
+        """Where the present cannot bear the load, only what can in place, if not far worse than the best.
+
+        A reload lasts, and the queue grows meanwhile.
         """
         if not self._changes_cost or self._in_force in stable:
             return stable
