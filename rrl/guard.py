@@ -159,6 +159,12 @@ class Guard:
             f"(a wait of {wait_ms:.0f} ms)"
         )
 
+    def overloads(self, measurement: Measurement) -> bool:
+        """True if the queue grew in this interval, and is long at its end."""
+        noise = math.sqrt(measurement.arrivals + measurement.completions)
+        long_ms, _ = self.settings.runaway_wait_ms
+        return measurement.backlog_growth > noise and self._wait_ms(measurement) > long_ms
+
     def judge(self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune") -> Verdict:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
         self._intervals += 1

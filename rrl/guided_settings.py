@@ -29,7 +29,7 @@ class GuidedSettings:
     overload_pace: float = 0.5  # by which κ grows with each overloaded decision while exploring, and later
     overload_pace_later: float = 0.05
     # Where a change costs users something: so much less it must promise for every process that it starts,
-    reluctance: float = 0.12  # while exploring, and later
+    reluctance: float = 0.08  # while exploring, and later
     reluctance_later: float = 0.025
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
     # anew, while the queue grows, where something in place costs at most so many times the best.

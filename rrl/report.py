@@ -100,7 +100,7 @@ def summarise(
     """The figures of a run, finished or not.
 
     `left` is what the run left in force; without it, what a guard would leave that saw these records.
-    Start and best are validated by `turns` intervals each, or as many as the run planned.
+    Start and best are validated by `turns` intervals each at least, or as many as the run planned.
     """
     turns = header.validation if turns is None else turns
     start = header.space.number(header.start)
@@ -108,9 +108,9 @@ def summarise(
     for record in records:
         guard.replay(record)
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
-    validation = [r for r in last_validation(measured) if r.learned][-2 * turns :] if turns else []
+    validation = [r for r in last_validation(measured) if r.learned] if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    validated = len(costs) == 2 and start in costs and all(len(c) == turns for c in costs.values())
+    validated = len(costs) == 2 and start in costs and all(len(c) >= turns for c in costs.values())
     leaving = guard.leaving(costs if validated else None)
     left = leaving.number if left is None else left
     best = next(n for n in costs if n != start) if validated else guard.best if left == start else left

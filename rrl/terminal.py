@@ -38,6 +38,7 @@ class PlainView(Observer):
 
     def measured(self, record: Record) -> None:
         self._done += uses_up(record)
+        self._total = max(self._total, self._done)  # the validation may need more turns than planned
         m = record.measurement
         remarks = "; ".join(filter(None, (_choice(record.decision, record.reason), record.verdict)))
         self._print(
@@ -100,6 +101,8 @@ class LiveView(Observer):
 
     def measured(self, record: Record) -> None:
         self._progress.update(self._task, advance=int(uses_up(record)))
+        task = self._progress.tasks[0]
+        self._progress.update(self._task, total=max(task.total or 0, task.completed))  # turns may follow
         self._last = record
         latency = record.measurement.latency
         if record.kind == "baseline" and math.isfinite(latency.p95_ms):

@@ -37,8 +37,10 @@ LONGEST_INTERVALS = 4.0  # an interval that settles long lasts three; with time 
 @dataclass(frozen=True)
 class TuningSettings:
     intervals: int = 50  # decisions to take
-    baseline: int = 3  # intervals in the found configuration, first of all
-    validation: int = 2  # intervals each of the best and the found configuration in turns, last of all
+    baseline: int = 3  # intervals in the found configuration, first of all; fewer where it is overloaded
+    # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
+    # where these leave open which is better.
+    validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
     def __post_init__(self) -> None:
@@ -145,9 +147,13 @@ class Tuning:
         return None
 
     def _measure_start(self) -> None:
-        missing = self.settings.baseline - self.finished("baseline")
-        for _ in range(max(1, missing)):  # a resumed run needs an observation too
-            self._measured("baseline", self.guard.start)
+        """At least once, as a resumed run needs an observation too; no longer than that where it cannot bear
+        the load, as its users wait meanwhile."""
+        missing = 0 if self.finished("tune") else self.settings.baseline - self.finished("baseline")
+        for _ in range(max(1, missing)):
+            record = self._measured("baseline", self.guard.start)
+            if self.guard.overloads(record.measurement):
+                return
 
     def _search(self) -> None:
         space = self.env.space
@@ -181,12 +187,17 @@ class Tuning:
         return 2 + validation
 
     def _validate(self) -> dict[int, list[float]] | None:
-        """The costs of the best known and the found configuration, measured in turns: A B A B."""
+        """The costs of the best known and the found configuration, measured in turns: A B A B.
+
+        At most as many turns follow where those leave the question open.
+        """
         start, best = self.guard.start, self._best()
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
-        for _ in range(self.settings.validation):
+        for turn in range(2 * self.settings.validation):
+            if turn >= self.settings.validation and not self._needs_more_turns(costs):
+                break
             pair = {number: self._measured("validation", number).cost for number in (best, start)}
             if all(map(math.isfinite, pair.values())):
                 for number, cost in pair.items():
@@ -194,6 +205,11 @@ class Tuning:
             if not self.guard.fits(best):
                 break
         return costs
+
+    def _needs_more_turns(self, costs: dict[int, list[float]]) -> bool:
+        """True if the best seems better, perhaps by chance, and neither time nor limits forbid a pair."""
+        in_time = self.clock() + 2 * self.journal.header.interval_s < self._end_s
+        return in_time and not self.pause(2) and self.guard.gain(costs).undecided
 
     def _best(self) -> int:
         """What the agent recommends, if the guard knows nothing against it; else the guard's best.

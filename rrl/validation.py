@@ -48,6 +48,11 @@ class Gain(NamedTuple):
     def beyond_noise(self) -> bool:
         return self.low > 1.0
 
+    @property
+    def undecided(self) -> bool:
+        """True if the best seems better, but may be so by chance."""
+        return self.low <= 1.0 < self.estimate
+
 
 UNKNOWN = Gain(math.nan, math.nan, math.nan)
 

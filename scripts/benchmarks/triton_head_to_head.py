@@ -128,7 +128,7 @@ class Options:
     def __post_init__(self) -> None:
         if not (self.seeds and self.models and self.arrivals) or DEFAULT not in self.agents:
             raise ValueError(f"give at least one model, arrivals and seed, and {DEFAULT} among the agents")
-        least = TuningSettings.baseline + 2 * TuningSettings.validation + 1
+        least = TuningSettings.baseline + 4 * TuningSettings.validation + 1
         if self.measurements < least:
             raise ValueError(f"--measurements must be at least {least}, got {self.measurements}")
         if self.rounds < 1:
@@ -166,7 +166,7 @@ def run() -> dict[str, Any]:
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
         plan = Plan(
-            10, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, final_warm_s=0.5, knobs=SMALL_KNOBS
+            14, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, final_warm_s=0.5, knobs=SMALL_KNOBS
         )
     folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
     _check_new(folder, options)
@@ -284,7 +284,7 @@ def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
 
 def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[[], bool]) -> Run:
     if name == DEFAULT:
-        others = TuningSettings.baseline + 2 * TuningSettings.validation
+        others = TuningSettings.baseline + 4 * TuningSettings.validation  # at most
         settings = TuningSettings(plan.measurements - others)
         return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
     if isinstance(agent, ExhaustiveSweep):

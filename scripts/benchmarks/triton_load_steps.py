@@ -74,7 +74,7 @@ class Plan:
     window_s: float = 8.0  # of a configuration, when all are measured
     warm_s: float = 2.0  # the first part of every window, left out
     finalists: int = 4
-    rounds: int = 4
+    rounds: int = 3
     final_s: float = 14.0
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 

@@ -389,7 +389,7 @@ def test_a_winner_within_the_noise_is_not_left_and_the_run_says_so(tmp_path: Pat
     told = Told()
     t = tuning(tmp_path, Alike(), told=told, settings=replace(SETTINGS, intervals=20))
     outcome = run(t)
-    assert [r.kind for r in read(tmp_path)[1]].count("validation") == 4
+    assert [r.kind for r in read(tmp_path)[1]].count("validation") == 8
     assert outcome.left == t.env.start
     assert "nothing was better beyond noise: in turns the best had " in outcome.reason
     assert any(outcome.reason in text for text in told.notices)

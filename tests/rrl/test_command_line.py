@@ -390,7 +390,7 @@ def test_the_best_is_measured_as_often_as_asked_for(served: str) -> None:
     turns = [r.number for r in records if r.kind == "validation"]
     assert header.validation == 3
     assert turns == turns[:2] * (len(turns) // 2)
-    assert len(turns) in (0, 6)
+    assert len(turns) in (0, 6, 8, 10, 12)  # more where the first six leave the question open
     assert exit_code("--resume", "run", "--intervals", 5, "--validation", 2) == 0  # its default: as before
     assert exit_code("--resume", "run", "--intervals", 6, "--validation", 1) == 2
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -17,9 +18,11 @@ from rrl.guard import Guard
 from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region_q_learning import RegionQLearning
+from rrl.report import summarise
 from rrl.restore import RestorePoint, TargetTaken
 from rrl.space import ConfigurationSpace
 from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
+from rrl.validation import UNKNOWN, Gain
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
@@ -41,11 +44,9 @@ class Wanderer:
         self.taught.append(transition)
 
 
-def simulated() -> SimulatedServing:
+def simulated(kind: type[SimulatedServing] = SimulatedServing) -> SimulatedServing:
     """Mean latency in ms by configuration: overloaded, overloaded, 6300, 180, 270 (start), 130, 240, 130."""
-    env = SimulatedServing(
-        machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1}
-    )
+    env = kind(machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1})
     env.np_random = np.random.default_rng(0)
     return env
 
@@ -99,6 +100,51 @@ def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) 
     assert outcome == Outcome(best, stopped=False)
 
 
+@pytest.mark.parametrize(
+    ("gain", "turns"),
+    [
+        (Gain(1.1, 1.2, 1.3), 2),
+        (Gain(0.9, 1.2, 1.5), 4),
+        (Gain(0.8, 0.9, 1.2), 2),
+        (UNKNOWN, 2),
+    ],
+)
+def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
+    tmp_path: Path, gain: Gain, turns: int
+) -> None:
+    t = tuning(tmp_path)
+    t.guard.gain = lambda costs: gain
+    run(t)
+    assert kinds(read(tmp_path)[1]).count("validation") == 2 * turns
+    assert summarise(*read(tmp_path)).validated
+
+
+def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    t.guard.gain = lambda costs: Gain(0.9, 1.2, 1.5)
+    assert t._needs_more_turns({})
+    t._end_s = t.clock() + 1.9 * t.journal.header.interval_s
+    assert not t._needs_more_turns({})
+    t._end_s, t.pause = math.inf, lambda changes=1: "only 1 change is left" if changes > 1 else ""
+    assert not t._needs_more_turns({})
+    t.journal.close()
+
+
+class OverloadedAtFirst(SimulatedServing):
+    """A queue grows in the configuration found."""
+
+    def _interval(self, number: int) -> Measurement:
+        m = super()._interval(number)
+        return replace(m, backlog=m.arrivals, backlog_growth=m.arrivals) if number == self.start else m
+
+
+def test_a_start_that_cannot_bear_the_load_is_measured_once(tmp_path: Path) -> None:
+    stop = StopAfter(4)
+    run(tuning(tmp_path, simulated(OverloadedAtFirst), observers=[stop], stop=stop))
+    run(tuning(tmp_path, simulated(OverloadedAtFirst), resume=True))
+    assert kinds(read(tmp_path)[1])[:7] == ["baseline"] + ["tune"] * 3 + ["baseline"] + ["tune"] * 2
+
+
 def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     in_force: list[int] = []
@@ -132,14 +178,8 @@ class Stuck(SimulatedServing):
         return replace(m, failures=m.arrivals // 10) if number == self.FAILS else m
 
 
-def stuck() -> Stuck:
-    env = Stuck(machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1})
-    env.np_random = np.random.default_rng(0)
-    return env
-
-
 def test_a_configuration_that_answers_nothing_or_fails_is_tried_once_and_not_left(tmp_path: Path) -> None:
-    t = tuning(tmp_path, stuck())
+    t = tuning(tmp_path, simulated(Stuck))
     proposals = iter([Stuck.STUCK, Stuck.STUCK, Stuck.FAILS, Stuck.FAILS] + [t.env.start] * 12)
     t.agent.act = lambda observation: SPACE.action(next(proposals))
     outcome = run(t)
@@ -153,7 +193,7 @@ def test_a_configuration_that_answers_nothing_or_fails_is_tried_once_and_not_lef
 
 
 def test_a_replay_teaches_the_agent_what_the_run_did(tmp_path: Path) -> None:
-    t = tuning(tmp_path, stuck())
+    t = tuning(tmp_path, simulated(Stuck))
     run(t)
     stop = StopAfter(0)
     resumed = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
@@ -292,9 +332,8 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     outcome = run(t)
     records = read(tmp_path)[1]
     assert not outcome.stopped
-    assert kinds(records) == (
-        ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6 + ["validation"] * 4
-    )
+    tuned = ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6
+    assert kinds(records)[: len(tuned) + 4] == tuned + ["validation"] * 4
     assert len(t.agent.taught) == sum(r.counted for r in records)
 
 
