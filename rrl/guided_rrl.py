@@ -144,7 +144,7 @@ class GuidedRRL:
         if self._overloaded:
             bears, load = self.prior.capacity_per_s[number], self.forecast.rate_per_s
             return f"overloaded: takes what serves most, about {bears:.3g} of {load:.3g} requests/s"
-        sd = self._open(np.array([number]), self._standard_deviations(np.array([number])))
+        sd = self._standard_deviations(np.array([number]))
         expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
         if number == self._in_force:
             words = f"stays: expects {expected}, and nothing better"
@@ -276,7 +276,7 @@ class GuidedRRL:
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
         numbers, sd = self._safe(numbers, self._standard_deviations(numbers), self.forecast.rate_per_s)
         if self._looks_further() or self._explores():
-            return self._lowest(numbers, np.exp(-self._optimism(self._open(numbers, sd))))
+            return self._lowest(numbers, np.exp(-self._optimism(sd)))
         return self._lowest_in_the_mean(numbers, sd)
 
     def _in_place_while_overloaded(self, stable: np.ndarray) -> np.ndarray:
@@ -309,17 +309,6 @@ class GuidedRRL:
         """(K,) of ln of the service time that matters most to each at the load expected."""
         entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s)
         return self.service_times.standard_deviations(entries)
-
-    def _open(self, numbers: np.ndarray, sd: np.ndarray) -> np.ndarray:
-        """(K,) the part of these standard deviations that leaves room for hope.
-
-        A latency that was measured at this load is known, whatever is not of the service times behind it: an
-        agent that goes on hoping for it stays where it is, if going elsewhere costs.
-        """
-        if not self._changes_cost:
-            return sd
-        counts = self._residual(self.settings.load_levels.level(self.forecast.rate_per_s)).counts[numbers]
-        return sd / (1 + counts)
 
     def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
         """The configuration of the lowest simulated cost, among those that screening finds most promising."""

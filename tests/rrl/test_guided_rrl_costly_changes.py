@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from guided_agents import LINE, RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
+from guided_agents import RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
 
 from rrl.agent import Task
 from rrl.guided_rrl import GUIDED, GuidedRRL
@@ -111,14 +111,3 @@ def test_while_the_queue_grows_it_takes_what_helps_in_place(
     proposed = space.configuration(space.number_of_action(agent.act(np.empty(0))))
     assert proposed["intra_op_threads"] == threads
     assert rate_per_s == 3.0 or proposed["instances"] > 1
-
-
-@pytest.mark.parametrize(("in_place", "left_open"), [(frozenset(), 0.1), (None, 0.4)])
-def test_where_changes_cost_nothing_better_is_hoped_of_what_was_measured(
-    in_place: frozenset[str] | None, left_open: float
-) -> None:
-    agent = GuidedRRL(Task(LINE, in_place=in_place))
-    for _ in range(3):
-        agent.update(transition(1, 60.0, [row(1, 60, 0.05)]))
-    open_sd = agent._open(np.array([0, 1]), np.array([0.4, 0.4]))
-    np.testing.assert_allclose(open_sd, [0.4, left_open])
