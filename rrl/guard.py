@@ -150,7 +150,7 @@ class Guard:
         if progress.elapsed_s < s.watch_s or progress.arrivals < s.watch_arrivals:
             return ""
         growth = progress.backlog_growth
-        noise = s.runaway_sigmas * math.sqrt(progress.arrivals + progress.completions)
+        noise = s.runaway_sigmas * _noise(progress)
         wait_ms = 1e3 * growth * progress.elapsed_s / max(progress.completions, 1)
         if growth <= noise or wait_ms <= self._runaway_wait_ms():
             return ""
@@ -160,10 +160,9 @@ class Guard:
         )
 
     def overloads(self, measurement: Measurement) -> bool:
-        """True if the queue grew in this interval, and is long at its end."""
-        noise = math.sqrt(measurement.arrivals + measurement.completions)
+        """True if the queue grew in this interval by more than one σ of its noise, and is long at its end."""
         long_ms, _ = self.settings.runaway_wait_ms
-        return measurement.backlog_growth > noise and self._wait_ms(measurement) > long_ms
+        return measurement.backlog_growth > _noise(measurement) and self._wait_ms(measurement) > long_ms
 
     def judge(self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune") -> Verdict:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
@@ -355,9 +354,7 @@ class Guard:
         """True while a queue that an interval before left behind goes down."""
         sigmas = 1.0 if self._rolled_back else self.settings.drain_sigmas
         shrinkage = -measurement.backlog_growth
-        return shrinkage >= 5 and shrinkage > sigmas * math.sqrt(
-            measurement.arrivals + measurement.completions
-        )
+        return shrinkage >= 5 and shrinkage > sigmas * _noise(measurement)
 
     def _drain(self, number: int, measurement: Measurement) -> Verdict:
         """The latency was the queue's, not the configuration's, so nothing is learned; but a configuration
@@ -387,6 +384,11 @@ class Guard:
 def _latency_ms(measurement: Measurement) -> float:
     """Mean latency; of an aborted interval, with the time its backlog needs to drain."""
     return _or_zero(measurement.latency.mean_ms) + (measurement.drain_ms if measurement.aborted else 0.0)
+
+
+def _noise(seen: Progress | Measurement) -> float:
+    """√(A + D): the most that G's standard deviation is where the server keeps up."""
+    return math.sqrt(seen.arrivals + seen.completions)
 
 
 def _ratio(a: float, b: float) -> float:

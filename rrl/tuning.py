@@ -147,8 +147,10 @@ class Tuning:
         return None
 
     def _measure_start(self) -> None:
-        """At least once, as a resumed run needs an observation too; no longer than that where it cannot bear
-        the load, as its users wait meanwhile."""
+        """Once at least, as a resumed run needs an observation too; only once where it cannot bear the load.
+
+        Its users wait meanwhile.
+        """
         missing = 0 if self.finished("tune") else self.settings.baseline - self.finished("baseline")
         for _ in range(max(1, missing)):
             record = self._measured("baseline", self.guard.start)

@@ -94,6 +94,8 @@ from serving_adapter.arrivals import Wiki
 from serving_adapter.options import parse
 
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
+# Of the default agent's measurements, those of its baseline and, at most, of its validation.
+BESIDE_TUNING = TuningSettings.baseline + 4 * TuningSettings.validation
 PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
 
 
@@ -128,9 +130,8 @@ class Options:
     def __post_init__(self) -> None:
         if not (self.seeds and self.models and self.arrivals) or DEFAULT not in self.agents:
             raise ValueError(f"give at least one model, arrivals and seed, and {DEFAULT} among the agents")
-        least = TuningSettings.baseline + 4 * TuningSettings.validation + 1
-        if self.measurements < least:
-            raise ValueError(f"--measurements must be at least {least}, got {self.measurements}")
+        if self.measurements <= BESIDE_TUNING:
+            raise ValueError(f"--measurements must be at least {BESIDE_TUNING + 1}, got {self.measurements}")
         if self.rounds < 1:
             raise ValueError(f"--rounds must be at least 1, got {self.rounds}")
         ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
@@ -284,8 +285,7 @@ def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
 
 def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[[], bool]) -> Run:
     if name == DEFAULT:
-        others = TuningSettings.baseline + 4 * TuningSettings.validation  # at most
-        settings = TuningSettings(plan.measurements - others)
+        settings = TuningSettings(plan.measurements - BESIDE_TUNING)
         return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
     if isinstance(agent, ExhaustiveSweep):
         settings = TuningSettings(3 * len(served.space), baseline=1, validation=0)

@@ -233,8 +233,8 @@ def table(case: Case) -> str:
             str(r.measurements),
             f"{r.took_s:.0f}",
             str(r.changes),
-            _with_part(f"{r.latency_s:.1f}", f"{r.validation_latency_s:.1f}", r.validation_latency_s),
-            _with_part(str(r.over_limit), str(r.validation_over_limit), r.validation_over_limit),
+            _with_part(r.latency_s, r.validation_latency_s, ".1f"),
+            _with_part(r.over_limit, r.validation_over_limit, "d"),
             str(r.failures),
             str(r.aborted),
             str(r.rollbacks),
@@ -260,8 +260,8 @@ def _place(name: str) -> tuple[bool, bool, bool]:
     return name == FIXED, name == SWEEP, name != DEFAULT
 
 
-def _with_part(whole: str, part: str, has_part: float) -> str:
-    return f"{whole} ({part})" if has_part else whole
+def _with_part(whole: float, part: float, form: str) -> str:
+    return f"{whole:{form}} ({part:{form}})" if part else f"{whole:{form}}"
 
 
 def _or_never(count: int | None) -> str:
