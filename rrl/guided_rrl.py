@@ -28,7 +28,7 @@ costs more than its likeliest service times say. Where a change itself costs use
 that loads the model anew, it must promise so much more for every process that it starts beside the load, and
 must not be expected to end far worse; while the queue grows, what helps enough in place comes first. When a
 configuration's service times are suddenly others than before at the same load, the machine has changed:
-everything known shifts, and exploration begins anew.
+everything known shifts, and exploration begins anew (where changes cost, once a second interval says so).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
 from rrl.load_forecast import LoadForecast
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import in_unit
+from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
@@ -80,7 +81,8 @@ class GuidedRRL:
         self._objective = task.objective
         in_place = task.space.names if task.in_place is None else task.in_place
         self._costly = [k for k, name in enumerate(task.space.names) if name not in in_place]
-        self.service_times = ServiceTimeModel(task.space, task.cores)
+        weights = PROCESS_WEIGHTS if self._costly else WEIGHTS
+        self.service_times = ServiceTimeModel(task.space, task.cores, weights)
         self.forecast = LoadForecast()
         self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
         self.estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
@@ -89,8 +91,10 @@ class GuidedRRL:
         self.residuals: dict[int, Residual] = {}
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
+        self._suspected = 0.0  # ln of service times over those before, in an interval that may be a hiccup
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
+        self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
         self._in_force = -1
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         # |ln| of service times over those before, and σ of their variation, by interval
@@ -113,7 +117,7 @@ class GuidedRRL:
         self._carries = self._carries or measurement.backlog > 0
         self._learn_service_times(number, measurement)
         self._remember_in_force(number, measurement)
-        if not self.service_times.known:
+        if not self.service_times.known or self._suspected:
             return
         self._since_change += 1
         self.service_times.fit(self._variation)
@@ -165,10 +169,18 @@ class GuidedRRL:
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
+        self._estimates_busy = self._changes_cost and not telemetry.tells_busy_instances(measurement)
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        if self._is_change(log_factor, sd):
+        surprising = self._is_surprising(log_factor, sd)
+        if surprising and self._may_pass(log_factor):
+            self._suspected = log_factor
+            return  # and learns nothing from it
+        self._suspected = 0.0
+        if math.isfinite(sd):
+            self._surprises.append(abs(log_factor))
+        if surprising:
             self.service_times.changed(log_factor)
             self.residuals.clear()
             self.changes += 1
@@ -176,14 +188,21 @@ class GuidedRRL:
         self._learn_variation(measurement, rows)
         self.service_times.add(configuration, rows, rate_per_s, self._variation)
 
-    def _is_change(self, log_factor: float, sd: float) -> bool:
+    def _is_surprising(self, log_factor: float, sd: float) -> bool:
         """True if service times moved by more than noise and more than they commonly do here."""
         if not math.isfinite(sd):
             return False
         common = median(self._surprises) if self._surprises else 0.0
-        self._surprises.append(abs(log_factor))
         s = self.settings
-        return abs(log_factor) > max(s.change, s.change_sd * sd, s.change_commonly * common)
+        commonly = s.change_commonly_costly if self._changes_cost else s.change_commonly
+        return abs(log_factor) > max(s.change, s.change_sd * sd, commonly * common)
+
+    def _may_pass(self, log_factor: float) -> bool:
+        """True for the first interval of other service times, where a change costs users something.
+
+        A hiccup of the machine is over by the next; to begin anew for it would cost more than to wait.
+        """
+        return self._changes_cost and self._suspected * log_factor <= 0
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         self._in_force, self._left_over = number, int(self.prior.instances[number])
@@ -196,9 +215,11 @@ class GuidedRRL:
         return row.busy_instances <= self.prior.instances[number] and row.count >= 5 * left
 
     def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
-        """The usual σ of lognormal service times, once several intervals have told of it."""
+        """The usual σ of lognormal service times, once several intervals have told of it; a typical one where
+        the target tells none."""
         told = telemetry.variation(measurement, rows)
         if told is None:
+            self._variation = self._variation if self._variations else telemetry.UNTOLD_VARIATION
             return
         self._variations.append(told)
         typical = median(self._variations)
@@ -307,7 +328,7 @@ class GuidedRRL:
 
     def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each at the load expected."""
-        entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s)
+        entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
         return self.service_times.standard_deviations(entries)
 
     def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:

@@ -40,7 +40,8 @@ class GuidedSettings:
     simulated_twice: int = 24
     change: float = 0.06  # |ln| of service times now over before that may be a change ...
     change_sd: float = 4.0  # ... if it is also so many standard deviations
-    change_commonly: float = 3.0  # ... and so many times the median of what was seen so far
+    change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
+    change_commonly_costly: float = 5.0  # or so many where a change costs users something
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ
     training_every: int = 4  # intervals

@@ -25,6 +25,7 @@ from rrl.queueing import interference
 from rrl.queueing.kernels import candidate_latencies_ms
 from rrl.service_times import ServiceTimeModel
 from rrl.space import ConfigurationSpace
+from rrl.telemetry import busy_instances
 
 REQUESTS_PER_INTERVAL = 100
 INTERVALS = 15  # of the longer simulation
@@ -87,15 +88,23 @@ class LatencyPrior:
         rates = np.where(self._batches <= self.max_batch_size[:, None], rates, 0.0)
         self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
 
-    def typical_entries(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
-        """(K,) the service time that matters most to each: with as many busy as the load needs."""
-        alone_s = self._times_s[self._table[numbers], self.instances[numbers] - 1, 0]
-        busy = np.clip(np.round(rate_per_s * alone_s), 1, self.instances[numbers]).astype(int)
-        wait_s = self.delay_s[numbers] + alone_s / self.instances[numbers]
+    def typical_entries(
+        self, numbers: np.ndarray, rate_per_s: float, as_estimated: bool = False
+    ) -> np.ndarray:
+        """(K,) the service time that matters most to each: with as many busy as the load needs.
+
+        `as_estimated`: with as many as `rrl.telemetry` estimates where a target does not tell, so that the
+        entry asked for is the one that is learned.
+        """
+        instances = self.instances[numbers]
+        alone_s = self._times_s[self._table[numbers], instances - 1, 0]
+        in_service = rate_per_s * alone_s
+        busy = busy_instances(in_service, instances) if as_estimated else np.clip(in_service, 1, instances)
+        wait_s = self.delay_s[numbers] + alone_s / instances
         batch = np.clip(rate_per_s * wait_s, 1, self.max_batch_size[numbers])
         nearest = np.argmin(np.abs(np.log(batch[:, None] / self._service_times.batch)), axis=1)
-        inter, intra, instances = (axis[numbers] for axis in self._positions)
-        return self._service_times.entries(inter, intra, instances, busy - 1, nearest)
+        inter, intra, position = (axis[numbers] for axis in self._positions)
+        return self._service_times.entries(inter, intra, position, np.round(busy).astype(int) - 1, nearest)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray, rate_per_s: float) -> Latencies:
         """(K, 1) mean and p95 latency, roughly."""

@@ -65,7 +65,9 @@ _Entry = dict[int, _Mean]
 class ServiceTimeModel:
     """Predicts ln S for every entry of the table that a space needs: P of them, those with n <= c."""
 
-    def __init__(self, space: ConfigurationSpace, cores: int | None = None) -> None:
+    def __init__(
+        self, space: ConfigurationSpace, cores: int | None = None, weights: np.ndarray = WEIGHTS
+    ) -> None:
         values = {knob.name: knob.values for knob in space.knobs}
         self.inter = np.asarray(values.get("inter_op_threads", (1,)))
         self.intra = np.asarray(values.get("intra_op_threads", (1,)))
@@ -78,6 +80,7 @@ class ServiceTimeModel:
         self._number = np.full(self.shape, -1)  # of each entry among the P
         self._number[self._used] = np.arange(self._used.sum())
         self._points = grid[self._used].astype(float)  # (P, 5): i, a, c, n, b
+        self._prior = weights  # (terms, 2) mean and standard deviation
         self._usual_cores = float(cores or max(self.intra[-1], self.instances[-1]))
         self._hypotheses = self._all_hypotheses(cores is not None)
         of_kind = {(h.cores, h.utilisation): process.features(self._points, h) for h in self._hypotheses}
@@ -166,8 +169,10 @@ class ServiceTimeModel:
         cross = {False: smooth, True: smooth + np.stack([column[1] for column in columns], axis=1)}
         covariance = {crowding: c[numbers] + noise for crowding, c in cross.items()}
         usual = self._usual_cores
-        fits = [process.conditioned(y, self._features[h][numbers], covariance[h.crowding], h, usual)
-                for h in self._tried()]  # fmt: skip
+        fits = [
+            process.conditioned(y, self._features[h][numbers], self._prior, covariance[h.crowding], h, usual)
+            for h in self._tried()
+        ]
         fits.sort(key=lambda fit: -fit.plausibility)
         best = fits[0].plausibility
         self._fits = [fit for fit in fits if fit.plausibility > best - PLAUSIBLE][:MOST_PLAUSIBLE]
@@ -192,7 +197,7 @@ class ServiceTimeModel:
         for fit, weight in zip(fits, weights, strict=True):
             own = self._features[fit.hypothesis][numbers]
             v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
-            total = own**2 @ WEIGHTS[:, 1] ** 2 + 5 * AXIS_SD**2 + FIELD_SD**2
+            total = own**2 @ self._prior[:, 1] ** 2 + 5 * AXIS_SD**2 + FIELD_SD**2
             total += fit.hypothesis.crowding * CROWDING_SD**2
             within += weight * np.maximum(total - np.einsum("ij,ij->j", v, v), 1e-8)
         means = self._means[:, numbers]
@@ -218,7 +223,7 @@ class ServiceTimeModel:
     def _drawn(self, k: int, count: int, rng: np.random.Generator) -> np.ndarray:
         """(count, P) ln S under the k-th of the plausible hypotheses."""
         fit = self._fits[k]
-        own = self._features[fit.hypothesis] * WEIGHTS[:, 1]
+        own = self._features[fit.hypothesis] * self._prior[:, 1]
         covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis.crowding)
         v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
         covariance -= v.T @ v
@@ -229,7 +234,8 @@ class ServiceTimeModel:
 
     def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
         """(entries, K) prior covariance of what was seen with these entries of the table."""
-        shared: np.ndarray = (fit.features * WEIGHTS[:, 1] ** 2) @ self._features[fit.hypothesis][numbers].T
+        own = self._features[fit.hypothesis][numbers]
+        shared: np.ndarray = (fit.features * self._prior[:, 1] ** 2) @ own.T
         return shared + self._cross[fit.hypothesis.crowding][numbers].T
 
     def _all_hypotheses(self, cores_known: bool) -> list[Hypothesis]:
@@ -245,7 +251,7 @@ class ServiceTimeModel:
     def _expected_a_priori(self) -> np.ndarray:
         """(P,) ln S/S_1 before anything is known."""
         plausibility = np.exp([process.log_prior(h, self._usual_cores) for h in self._hypotheses])
-        means = np.array([self._features[h] @ WEIGHTS[:, 0] for h in self._hypotheses])
+        means = np.array([self._features[h] @ self._prior[:, 0] for h in self._hypotheses])
         result: np.ndarray = plausibility @ means / plausibility.sum()
         return result
 
@@ -322,7 +328,7 @@ class ServiceTimeModel:
         step = int(np.sign(offset))
         beside, on_grid = number + step, 0 <= number % len(self.batch) + step < len(self.batch)
         if self._rounds == 0 or step == 0 or not on_grid:
-            return float(WEIGHTS[-1, 0])
+            return float(self._prior[-1, 0])
         distance = math.log(self._points[beside, 4] / self._points[number, 4])
         return float(self._log_times[beside] - self._log_times[number]) / distance
 
@@ -331,7 +337,7 @@ class ServiceTimeModel:
         return NOISE_SD**2 + variation**2 / mean.batches + old
 
     def _mean(self, fit: Fit) -> np.ndarray:
-        weights = WEIGHTS[:, 0] + WEIGHTS[:, 1] ** 2 * (fit.features.T @ fit.alpha)
+        weights = self._prior[:, 0] + self._prior[:, 1] ** 2 * (fit.features.T @ fit.alpha)
         known = self._features[fit.hypothesis] @ weights
         mean: np.ndarray = self._first_log_time + known + self._cross[fit.hypothesis.crowding] @ fit.alpha
         return mean

@@ -320,7 +320,9 @@ def test_batches_left_by_an_earlier_configuration_are_not_taken_for_the_new_ones
 def test_under_the_same_configuration_few_batches_are_learned_from_too() -> None:
     again = transition(1, 60.0, [OWN, LEFT])
     steady = told(transition(1, 60.0, [OWN], backlog=2), again)
-    assert steady.service_times.service_time_s()[1, 1] == pytest.approx(0.4, rel=0.05)
+    without = told(transition(1, 60.0, [OWN], backlog=2), transition(1, 60.0, [OWN]))
+    learned_s, before_s = (each.service_times.service_time_s()[1, 1] for each in (steady, without))
+    assert 2 * before_s < learned_s < 0.42  # of few batches that may vary: not quite theirs
 
 
 def test_an_interval_so_overloaded_that_nothing_is_answered_in_time_is_survived() -> None:

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from guided_agents import RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
 
-from rrl.agent import Task
+from rrl.agent import Task, Transition
 from rrl.guided_rrl import GUIDED, GuidedRRL
+from rrl.measurement import ServiceTimes
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
+
+TWO = ConfigurationSpace.parse("instances=1,2,intra_op_threads=1,2")
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -76,7 +79,7 @@ def test_it_counts_the_processes_that_a_change_starts_where_users_feel_that(
 
 
 def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -> None:
-    scenario = family_scenario(0)
+    scenario = family_scenario(4)
 
     def worst_tried(gamble: float) -> float:
         """The most that it expected of a change, as a multiple of what was in force."""
@@ -111,3 +114,38 @@ def test_while_the_queue_grows_it_takes_what_helps_in_place(
     proposed = space.configuration(space.number_of_action(agent.act(np.empty(0))))
     assert proposed["intra_op_threads"] == threads
     assert rate_per_s == 3.0 or proposed["instances"] > 1
+
+
+@pytest.mark.parametrize(
+    ("in_place", "slower", "changes"),
+    [
+        ({"instances"}, (1.5, 1.0), 0),  # a hiccup
+        ({"instances"}, (1.5, 1.5), 1),
+        ({"instances"}, (1.5, 0.6), 0),  # two of opposite kinds
+        (None, (1.5,), 1),
+    ],
+)
+def test_where_changes_cost_the_machine_has_changed_once_a_second_interval_says_so(
+    in_place: set[str] | None, slower: tuple[float, ...], changes: int
+) -> None:
+    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1,2")
+    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
+    for factor in (1.0, 1.0, *slower):
+        agent.update(transition(0, 60.0 * factor, [row(1, 100, 0.05 * factor)], space))
+    assert agent.changes == changes
+    learned_s = agent.service_times.service_time_s()[0, 0, 0]
+    assert learned_s == pytest.approx(0.05 * (slower[-1] if changes else 1.0), rel=0.02)
+
+
+def by_batch_size(number: int, latency_ms: float, service_s: float) -> Transition:
+    """Ten seconds of batches of one at 20 requests/s, as a stock Triton tells them."""
+    return transition(number, latency_ms, [ServiceTimes(0, 1, 200, 200 * service_s)], TWO, 20.0)
+
+
+def test_what_was_measured_is_known_where_busy_instances_are_estimated() -> None:
+    """At 20 requests/s of 50 ms each one of two instances is busy, and a batch begins as 1 + 1 - 1/3."""
+    agent = GuidedRRL(Task(TWO, cores=2, in_place=frozenset({"instances"})))
+    for _ in range(3):
+        agent.update(by_batch_size(2, 60.0, 0.05))
+    measured, other = agent._standard_deviations(np.array([2, 3]))
+    assert measured < 0.06 < other

@@ -246,3 +246,7 @@ def test_the_service_time_that_matters_is_the_one_at_the_load() -> None:
     assert loaded.tolist() == [entry(1, 1, 1), entry(1, 1, 3), entry(4, 3, 1), entry(4, 3, 1)]
     flooded = prior.typical_entries(np.arange(4), 1000.0)
     assert flooded.tolist() == [entry(1, 1, 1), entry(1, 1, 4), entry(4, 4, 1), entry(4, 4, 4)]
+    estimated = prior.typical_entries(np.arange(4), 15.0, as_estimated=True)  # 1.5 in service: 1 + 1.5 - 0.04
+    assert estimated.tolist()[2:] == [entry(4, 2, 1), entry(4, 2, 1)]
+    assert prior.typical_entries(np.array([2]), 12.0).tolist() == [entry(4, 1, 1)]
+    assert prior.typical_entries(np.array([2]), 12.0, as_estimated=True).tolist() == [entry(4, 2, 1)]

@@ -26,7 +26,16 @@ def interval(*rows: ServiceTimes, **fields: object) -> Measurement:
     [(1, 0.3, 0.3), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (2, 2.5, 1.0), (4, 0.0, 0.0)],
 )
 def test_erlangs_probability_of_waiting(instances: int, in_service: float, expected: float) -> None:
-    assert telemetry.probability_of_waiting(in_service, instances) == pytest.approx(expected)
+    found = telemetry.probability_of_waiting(np.array([in_service]), np.array([instances]))
+    assert found == pytest.approx(expected)
+
+
+def test_erlangs_formula_takes_many_queues_at_once() -> None:
+    in_service, instances = np.array([0.3, 1.0, 2.0, 2.5]), np.array([1, 2, 3, 2])
+    found = telemetry.probability_of_waiting(in_service, instances)
+    assert found == pytest.approx([0.3, 1 / 3, 4 / 9, 1.0])
+    busy = telemetry.busy_instances(in_service, instances)
+    assert busy == pytest.approx([1.0, 2 - 1 / 3, 3 - 4 / 9, 2.0])
 
 
 @pytest.mark.parametrize("instances", [1, 2, 4, 8])
@@ -39,7 +48,7 @@ def test_the_busy_instances_estimated_are_those_of_a_simulated_queue(
     machine = Machine(one, one, busy, one, np.full((1, 1, instances, 1), 0.1))
     arrivals_s = np.cumsum(np.random.default_rng(3).exponential(0.1 / (utilisation * instances), 40_000))
     outcome = Simulation(machine).run(arrivals_s, None, {"instances": instances}, math.inf)
-    estimated = telemetry.busy_instances(utilisation * instances, instances)
+    estimated = telemetry.busy_instances(np.array(utilisation * instances), np.array(instances))
     assert estimated == pytest.approx(outcome.batch_busy.mean(), abs=0.15)
 
 
@@ -47,6 +56,7 @@ def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
     rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
     told = telemetry.service_times(interval(*rows, ServiceTimes(2, 1, 0, 0.0)), THREE)
     assert told == rows
+    assert telemetry.tells_busy_instances(interval(*rows))
 
 
 def test_rows_without_busy_instances_get_those_of_the_load() -> None:
@@ -54,6 +64,7 @@ def test_rows_without_busy_instances_get_those_of_the_load() -> None:
     rows = (ServiceTimes(0, 1, 40, 8.0), ServiceTimes(0, 4, 15, 12.0))
     told = telemetry.service_times(interval(*rows), THREE)
     assert told == [ServiceTimes(3, 1, 40, 8.0), ServiceTimes(3, 4, 15, 12.0)]
+    assert not telemetry.tells_busy_instances(interval(*rows))
 
 
 def test_a_single_instance_is_busy_alone() -> None:

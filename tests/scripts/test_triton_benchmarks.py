@@ -22,6 +22,7 @@ from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
     Trial,
+    best_in_turns,
     changes,
     client_ms,
     results,
@@ -144,6 +145,15 @@ def test_ratios_are_over_the_best_of_the_last_measurements() -> None:
     assert found["sweep"].mean_ratio == pytest.approx(1.04)
     assert found["sweep"].p95_ratio == pytest.approx(1.04)
     assert found[FIXED].mean_ratio == pytest.approx(4.0)
+
+
+def test_the_best_of_a_round_is_chosen_by_the_others() -> None:
+    """Two configurations of 10 ms, each lucky in one of three rounds."""
+    rounds_ms = {NEARLY: (10.0, 10.0, 8.0), BEST: (7.0, 10.0, 10.0), START: (40.0, 40.0, 40.0)}
+    finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
+    assert [part.mean_ms for part in best_in_turns(finals)] == [10.0, 10.0, 10.0]
+    alone = {n: parts[:1] for n, parts in finals.items()}
+    assert [part.mean_ms for part in best_in_turns(alone)] == [7.0]
 
 
 def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
