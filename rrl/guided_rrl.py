@@ -24,11 +24,13 @@ probes fall where the machine is just filled and little is known. Of what is pre
 nothing is proposed, and what would be with somewhat slower service times only where little else is left;
 where all is, what serves most. A few decisions look further than the others. Later decisions take the
 lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
-costs more than its likeliest service times say. Where a change itself costs users something, as on a target
-that loads the model anew, it must promise so much more for every process that it starts beside the load, and
-must not be expected to end far worse; while the queue grows, what helps enough in place comes first. When a
-configuration's service times are suddenly others than before at the same load, the machine has changed:
-everything known shifts, and exploration begins anew (where changes cost, once a second interval says so).
+costs more than its likeliest service times say. When a configuration's service times are suddenly others than
+before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
+
+Where a change itself costs users something, as on a target that loads the model anew, it must promise so much
+more for every process that it starts beside the load, and must not be expected to end far worse; decisions look
+further more rarely; while the queue grows, what helps enough in place comes first; and the machine has changed
+once a second interval says so.
 """
 
 from __future__ import annotations
@@ -432,11 +434,12 @@ class GuidedRRL:
         result: np.ndarray = costs.mean(axis=1)
         return result
 
-    def _looks_further(self) -> bool:
-        return self._since_change in self.settings.looks
-
     def _explores(self) -> bool:
         return self._since_change < self.settings.exploring
+
+    def _looks_further(self) -> bool:
+        looks = self.settings.looks_costly if self._changes_cost else self.settings.looks
+        return self._since_change in looks
 
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
         """κ standard deviations of ln S, bounded."""

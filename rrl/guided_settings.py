@@ -19,6 +19,7 @@ class GuidedSettings:
     largest_optimism: float = 0.35  # of ln S
     # Decisions since the last change that look further; ever more rarely.
     looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
+    looks_costly: tuple[int, ...] = (18, 36, 72, 144, 288, 576, 1152)  # where a change costs users something
     look_optimism: float = 1.5  # κ of these ...
     look_largest_optimism: float = 0.8
     look_pessimism: float = 1.0  # ... and how many standard deviations must leave them stable

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from guided_agents import RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
 
+from rrl import telemetry
 from rrl.agent import Task, Transition
 from rrl.guided_rrl import GUIDED, GuidedRRL
 from rrl.measurement import ServiceTimes
@@ -149,3 +150,14 @@ def test_what_was_measured_is_known_where_busy_instances_are_estimated() -> None
         agent.update(by_batch_size(2, 60.0, 0.05))
     measured, other = agent._standard_deviations(np.array([2, 3]))
     assert measured < 0.06 < other
+
+
+def test_single_batches_count_for_little_where_a_target_tells_no_variation() -> None:
+    """One batch of two that took 1.6 times as long as others do."""
+    space = ConfigurationSpace.parse("instances=1,2,max_batch_size=1,4")
+    agent = GuidedRRL(Task(space, cores=2, in_place=frozenset({"instances"})))
+    usual = [ServiceTimes(0, 1, 200, 10.0), ServiceTimes(0, 2, 20, 1.5)]
+    for rows in (usual, usual, [ServiceTimes(0, 1, 200, 10.0), ServiceTimes(0, 2, 1, 0.12)]):
+        agent.update(transition(1, 60.0, rows, space, 20.0))
+    assert agent.variation == telemetry.UNTOLD_VARIATION
+    assert agent.service_times.service_time_s()[0, 0, 1] == pytest.approx(0.075, rel=0.05)

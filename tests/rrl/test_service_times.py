@@ -11,6 +11,7 @@ import pytest
 from envs.families import family_machine
 from rrl.measurement import ServiceTimes
 from rrl.queueing.machine import Machine
+from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
 from rrl.space import Configuration, ConfigurationSpace
 
@@ -114,6 +115,24 @@ def test_the_number_of_cores_is_found_where_it_is_plain(cores: int) -> None:
 
 def test_cores_that_are_told_are_believed() -> None:
     assert taught(family_machine(0), np.arange(0, 125, 6), cores=7).cores == 7.0
+
+
+def test_less_is_expected_of_threads_where_instances_are_processes() -> None:
+    """One thread after two were seen: slower by any account, but on a stock server perhaps hardly."""
+    space = ConfigurationSpace.of(instances=[1, 2], intra_op_threads=[1, 2])
+    one, two = ({"instances": 1, "intra_op_threads": a} for a in (1, 2))
+
+    def slower_with_one(weights: np.ndarray) -> tuple[float, float]:
+        """By how much, and by how much if service times are one standard deviation shorter."""
+        model = ServiceTimeModel(space, cores=2, weights=weights)
+        model.add(two, rows(lambda n, b: 0.05, [1]), RATE_PER_S)
+        model.fit()
+        ratio = predicted_s(model, one, 1) / 0.05
+        return ratio, ratio * math.exp(-sd(model, one, 1))
+
+    expected, hoped = slower_with_one(PROCESS_WEIGHTS)
+    assert 1.0 < expected < slower_with_one(WEIGHTS)[0] - 0.2
+    assert hoped < 1.0 < slower_with_one(WEIGHTS)[1]
 
 
 def test_a_slow_down_shifts_all_and_is_less_certain() -> None:
