@@ -28,9 +28,9 @@ costs more than its likeliest service times say. When a configuration's service 
 before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
 
 Where a change itself costs users something, as on a target that loads the model anew, it must promise so much
-more for every process that it starts beside the load, and must not be expected to end far worse; decisions look
-further more rarely; while the queue grows, what helps enough in place comes first; and the machine has changed
-once a second interval says so.
+more for every process that it starts beside the load, and must not be expected to end far worse; decisions
+look further more rarely; while the queue grows, what helps enough in place comes first; and the machine has
+changed once a second interval says so.
 """
 
 from __future__ import annotations
