@@ -24,7 +24,7 @@ from rrl.journal import Decision, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
 from rrl.reference_table import NOISE, best_known, costs_by_configuration, pessimistic_mean
-from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, pooled_noise
+from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, pooled_noise, unpaired_gain
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,9 @@ class Guard:
     def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
 
-        `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise.
+        `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise,
+        or lower there and, beyond noise, in the intervals before them: a load that is low in the turns hides
+        what a configuration is worth.
         Without it (the run was stopped) the best known must be better even with its noise held against it.
         """
         return self.leaving(validation).number
@@ -250,9 +252,14 @@ class Guard:
         if not all(self.fits(number) for number in validation):
             return ToLeave(self.start, "the best known failed, was aborted or broke the limit in its turns")
         gain = self.gain(validation)
+        best = next((number for number in validation if number != self.start), self.start)
         if gain.beyond_noise:
-            best = next(number for number in validation if number != self.start)
             return ToLeave(best, f"{in_words(gain)}, measured in turns with it")
+        before = self._gain_before_turns(best)
+        if gain.undecided and before.beyond_noise:
+            return ToLeave(
+                best, f"{in_words(gain)} in turns, and before them {in_words(before)} at a like load"
+            )
         return ToLeave(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
 
     def gain(self, validation: Mapping[int, Sequence[float]]) -> Gain:
@@ -265,6 +272,16 @@ class Guard:
         costs = costs_by_configuration((s.number, s.cost) for s in earlier)
         noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
         return gain_interval(validation[self.start], validation[best], noise)
+
+    def _gain_before_turns(self, best: int) -> Gain:
+        """By the intervals of both before their turns, at the load of the start's own."""
+        before = [seen for seen in self._seen if not seen.is_turn]
+        rates_per_s = [seen.rate_per_s for seen in before if seen.number == self.start]
+        if not rates_per_s:
+            return UNKNOWN
+        like = [s for s in before if _ratio(s.rate_per_s, _mean(rates_per_s)) <= self.settings.same_load]
+        costs = costs_by_configuration((s.number, s.cost) for s in like)
+        return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
 
     def _unvalidated(self) -> ToLeave:
         best = self.best

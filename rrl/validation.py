@@ -76,6 +76,21 @@ def gain_interval(
     return Gain(low, middle, high)
 
 
+def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> Gain:
+    """From intervals of both that were not measured in turns; `UNKNOWN` where one of them has fewer than two.
+
+    exp(mean ln a - mean ln b ± t ν √(1/n_a + 1/n_b)), ν from the scatter of these intervals.
+    """
+    costs = [[cost for cost in each if _is_cost(cost)] for each in (start_costs, best_costs)]
+    if min(map(len, costs)) < 2:  # a single one may be luck
+        return UNKNOWN
+    noise = pooled_noise(costs)
+    gain = float(np.mean(np.log(costs[0])) - np.mean(np.log(costs[1])))
+    quantile = float(stdtrit(min(noise.freedom, MOST_FREEDOM), (1 + CONFIDENCE) / 2))
+    half = quantile * noise.relative * math.sqrt(sum(1 / len(each) for each in costs))
+    return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
+
+
 def pooled_noise(costs: Sequence[Sequence[float]]) -> Noise:
     """The scatter of intervals within each configuration, with what is usual for a server's beside it."""
     freedom, squares = FREEDOM_OF_THE_USUAL, FREEDOM_OF_THE_USUAL * NOISE**2

@@ -103,7 +103,8 @@ def _gain(run: RunView) -> Children:
     turns = f"in turns with the start (A B A B, {count(summary.best.intervals, 'interval')} each)"
     if summary.found_better:
         interval = f"{validation.CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
-        return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}."]
+        doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
+        return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}.{doubt}"]
     interval = f"{validation.CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
     why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
     return [

@@ -390,6 +390,27 @@ def test_a_better_mean_that_is_within_the_noise_of_the_turns_is_not_left() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("rate_per_s", "turns_ms", "left"),
+    [
+        (40.0, [40.0, 49.0], GOOD),  # seems better in turns, and was before them
+        (40.0, [52.0, 50.0], START),  # seems worse in turns, whatever was before
+        (20.0, [40.0, 49.0], START),  # was better at half the load of the baseline, which says nothing
+    ],
+)
+def test_what_seems_better_in_turns_is_left_if_it_was_better_beyond_noise_before_them(
+    rate_per_s: float, turns_ms: list[float], left: int
+) -> None:
+    guard = begun()
+    for _ in range(4):
+        tell(guard, GOOD, 25.0, rate_per_s)
+    validation = {GOOD: turns_ms, START: [50.0, 47.0]}
+    assert not guard.gain(validation).beyond_noise
+    number, reason = guard.leaving(validation)
+    assert number == left
+    assert ("before them 4.00x lower cost" in reason) == (left == GOOD)
+
+
 def test_the_less_the_run_has_seen_costs_scatter_the_less_the_turns_must_differ() -> None:
     validation = {GOOD: [82.0, 80.0], START: [100.0, 99.0]}
     quiet, loud = begun(), begun()

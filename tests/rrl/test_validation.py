@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rrl.validation import UNKNOWN, Noise, gain_interval, in_words, pooled_noise
+from rrl.validation import UNKNOWN, Noise, gain_interval, in_words, pooled_noise, unpaired_gain
 
 costs = st.floats(0.1, 1e4)
 turns = st.lists(st.tuples(costs, costs), min_size=1, max_size=8)
@@ -108,3 +108,33 @@ def test_noise_is_pooled_within_configurations_and_not_between_them() -> None:
 def test_words_tell_gain_and_interval() -> None:
     words = in_words(gain_interval([150.0, 155.0, 148.0], [100.0, 101.0, 99.0], Noise(0.05, 8)))
     assert words == "1.51x lower cost than the start (95% interval 1.39x to 1.64x)"
+
+
+def test_without_turns_the_gain_is_that_of_the_geometric_means() -> None:
+    gain = unpaired_gain([100.0, 110.0, 90.0], [50.0, 55.0])
+    assert gain.estimate == pytest.approx((100 * 110 * 90) ** (1 / 3) / (50 * 55) ** (1 / 2))
+    assert 1.0 < gain.low < gain.estimate < gain.high
+    assert unpaired_gain([100.0, 110.0, 90.0], [50.0, 55.0, 52.0, 53.0]).low > gain.low
+
+
+@pytest.mark.parametrize(
+    ("start", "best"), [([], [50.0, 51.0]), ([100.0, 99.0], [50.0]), ([99.0, math.nan], [50.0, 51.0])]
+)
+def test_without_turns_and_with_a_single_interval_of_one_there_is_no_gain(
+    start: list[float], best: list[float]
+) -> None:
+    assert math.isnan(unpaired_gain(start, best).estimate)
+
+
+@pytest.mark.parametrize(("noise", "of_best"), [(0.05, 3), (0.1, 4), (0.3, 8)])
+def test_without_turns_the_truth_lies_within_the_interval_as_often_as_promised(
+    noise: float, of_best: int
+) -> None:
+    rng = np.random.default_rng(1)
+    gains = [
+        unpaired_gain(
+            np.exp(rng.normal(0, noise, 3)).tolist(), np.exp(rng.normal(0, noise, of_best)).tolist()
+        )
+        for _ in range(1500)
+    ]
+    assert np.mean([gain.low <= 1 <= gain.high for gain in gains]) > 0.93
