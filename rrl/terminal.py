@@ -215,7 +215,7 @@ def gain_in_words(summary: Summary) -> str:
     if summary.validated:
         low, _, high = summary.turns
         how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
-        how += "" if summary.turns.beyond_noise else f"; {summary.why_left}"
+        how = how if summary.turns.beyond_noise else summary.why_left
     mean = summary.start.mean_ms / summary.best.mean_ms
     return f"{summary.gain:.2f}x lower cost, {mean:.2f}x lower mean latency ({how})"
 
