@@ -10,8 +10,10 @@ from rrl.load_levels import LoadLevels
 
 @dataclass(frozen=True)
 class GuidedSettings:
-    """Chosen on machines of the family with seeds below 1000, under all truths; what is for costly changes, on
-    simulated targets that drift and hiccup as a stock Triton on 2 cores did."""
+    """Chosen on machines of the family with seeds below 1000, under all truths.
+
+    What is for costly changes: on simulated targets that drift and hiccup as a stock Triton on 2 cores did.
+    """
 
     first_share: float = 0.7  # of the largest capacity: the load that the first choice is made for ...
     first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
