@@ -252,7 +252,7 @@ class Guard:
         if not all(self.fits(number) for number in validation):
             return ToLeave(self.start, "the best known failed, was aborted or broke the limit in its turns")
         gain = self.gain(validation)
-        best = next((number for number in validation if number != self.start), self.start)
+        best = self._validated(validation)
         if gain.beyond_noise:
             return ToLeave(best, f"{in_words(gain)}, measured in turns with it")
         before = self._gain_before_turns(best)
@@ -265,13 +265,17 @@ class Guard:
     def gain(self, validation: Mapping[int, Sequence[float]]) -> Gain:
         """How many times lower the best's cost is than the start's, by their turns and by the scatter that
         the run saw of both."""
-        best = next((number for number in validation if number != self.start), None)
-        if best is None or self.start not in validation:
+        best = self._validated(validation)
+        if best == self.start or self.start not in validation:
             return UNKNOWN
         earlier = (s for s in self._near_present_load() if not s.is_turn)
         costs = costs_by_configuration((s.number, s.cost) for s in earlier)
         noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
         return gain_interval(validation[self.start], validation[best], noise)
+
+    def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
+        """What was measured in turns with the start; the start where nothing was."""
+        return next((number for number in validation if number != self.start), self.start)
 
     def _gain_before_turns(self, best: int) -> Gain:
         """By the intervals of both before their turns, at the load of the start's own."""

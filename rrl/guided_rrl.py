@@ -434,12 +434,12 @@ class GuidedRRL:
         result: np.ndarray = costs.mean(axis=1)
         return result
 
-    def _explores(self) -> bool:
-        return self._since_change < self.settings.exploring
-
     def _looks_further(self) -> bool:
         looks = self.settings.looks_costly if self._changes_cost else self.settings.looks
         return self._since_change in looks
+
+    def _explores(self) -> bool:
+        return self._since_change < self.settings.exploring
 
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
         """κ standard deviations of ln S, bounded."""

@@ -21,7 +21,7 @@
 Where instances are processes of a server that loads the model anew for a change (`PROCESS_WEIGHTS`), less is
 known of threads: ln a has -0.3, 0.4. On a stock Triton of 2 cores, which its front end and the clients share,
 a second thread made batches slower: 8.6 instead of 7.2 ms for MiniLM, 19.5 instead of 17.3 for
-EfficientNet-Lite0.
+EfficientNet-Lite0 (by the telemetry of the sweeps of `scripts/bench triton-head-to-head`).
 
 The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by
 the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.

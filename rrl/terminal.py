@@ -211,11 +211,13 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
 def gain_in_words(summary: Summary) -> str:
     if not summary.found_better:
         return f"nothing better than the start was found; the start is in force ({summary.why_left})"
-    how = "not validated"
-    if summary.validated:
-        low, _, high = summary.turns
+    low, _, high = summary.turns
+    if not summary.validated:
+        how = "not validated"
+    elif summary.turns.beyond_noise:
         how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
-        how = how if summary.turns.beyond_noise else summary.why_left
+    else:
+        how = summary.why_left
     mean = summary.start.mean_ms / summary.best.mean_ms
     return f"{summary.gain:.2f}x lower cost, {mean:.2f}x lower mean latency ({how})"
 
