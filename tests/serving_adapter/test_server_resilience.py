@@ -234,7 +234,10 @@ def test_a_request_that_refuses_approximation_waits_for_the_exact_answer(start_s
     faults.write_text(
         "faults: [{kind: slow, pool: deployed, workers: 1, at_s: [0], for_s: 3600, delay_ms: 300}]"
     )
-    server = start_server(*SLEEP, *REDUNDANT, "--instances", 2, "--resilience", "parity", "--faults", faults)
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 2, "--resilience", "parity", "--late-after-us", 50_000,
+        "--faults", faults,
+    )  # fmt: skip
 
     async def drive(stub):
         strict, reconstructed = [], 0
