@@ -171,7 +171,7 @@ class GuidedRRL:
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
-        self._estimates_busy = self._changes_cost and not telemetry.tells_busy_instances(measurement)
+        self._estimates_busy = bool(self._costly) and not telemetry.tells_busy_instances(measurement)
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
