@@ -10,7 +10,7 @@ it.
 | A, D | `arrivals`, `completions` | requests in and out since the configuration came into force |
 | G = A - D | `backlog_growth` | requests that piled up meanwhile |
 | z | `runaway_sigmas` | a server that keeps up has drift E[G] <= 0 and Var[G] <= A + D |
-| ĉ(1 + ν/√n) | `pessimistic_mean` | mean cost of n intervals, plus the noise ν of one |
+| ĉ(1 ± ν/√n) | `pessimistic_mean`, `optimistic_mean` | mean cost of n intervals, plus the noise ν of one |
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from typing import NamedTuple
 from rrl.journal import Decision, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
-from rrl.reference_table import NOISE, best_known, costs_by_configuration, pessimistic_mean
+from rrl.reference_table import (
+    NOISE,
+    best_known,
+    costs_by_configuration,
+    optimistic_mean,
+    pessimistic_mean,
+)
 from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, pooled_noise, unpaired_gain
 
 
@@ -241,7 +247,8 @@ class Guard:
         `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise,
         or lower there and, beyond noise, in the intervals before them: a load that is low in the turns hides
         what a configuration is worth.
-        Without it (the run was stopped) the best known must be better even with its noise held against it.
+        Without it (the run was stopped) the best known must be better even with noise held against it, the
+        start's too.
         """
         return self.leaving(validation).number
 
@@ -294,8 +301,9 @@ class Guard:
             costs = costs_by_configuration((s.number, s.cost) for s in self._seen)
         if best not in costs or self.start not in costs:
             return ToLeave(self.start, "nothing else is known well enough")
-        if pessimistic_mean(costs[best], self.settings.noise) < _mean(costs[self.start]):
-            return ToLeave(best, "the best known, better than the start even with its noise held against it")
+        noise = self.settings.noise
+        if pessimistic_mean(costs[best], noise) < optimistic_mean(costs[self.start], noise):
+            return ToLeave(best, "the best known, better than the start even with noise held against it")
         return ToLeave(self.start, "nothing is known to be better beyond noise")
 
     def _enter(self, number: int, decision: Decision, reason: str) -> Admission:

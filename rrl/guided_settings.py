@@ -12,8 +12,8 @@ from rrl.load_levels import LoadLevels
 class GuidedSettings:
     """Chosen on machines of the family with seeds below 1000, under all truths.
 
-    What is for costly changes: on simulated targets that drift and hiccup as a stock Triton on 2 cores did;
-    no command repeats those simulations.
+    What is for costly changes: on simulated targets that drift and hiccup as a stock Triton on 2 cores did
+    (`scripts/bench triton-simulated`, whose `--settings` shows what one brings).
     """
 
     first_share: float = 0.7  # of the largest capacity: the load that the first choice is made for ...

@@ -34,6 +34,11 @@ def pessimistic_mean(costs: Sequence[float], noise: float = NOISE) -> float:
     return sum(costs) / len(costs) * (1.0 + noise / math.sqrt(len(costs)))
 
 
+def optimistic_mean(costs: Sequence[float], noise: float = NOISE) -> float:
+    """One unlucky interval does not make a configuration worse than another."""
+    return sum(costs) / len(costs) * (1.0 - noise / math.sqrt(len(costs)))
+
+
 def best_known(costs: Mapping[int, Sequence[float]], noise: float = NOISE) -> int:
     """The configuration of lowest pessimistic mean cost; the lowest number among equals."""
     return min(costs, key=lambda number: (pessimistic_mean(costs[number], noise), number))

@@ -16,7 +16,7 @@ from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.report import summarise
 from rrl.space import Configuration, ConfigurationSpace
-from rrl.tuning import LONGEST_INTERVALS, TuningSettings
+from rrl.tuning import LONGEST_INTERVALS, TuningSettings, baseline_for
 
 DEFAULT_INTERVALS = 50
 GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
@@ -282,5 +282,5 @@ def check_unfinished(options: TuneOptions, header: Header, records: list[Record]
 def tuning_intervals(options: TuneOptions) -> int:
     if options.duration is None:
         return options.intervals or DEFAULT_INTERVALS
-    others = TuningSettings.baseline + 2 * options.validation
+    others = baseline_for(options.validation) + 2 * options.validation
     return max(1, round(seconds(options.duration) / options.interval_s) - others)

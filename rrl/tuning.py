@@ -31,13 +31,16 @@ from rrl.measurement import Measurement, Progress
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 
+BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
 LONGEST_INTERVALS = 4.0  # an interval that settles long lasts three; with time to change back
 
 
 @dataclass(frozen=True)
 class TuningSettings:
     intervals: int = 50  # decisions to take
-    baseline: int = 3  # intervals in the found configuration, first of all; fewer where it is overloaded
+    # Intervals in the found configuration, first of all; fewer where it is overloaded. One is enough where
+    # the validation measures it again: users bear every one of them.
+    baseline: int = 1
     # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
     # where these leave open which is better.
     validation: int = 2
@@ -49,6 +52,11 @@ class TuningSettings:
                 f"at least one tuning and one baseline interval are needed, "
                 f"got {self.intervals} and {self.baseline}"
             )
+
+
+def baseline_for(validation: int) -> int:
+    """Intervals of the found configuration at the beginning: more where no validation measures it again."""
+    return TuningSettings.baseline if validation else BASELINE_ALONE
 
 
 class Environment(Protocol):

@@ -77,12 +77,13 @@ def gain_interval(
 
 
 def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> Gain:
-    """From intervals of both that were not measured in turns; `UNKNOWN` where one of them has fewer than two.
+    """From intervals of both that were not measured in turns; `UNKNOWN` where the start has none or the best
+    fewer than two, since a single one may be luck.
 
     exp(mean ln a - mean ln b ± t ν √(1/n_a + 1/n_b)), ν from the scatter of these intervals.
     """
     costs = [[cost for cost in each if _is_cost(cost)] for each in (start_costs, best_costs)]
-    if min(map(len, costs)) < 2:  # a single one may be luck
+    if not costs[0] or len(costs[1]) < 2:
         return UNKNOWN
     noise = pooled_noise(costs)
     gain = float(np.mean(np.log(costs[0])) - np.mean(np.log(costs[1])))

@@ -35,6 +35,7 @@ __all__ = [
     "Wiki",
     "make_arrivals",
     "read_trace",
+    "stepwise_poisson",
 ]
 
 MINUTES_PER_DAY = 1440
@@ -102,7 +103,7 @@ class Dynamic:
         return self.rate_per_s
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        return _stepwise_poisson(rng, self.steps(rng))
+        return stepwise_poisson(rng, self.steps(rng))
 
     def steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         """(length in s, rate per s) of every step of λ(t), for ever."""
@@ -147,7 +148,7 @@ class Wiki:
         return self.spikes_per_day * self.spike_minutes / MINUTES_PER_DAY * self.spike_height
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        return _stepwise_poisson(rng, self.steps(rng))
+        return stepwise_poisson(rng, self.steps(rng))
 
     def steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         """(length in s, rate per s) of every step of λ(t), for ever."""
@@ -190,7 +191,7 @@ class Bursts:
         return self.rate_per_s
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        return _stepwise_poisson(rng, self._steps(rng))
+        return stepwise_poisson(rng, self._steps(rng))
 
     def _steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         cycle_s = self.mean_calm_s + self.mean_burst_s
@@ -231,7 +232,7 @@ def make_arrivals(
     raise ValueError(f"unknown arrivals {text!r}; expected {', '.join(PROCESSES)} or a trace FILE.csv")
 
 
-def _stepwise_poisson(rng: np.random.Generator, steps: Iterator[tuple[float, float]]) -> Iterator[np.ndarray]:
+def stepwise_poisson(rng: np.random.Generator, steps: Iterator[tuple[float, float]]) -> Iterator[np.ndarray]:
     """A Poisson process over steps of (length in s, rate per s); long steps come in several chunks."""
     step_starts_s = 0.0
     for length_s, rate_per_s in steps:

@@ -54,7 +54,7 @@ from rrl.tune_options import (
     seconds,
     tuning_intervals,
 )
-from rrl.tuning import Tuning, TuningSettings
+from rrl.tuning import Tuning, TuningSettings, baseline_for
 from serving_adapter.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.sizes import make_sizes
@@ -166,6 +166,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     guard = Guard(start, GuardSettings(slo_p95_ms=options.slo_p95_ms), over)
     settings = TuningSettings(
         intervals=tuning_intervals(options),
+        baseline=baseline_for(options.validation),
         validation=options.validation,
         duration_s=math.inf if options.duration is None else seconds(options.duration),
     )

@@ -436,6 +436,18 @@ def test_stopped_early_the_best_is_left_only_if_it_is_better_beyond_noise() -> N
     assert guard.to_leave() == BAD
 
 
+@pytest.mark.parametrize(("start_intervals", "left"), [(1, START), (4, GOOD)])
+def test_stopped_early_a_start_measured_once_may_have_been_unlucky(start_intervals: int, left: int) -> None:
+    guard = Guard(START)
+    for _ in range(start_intervals):
+        guard.enter(START)
+        guard.judge(START, 100.0, measured(100.0), kind="baseline")
+    for _ in range(4):
+        tell(guard, GOOD, 78.0)
+    assert guard.best == GOOD
+    assert guard.to_leave() == left
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     costs=st.lists(st.tuples(st.integers(0, 5), st.floats(1, 1000), st.booleans()), min_size=1, max_size=40)

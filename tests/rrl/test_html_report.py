@@ -31,8 +31,9 @@ from rrl.html_report.numbers import (
 from rrl.html_report.run_view import RunView
 from rrl.journal import Header
 from rrl.report import in_words, summarise
+from rrl.terminal import gain_in_words
 from rrl.tune_options import TuneOptions, as_before
-from rrl.validation import pooled_noise
+from rrl.validation import Gain, pooled_noise
 from serving_adapter.kept_configuration import KeptConfiguration
 from serving_adapter.options import parse
 
@@ -104,6 +105,16 @@ def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> Non
     assert in_words(summary.best.configuration) in said
     assert lower_or_higher(summary.turns.estimate, 1.0) in said
     assert "best candidate" in text(section(root, "compare"))
+
+
+def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs.Run) -> None:
+    doubtful = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
+    root = page.page(view(good, **doubtful), "", ())
+    verdict = text(by_class(root, "verdict")[0])
+    assert verdict.startswith("1.30x lower cost (95% interval 0.90x to 1.90x), measured in turns")
+    assert verdict.endswith("Within noise by itself: it was better before its turns.")
+    said = gain_in_words(replace(summarise(*good), **doubtful))
+    assert said.endswith("(it was better before its turns)")
 
 
 def test_an_unfinished_run_says_so_and_shows_what_is_known(good: runs.Run) -> None:

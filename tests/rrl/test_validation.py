@@ -118,22 +118,24 @@ def test_without_turns_the_gain_is_that_of_the_geometric_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "best"), [([], [50.0, 51.0]), ([100.0, 99.0], [50.0]), ([99.0, math.nan], [50.0, 51.0])]
+    ("start", "best"), [([], [50.0, 51.0]), ([100.0, 99.0], [50.0]), ([math.nan], [50.0, 51.0])]
 )
-def test_without_turns_and_with_a_single_interval_of_one_there_is_no_gain(
+def test_without_turns_and_with_a_single_interval_of_the_best_there_is_no_gain(
     start: list[float], best: list[float]
 ) -> None:
     assert math.isnan(unpaired_gain(start, best).estimate)
 
 
-@pytest.mark.parametrize(("noise", "of_best"), [(0.05, 3), (0.1, 4), (0.3, 8)])
+@pytest.mark.parametrize(
+    ("noise", "of_start", "of_best"), [(0.05, 3, 3), (0.1, 3, 4), (0.3, 3, 8), (0.05, 1, 4), (0.2, 1, 8)]
+)
 def test_without_turns_the_truth_lies_within_the_interval_as_often_as_promised(
-    noise: float, of_best: int
+    noise: float, of_start: int, of_best: int
 ) -> None:
     rng = np.random.default_rng(1)
     gains = [
         unpaired_gain(
-            np.exp(rng.normal(0, noise, 3)).tolist(), np.exp(rng.normal(0, noise, of_best)).tolist()
+            np.exp(rng.normal(0, noise, of_start)).tolist(), np.exp(rng.normal(0, noise, of_best)).tolist()
         )
         for _ in range(1500)
     ]

@@ -1,0 +1,132 @@
+"""The simulated stock Triton of `scripts/bench triton-simulated`: what it tells, what its changes cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rrl.telemetry import tells_busy_instances
+from scripts.benchmarks.triton_simulated import (
+    CORES,
+    INTERVAL_S,
+    MEASURED,
+    SPACE,
+    Case,
+    Options,
+    SimulatedTriton,
+    Steps,
+    cases_of,
+    episode,
+    is_reload,
+    measured_machine,
+    processes_started,
+    random_machine,
+    true_costs_ms,
+)
+
+
+def numbered(instances: int, intra_op_threads: int = 1, max_batch_size: int = 1) -> int:
+    knobs = {"instances": instances, "intra_op_threads": intra_op_threads, "max_batch_size": max_batch_size}
+    return SPACE.number(knobs | {"max_queue_delay_us": 0})
+
+
+def intervals(seed: int, count: int = 20) -> list:
+    env = SimulatedTriton(
+        measured_machine("minilm"),
+        SPACE,
+        arrivals=60.0,
+        interval_s=INTERVAL_S,
+        start=SPACE.configuration(numbered(2, max_batch_size=8)),
+        cores=CORES,
+    )
+    _, info = env.reset(seed=seed)
+    steps = (env.step(SPACE.action(env.start))[-1] for _ in range(count))
+    return [info["measurement"], *(info["measurement"] for info in steps)]
+
+
+def test_it_tells_what_a_stock_triton_tells_and_no_more() -> None:
+    for measurement in intervals(seed=1):
+        assert not tells_busy_instances(measurement)
+        assert math.isnan(measurement.latency.p95_ms)
+        assert measurement.latency.mean_ms > 0
+        sizes = [row.batch_size for row in measurement.telemetry]
+        assert sizes == sorted(set(sizes))
+        assert sum(row.count * row.batch_size for row in measurement.telemetry) == measurement.completions
+
+
+def test_its_machine_drifts_and_the_same_seed_drifts_alike() -> None:
+    def of_one_s(seed: int) -> np.ndarray:
+        rows = [measurement.telemetry[0] for measurement in intervals(seed)]
+        return np.array([row.total_s / row.count for row in rows])
+
+    assert np.log(of_one_s(1)).std() > 0.03
+    np.testing.assert_array_equal(of_one_s(1), of_one_s(1))
+    assert (of_one_s(1) != of_one_s(2)).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "started"),
+    [
+        (numbered(1), numbered(1), 0),
+        (numbered(1), numbered(3), 2),  # in place: those to come
+        (numbered(3), numbered(1), 0),
+        (numbered(1), numbered(3, max_batch_size=4), 3),  # loaded anew: all
+        (numbered(3), numbered(2, intra_op_threads=2), 2),
+    ],
+)
+def test_a_change_starts_the_processes_of_a_reload_or_those_to_come(
+    before: int, after: int, started: int
+) -> None:
+    assert processes_started(before, after) == started
+    assert is_reload(before, after) == (started > 0 and (before, after) != (numbered(1), numbered(3)))
+
+
+def test_service_times_grow_with_company_and_the_load_is_one_that_the_default_bears() -> None:
+    machines = [measured_machine(name) for name in MEASURED]
+    for seed in range(20):
+        machine, rate_per_s = random_machine(seed)
+        machines.append(machine)
+        assert rate_per_s < machine.capacity_per_s({"intra_op_threads": 2})
+    for machine in machines:
+        assert (np.diff(machine.service_time_s, axis=2) >= 0).all()
+
+
+def test_stepped_arrivals_come_at_the_rate_of_their_step() -> None:
+    chunks = Steps(((50.0, 20.0), (50.0, 200.0))).times_s(np.random.default_rng(0))
+    times_s = np.empty(0)
+    while times_s.size == 0 or times_s[-1] < 200:
+        times_s = np.concatenate([times_s, next(chunks)])
+    counts, _ = np.histogram(times_s, [0, 50, 100, 150])
+    np.testing.assert_allclose(counts, [1000, 10_000, 10_000], rtol=0.1)
+
+
+def test_what_cannot_bear_the_load_is_never_best() -> None:
+    costs_ms = true_costs_ms("minilm", 130.0)
+    assert costs_ms[numbered(2)] < 40
+    assert costs_ms[numbered(1, intra_op_threads=2)] > 1000  # bears 116 requests per s
+
+
+@pytest.mark.parametrize("agent", ["rrl", "quick-search", "optuna-tpe"])
+def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent: str) -> None:
+    case = Case("efficientnet_lite0", (15.0,) * 6 + (30.0,) * 6, seed=3)
+    found = episode(case, agent)
+    assert found == episode(case, agent)
+    assert found.final >= 1
+    assert found.latency > 1
+    assert 1 <= found.settled <= 12
+    assert len(found.near_after) == 1
+
+
+def test_runs_are_as_many_as_asked_for() -> None:
+    counts = {label: len(cases) for label, cases in cases_of(Options(seeds=4, machines=6)).items()}
+    assert counts.pop("random") == 6
+    assert counts.pop("steps") == 3 * 2 + 3
+    assert set(counts.values()) == {4}
+
+
+@pytest.mark.parametrize("setting", ["magic=1", "gamble", "gamble=high", "gamble=0.5"])
+def test_settings_that_the_agent_does_not_know_are_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=r"magic|gamble"):
+        Options(settings=(setting,))
