@@ -155,9 +155,7 @@ def test_durations_are_read(text: str | float, expected_s: float) -> None:
 
 def test_a_duration_covers_the_whole_run() -> None:
     assert tuning_intervals(TuneOptions(duration="5m")) == 60 - 5
-    assert (
-        tuning_intervals(TuneOptions(duration="5m", validation=0)) == 60 - 3
-    )  # start: thrice
+    assert tuning_intervals(TuneOptions(duration="5m", validation=0)) == 60 - 3  # start: thrice
     assert tuning_intervals(TuneOptions()) == 50
     assert (3 + 50 + 4) * TuneOptions().interval_s < 60 * 5
 

@@ -110,12 +110,12 @@ def test_what_cannot_bear_the_load_is_never_best() -> None:
 
 @pytest.mark.parametrize("agent", ["rrl", "quick-search", "optuna-tpe"])
 def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent: str) -> None:
-    case = Case("efficientnet_lite0", (15.0,) * 6 + (30.0,) * 6, seed=3)
+    case = Case("efficientnet_lite0", ((40.0, 15.0), (40.0, 30.0)), 12, seed=3)
     found = episode(case, agent)
     assert found == episode(case, agent)
     assert found.final >= 1
     assert found.latency > 1
-    assert 1 <= found.settled <= 12
+    assert 1 <= found.settled <= 20
     assert len(found.near_after) == 1
 
 
