@@ -28,10 +28,10 @@ from rrl.report import in_words
 from rrl.restore import RestorePoint
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.terminal import make_view
-from rrl.tuning import Environment, Outcome, Tuning, TuningSettings
+from rrl.tuning import BASELINE_ALONE, Environment, Outcome, Tuning, TuningSettings
 
 AGENT = "advice"  # in the journal's header
-SETTINGS = TuningSettings(intervals=5, baseline=3, validation=0)
+SETTINGS = TuningSettings(intervals=5, baseline=BASELINE_ALONE, validation=0)
 
 
 def check_can_ask(stdin: TextIO | None = None) -> None:

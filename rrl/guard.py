@@ -10,7 +10,7 @@ it.
 | A, D | `arrivals`, `completions` | requests in and out since the configuration came into force |
 | G = A - D | `backlog_growth` | requests that piled up meanwhile |
 | z | `runaway_sigmas` | a server that keeps up has drift E[G] <= 0 and Var[G] <= A + D |
-| ĉ(1 ± ν/√n) | `pessimistic_mean`, `optimistic_mean` | mean cost of n intervals, plus the noise ν of one |
+| ĉ(1 ± ν/√n) | `pessimistic_mean`, `optimistic_mean` | mean cost of n intervals ± the noise ν of one |
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ BENCHMARKS = {
     "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
     "parity-kill": "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed",
     "triton-head-to-head": "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton",
-    "triton-simulated": "the same on many simulated stock Tritons, in a minute or two each",
+    "triton-simulated": "the same on some two hundred simulated stock Tritons, in minutes",
     "triton-load-steps": "intervals until near the best again after the load of a stock Triton stepped",
     "triton-changes": "configuration changes of a stock Triton under load: failed requests, time each",
     "triton-change-cost": "what users feel of a change of a stock Triton, instances in turns or all at once",

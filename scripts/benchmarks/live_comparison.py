@@ -151,7 +151,7 @@ def _turned(names: Sequence[str], seed: int) -> Sequence[str]:
 def _swept(served: Served) -> Run:
     """Every configuration once; nothing is rolled back, as nobody waits for these requests."""
     agent = ExhaustiveSweep(served.space, served.seed)
-    limit = TuningSettings(intervals=3 * len(served.space), validation=0)
+    limit = TuningSettings(intervals=3 * len(served.space), baseline=1, validation=0)
     return tuned_in_the_loop(served, SWEEP, agent, WatchOnly, limit, stop=lambda: agent.done)
 
 

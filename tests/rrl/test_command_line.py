@@ -157,7 +157,7 @@ def test_a_duration_covers_the_whole_run() -> None:
     assert tuning_intervals(TuneOptions(duration="5m")) == 60 - 5
     assert tuning_intervals(TuneOptions(duration="5m", validation=0)) == 60 - 3  # start: thrice
     assert tuning_intervals(TuneOptions()) == 50
-    assert (3 + 50 + 4) * TuneOptions().interval_s < 60 * 5
+    assert (1 + 50 + 8) * TuneOptions().interval_s < 60 * 5
 
 
 def test_a_live_target_is_tuned(
