@@ -143,7 +143,7 @@ def _phases(run: RunView) -> Children:
         begin, end = run.share(run.begins_min[i]), run.share(run.ends_min[last])
         if kind != "tune":
             shapes.append(charts.band(begin, end, HEIGHT, "phase"))
-            if end - begin > 0.03:
+            if end - begin > 0.03 or i == 0:  # the first has room beside it
                 at = "start" if begin < 0.05 else "end" if end > 0.95 else "middle"
                 x = {"start": begin, "end": end, "middle": (begin + end) / 2}[at]
                 shapes.append(charts.words(percent(x), -5, PHASES.get(kind, kind), at))
