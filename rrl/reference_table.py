@@ -36,7 +36,7 @@ def pessimistic_mean(costs: Sequence[float], noise: float = NOISE) -> float:
 
 def optimistic_mean(costs: Sequence[float], noise: float = NOISE) -> float:
     """One unlucky interval does not make a configuration worse than another."""
-    return sum(costs) / len(costs) * (1.0 - noise / math.sqrt(len(costs)))
+    return pessimistic_mean(costs, -noise)
 
 
 def best_known(costs: Mapping[int, Sequence[float]], noise: float = NOISE) -> int:

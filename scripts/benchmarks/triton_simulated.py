@@ -34,20 +34,17 @@ import ast
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain, groupby, pairwise, repeat
-from multiprocessing import get_context
 from statistics import geometric_mean, mean, median
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
 
 from baselines import make_agent
+from baselines.comparison.workers import Workers
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.expected_costs import ExpectedCosts
 from envs.scenario import Scenario
@@ -404,11 +401,11 @@ def run() -> dict[str, Any]:
     settings = _settings(options.settings)
     finals: dict[str, float] = {}
     print(f"{'runs':30} {'agent':13} final / best  within 5%  settled  latency / best  reloads  processes")
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin_worker) as pool:
+    with Workers(os.cpu_count() or 1) as workers:
         for label, cases in cases_of(options).items():
             for name in options.agents:
                 baseline = options.baseline if name == DEFAULT else 1
-                found = list(pool.map(episode, cases, repeat(name), repeat(settings), repeat(baseline)))
+                found = _episodes(workers, [partial(episode, c, name, settings, baseline) for c in cases])
                 print(_row(f"{label} ({len(found)})", name, found), flush=True)
                 if label == "random":
                     finals[name] = geometric_mean(each.final for each in found)
@@ -424,9 +421,10 @@ def run() -> dict[str, Any]:
     }
 
 
-def _begin_worker() -> None:
-    torch.set_num_threads(1)
-    threadpool_limits(1)
+def _episodes(workers: Workers, jobs: Sequence[Callable[[], Episode]]) -> list[Episode]:
+    found: list[Episode] = []
+    workers.run(jobs, lambda _, answer: found.append(answer))
+    return found
 
 
 def _row(label: str, name: str, found: Sequence[Episode]) -> str:
