@@ -125,9 +125,13 @@ class Guard:
         return best_known(costs, self.settings.noise) if costs else self.start
 
     def trusts(self, number: int) -> bool:
-        """True if this configuration was measured near the present load, and nothing speaks against it."""
+        """True if this configuration was measured near the present load, and nothing speaks against it:
+        no failure, and no other that was measured better there, beyond noise."""
         near = self._near_present_load()
-        return number not in self._unfit(near) and any(s.number == number for s in near)
+        unfit = self._unfit(near)
+        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in unfit)
+        own = costs.pop(number, None)
+        return own is not None and not any(unpaired_gain(own, each).beyond_noise for each in costs.values())
 
     @property
     def takes_over(self) -> bool:

@@ -13,7 +13,7 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 | ρ_t(s, c) | `Residual.log_ratio` | perceived ln(latency / P), 0 at first |
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
-| α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ that of ρ |
+| α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
 | Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
@@ -28,9 +28,9 @@ costs more than its likeliest service times say. When a configuration's service 
 before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
 
 Where a change itself costs users something, as on a target that loads the model anew, it must promise so much
-more for every process that it starts beside the load, and must not be expected to end far worse; decisions
-look further more rarely; while the queue grows, what helps enough in place comes first; and the machine has
-changed once a second interval says so.
+more for every process that it starts beside the load, the more the less capacity the present has to spare
+meanwhile, and must not be expected to end far worse; decisions look further more rarely; while the queue
+grows, what helps enough in place comes first; and the machine has changed once a second interval says so.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration 
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
+LEAST_SPARE = 0.05  # of the load: capacity beyond it with which a queue drains, at least
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 
@@ -245,6 +246,8 @@ class GuidedRRL:
         residual = self._residual(self.settings.load_levels.level(rate_per_s))
         region = self.space.region(number, self.settings.radius)
         region = region[(residual.counts[region] == 0) | (region == number)]
+        if residual.counts[number] == 0:  # what is seen does not build upon what neighbours made likely
+            residual.log_ratio[number] = 0.0
         residual.counts[number] += 1
         α = self._learning_rate(residual.counts[region], variance)
         estimated = self._estimated(rate_per_s, region, number, r)
@@ -259,7 +262,9 @@ class GuidedRRL:
         return np.clip(estimated, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def _learning_rate(self, counts: np.ndarray, variance: float) -> np.ndarray:
-        α: np.ndarray = 1.0 / (np.maximum(counts, 1) + variance / self.settings.residual_sd**2)
+        s = self.settings
+        sd = s.residual_sd_costly if self._costly else s.residual_sd
+        α: np.ndarray = 1.0 / (np.maximum(counts, 1) + variance / sd**2)
         return α
 
     def _residual(self, level: int) -> Residual:
@@ -353,8 +358,26 @@ class GuidedRRL:
         return self._cheapest(numbers, self._mean_costs(numbers, simulated), self.settings.reluctance_later)
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost, where every process that a change starts must pay by so much less."""
+        """The lowest cost, that of the change itself included, where every process that it starts must pay by
+        so much less."""
+        costs = costs + self._waiting_for_change_ms(numbers)
         return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
+
+    def _waiting_for_change_ms(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) what requests wait longer, each, over `spread_s`, for the queue of a change.
+
+        While p processes start, for D = p · `process_start_s`, the present serves as many times slower as
+        `beside_a_start` says. What comes beyond that queues up: Q requests. They wait for D / 2 on average
+        until there are more instances, and then half as long as these need to drain the queue.
+        """
+        if not self._changes_cost or self._objective.unit != "ms":
+            return np.zeros(len(numbers))
+        s, rate_per_s, bears_per_s = self.settings, self.forecast.rate_per_s, self.prior.capacity_per_s
+        lasts_s = s.process_start_s * self._started(numbers)
+        queue = np.maximum(0.0, rate_per_s - bears_per_s[self._in_force] / s.beside_a_start) * lasts_s
+        drains_s = queue / np.maximum(bears_per_s[numbers] - rate_per_s, LEAST_SPARE * rate_per_s)
+        waiting_ms: np.ndarray = 1e3 * queue * (lasts_s + drains_s) / 2 / (rate_per_s * s.spread_s)
+        return waiting_ms
 
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:

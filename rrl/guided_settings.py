@@ -35,10 +35,14 @@ class GuidedSettings:
     overload_pace_later: float = 0.05
     # Where a change costs users something: so much less it must promise for every process that it starts,
     reluctance: float = 0.08  # while exploring, and later
-    reluctance_later: float = 0.025
+    reluctance_later: float = 0.04
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
     # anew, while the queue grows, where something in place costs at most so many times the best.
-    gamble: float = 2.0
+    gamble: float = 1.6
+    # What waits while it starts them, as a stock Triton on 2 cores does, counts as spread over so long.
+    spread_s: float = 100.0
+    process_start_s: float = 0.9  # for each; meanwhile batches take so many times as long
+    beside_a_start: float = 1.8
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice
@@ -48,7 +52,8 @@ class GuidedSettings:
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
     radius: float = 2.0  # δ of the region
-    residual_sd: float = 0.03  # σ of ρ
+    residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
+    residual_sd_costly: float = 0.15  # such a target tells less of what the queue model needs
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
     estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
@@ -73,10 +78,14 @@ class GuidedSettings:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not (self.residual_sd > 0 and self.least_safe_share > 0 and self.first_within >= 1):
+        positive = ("residual_sd", "residual_sd_costly", "least_safe_share", "spread_s", "beside_a_start")
+        for name in positive:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not (self.first_within >= 1 and self.process_start_s >= 0):
             raise ValueError(
-                "residual_sd and least_safe_share must be above 0 and first_within at least 1, "
-                f"got {self.residual_sd}, {self.least_safe_share}, {self.first_within}"
+                "first_within must be at least 1 and process_start_s must not be negative, "
+                f"got {self.first_within} and {self.process_start_s}"
             )
 
 

@@ -75,6 +75,7 @@ SOON = 5  # intervals after a step
 # What was measured of a stock Triton on 2 cores.
 VARIATION = 0.2  # σ of the service times of an interval
 DRIFT_SD, DRIFT_CORRELATION, SCATTER_SD = 0.07, 0.8, 0.04  # of ln of all service times
+UNMODELLED_SD = 0.08, 0.05  # of ln of latency over what the queue says: by number of instances; by all else
 HICCUP_SHARE, HICCUP_MEAN = 0.07, 0.25
 PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 0.9, 1.8, 1.0
 LARGEST_MS = 10_000.0  # stands for the latency of a queue that grows for ever
@@ -140,6 +141,14 @@ class Case(NamedTuple):
     def period_s(self) -> float:
         return sum(length_s for length_s, _ in self.steps)
 
+    @property
+    def unmodelled(self) -> np.ndarray:
+        """(size,) latency over what the queue says."""
+        rng = np.random.default_rng((self.seed, len(SPACE)))
+        instances = SPACE.values[:, SPACE.names.index("instances")]
+        by_instances = rng.normal(0, UNMODELLED_SD[0], CORES * 2)[instances - 1]
+        return np.exp(by_instances + rng.normal(0, UNMODELLED_SD[1], len(SPACE)))
+
     def rate_per_s(self, at_s: float) -> float:
         ends_s = accumulate(length_s for length_s, _ in self.steps)
         later = (rate for end_s, (_, rate) in zip(ends_s, self.steps, strict=True) if at_s < end_s)
@@ -176,6 +185,10 @@ class SimulatedTriton(SimulatedServing):
 
     latency_s = 0.0  # of all requests since the episode began
 
+    def __init__(self, *args: Any, unmodelled: np.ndarray, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.unmodelled = unmodelled
+
     @property
     def now_s(self) -> float:
         return float(self._simulation.now_s)
@@ -193,6 +206,8 @@ class SimulatedTriton(SimulatedServing):
             self._serve(SETTLE_S, slowness)
         self._simulation.machine = self.machine.slower(slowness)
         measurement = super()._interval(number)
+        latency = measurement.latency._replace(mean_ms=measurement.latency.mean_ms * self.unmodelled[number])
+        measurement = replace(measurement, latency=latency)
         self._count(measurement.completions, measurement.latency)
         return as_told(measurement)
 
@@ -315,6 +330,7 @@ def episode(case: Case, name: str, settings: GuidedSettings = GUIDED, baseline: 
         service_variation=VARIATION,
         start=TRITONS_DEFAULT,
         cores=CORES,
+        unmodelled=case.unmodelled,
     )
     agent = _agent(name, case, settings)
     before, info = env.reset(seed=case.seed)  # the first interval of the start
@@ -346,7 +362,7 @@ def _judged(
     case: Case, rates_per_s: Sequence[float], numbers: Sequence[int], left: int, latency_s: float
 ) -> Episode:
     """`rates_per_s` and `numbers` of every interval."""
-    costs_ms = {rate: true_costs_ms(case.machine, rate) for _, rate in case.steps}
+    costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
     best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
     near = [
         bool(costs_ms[rate][number] <= NEAR * best_ms[rate])
