@@ -46,6 +46,7 @@ class GuardSettings:
     failure_share: float = 0.01  # ... than this share of its arrivals ...
     failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
     same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
+    comparable_load: float = 1.15  # ... and within this one, costs of two configurations compare directly
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
     drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
@@ -125,13 +126,19 @@ class Guard:
         return best_known(costs, self.settings.noise) if costs else self.start
 
     def trusts(self, number: int) -> bool:
-        """True if this configuration was measured near the present load, and nothing speaks against it:
-        no failure, and no other that was measured better there, beyond noise."""
+        """True if this configuration was measured near the present load, and nothing speaks against it: it is
+        fit, and no other was measured better beyond noise where the load was the same."""
         near = self._near_present_load()
         unfit = self._unfit(near)
-        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in unfit)
-        own = costs.pop(number, None)
-        return own is not None and not any(unpaired_gain(own, each).beyond_noise for each in costs.values())
+        own = [seen for seen in near if seen.number == number]
+        if number in unfit or not own:
+            return False
+        rate_per_s = _mean([seen.rate_per_s for seen in own])
+        others = [s for s in near if s.number not in {number, *unfit}]
+        alike = [s for s in others if _ratio(s.rate_per_s, rate_per_s) <= self.settings.comparable_load]
+        costs = costs_by_configuration((s.number, s.cost) for s in alike)
+        own_costs = [seen.cost for seen in own]
+        return not any(unpaired_gain(own_costs, each).beyond_noise for each in costs.values())
 
     @property
     def takes_over(self) -> bool:

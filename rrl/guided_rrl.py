@@ -28,9 +28,10 @@ costs more than its likeliest service times say. When a configuration's service 
 before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
 
 Where a change itself costs users something, as on a target that loads the model anew, it must promise so much
-more for every process that it starts beside the load, the more the less capacity the present has to spare
-meanwhile, and must not be expected to end far worse; decisions look further more rarely; while the queue
-grows, what helps enough in place comes first; and the machine has changed once a second interval says so.
+more for every process that it starts beside the load, and pay for the queue that grows meanwhile; it must not
+be expected to end far worse; decisions look further more rarely; while the queue grows, what helps enough in
+place comes first; what is measured of a configuration counts for more, and does not build upon what was
+carried over from others; and the machine has changed once a second interval says so.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class GuidedRRL:
         if len(stable) == 0:
             return None
         numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[: self.settings.screened_later]]
-        return self._lowest_in_the_mean(numbers, self._standard_deviations(numbers))
+        numbers, costs = self._mean_costs_of_best(numbers, self._standard_deviations(numbers))
+        return self._cheapest(numbers, costs, self.settings.reluctance_later)
 
     @property
     def variation(self) -> float:
@@ -154,7 +156,8 @@ class GuidedRRL:
         sd = self._standard_deviations(np.array([number]))
         expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
         if number == self._in_force:
-            words = f"stays: expects {expected}, and nothing better"
+            other = "nothing worth a change" if self._changes_cost else "nothing better"
+            words = f"stays: expects {expected}, and {other}"
         elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
             words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
         else:
@@ -246,8 +249,8 @@ class GuidedRRL:
         residual = self._residual(self.settings.load_levels.level(rate_per_s))
         region = self.space.region(number, self.settings.radius)
         region = region[(residual.counts[region] == 0) | (region == number)]
-        if residual.counts[number] == 0:  # what is seen does not build upon what neighbours made likely
-            residual.log_ratio[number] = 0.0
+        if self._costly and residual.counts[number] == 0:
+            residual.log_ratio[number] = 0.0  # what is seen does not build upon what neighbours made likely
         residual.counts[number] += 1
         α = self._learning_rate(residual.counts[region], variance)
         estimated = self._estimated(rate_per_s, region, number, r)
@@ -345,22 +348,28 @@ class GuidedRRL:
         numbers, scale = numbers[best], scale[best]
         costs = self._simulated_costs(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
+        costs += self._waiting_for_change_ms(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
-        """The lowest of the means of two simulated costs: service times one sd shorter, and one longer."""
+        """The configuration of the lowest cost in the mean, that of the change itself included."""
+        numbers, costs = self._mean_costs_of_best(numbers, sd)
+        costs = costs + self._waiting_for_change_ms(numbers)
+        return self._cheapest(numbers, costs, self.settings.reluctance_later)
+
+    def _mean_costs_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
+        one longer."""
         scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
         screened = [self.prior.screened(numbers, scale, rate_per_s) for scale in scales]
         best = np.argsort(self._mean_costs(numbers, screened), kind="stable")[: self.settings.simulated_twice]
         best = self._with_free(best, numbers)
         numbers, given = numbers[best], self._circumstances(rate_per_s, self.forecast.log_sd)
         simulated = [self.prior.simulated(numbers, scale[best], given) for scale in scales]
-        return self._cheapest(numbers, self._mean_costs(numbers, simulated), self.settings.reluctance_later)
+        return numbers, self._mean_costs(numbers, simulated)
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost, that of the change itself included, where every process that it starts must pay by
-        so much less."""
-        costs = costs + self._waiting_for_change_ms(numbers)
+        """The lowest cost, where every process that a change starts must pay by so much less."""
         return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
 
     def _waiting_for_change_ms(self, numbers: np.ndarray) -> np.ndarray:
@@ -368,9 +377,12 @@ class GuidedRRL:
 
         While p processes start, for D = p · `process_start_s`, the present serves as many times slower as
         `beside_a_start` says. What comes beyond that queues up: Q requests. They wait for D / 2 on average
-        until there are more instances, and then half as long as these need to drain the queue.
+        until there are more instances, and then half as long as these need to drain the queue. What waits
+        already is left out, and that the first instances may relieve the others. Objectives in other units
+        know of no waiting.
         """
-        if not self._changes_cost or self._objective.unit != "ms":
+        known = self._changes_cost and self.prior.allowed[self._in_force]  # else nobody knows what it bears
+        if not known or self._objective.unit != "ms":
             return np.zeros(len(numbers))
         s, rate_per_s, bears_per_s = self.settings, self.forecast.rate_per_s, self.prior.capacity_per_s
         lasts_s = s.process_start_s * self._started(numbers)

@@ -39,10 +39,10 @@ class GuidedSettings:
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
     # anew, while the queue grows, where something in place costs at most so many times the best.
     gamble: float = 1.6
-    # What waits while it starts them, as a stock Triton on 2 cores does, counts as spread over so long.
+    # The queue that grows while it starts them counts as spread over so long.
     spread_s: float = 100.0
-    process_start_s: float = 0.9  # for each; meanwhile batches take so many times as long
-    beside_a_start: float = 1.8
+    process_start_s: float = 0.9  # measured of a stock Triton on 2 cores, for each; meanwhile batches ...
+    beside_a_start: float = 1.8  # ... take so many times as long
     screened: int = 400  # configurations whose uncertainty is asked for, and once much is known
     screened_later: int = 120
     simulated: int = 40  # configurations, and where each is simulated twice
@@ -53,7 +53,7 @@ class GuidedSettings:
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
-    residual_sd_costly: float = 0.15  # such a target tells less of what the queue model needs
+    residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
     estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
@@ -78,15 +78,15 @@ class GuidedSettings:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        positive = ("residual_sd", "residual_sd_costly", "least_safe_share", "spread_s", "beside_a_start")
+        positive = ("residual_sd", "residual_sd_costly", "least_safe_share", "spread_s")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if not (self.first_within >= 1 and self.process_start_s >= 0):
-            raise ValueError(
-                "first_within must be at least 1 and process_start_s must not be negative, "
-                f"got {self.first_within} and {self.process_start_s}"
-            )
+        for name in ("first_within", "beside_a_start"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.process_start_s >= 0:
+            raise ValueError(f"process_start_s must not be negative, got {self.process_start_s}")
 
 
 GUIDED = GuidedSettings()

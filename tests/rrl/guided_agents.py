@@ -132,8 +132,9 @@ VARIANCE = (math.log(1.1 / 0.9) / 2) ** 2  # of ln of `KnownPrior`'s intervals
 LEVEL = GUIDED.load_levels.level(RATE_PER_S)
 
 
-def by_hand(network: KnownNetwork, radius: float = 2.0) -> GuidedRRL:
-    agent = GuidedRRL(Task(LINE), replace(GUIDED, radius=radius, residual_sd=0.1, estimator=QUICK))
+def by_hand(network: KnownNetwork, radius: float = 2.0, in_place: frozenset[str] | None = None) -> GuidedRRL:
+    settings = replace(GUIDED, radius=radius, residual_sd=0.1, estimator=QUICK)
+    agent = GuidedRRL(Task(LINE, in_place=in_place), settings)
     KnownPrior(agent, [50.0, 40.0, 80.0])
     agent.estimator = network  # type: ignore[assignment]
     return agent

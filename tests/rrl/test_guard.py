@@ -147,6 +147,27 @@ def test_the_best_known_is_the_lowest_mean_and_not_one_lucky_interval() -> None:
     assert guard.best == 3
 
 
+def test_it_trusts_what_was_measured_unless_another_was_measured_better_beyond_noise() -> None:
+    guard = begun()
+    assert not guard.trusts(1)
+    for mean_ms in (50.0, 52.0, 49.0, 51.0):
+        tell(guard, 1, mean_ms)
+    assert guard.trusts(1)
+    tell(guard, 2, 40.0)  # once may be luck
+    tell(guard, 3, 48.0)
+    tell(guard, 3, 47.0)  # may be noise
+    assert guard.trusts(1)
+    for mean_ms in (20.0, 21.0, 19.0):
+        tell(guard, 4, mean_ms, rate_per_s=32.0)  # at a lower load
+        tell(guard, 5, mean_ms, failures=20)
+    assert guard.trusts(1)
+    assert not guard.trusts(5)
+    for mean_ms in (41.0, 40.0, 39.0):
+        tell(guard, 2, mean_ms)
+    assert not guard.trusts(1)
+    assert guard.trusts(2)
+
+
 def test_costs_at_very_different_loads_are_not_compared() -> None:
     guard = begun()
     tell(guard, GOOD, 20.0)

@@ -6,13 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from guided_agents import RATE_PER_S, SPACE, costs, family_scenario, lived, row, transition
+from guided_agents import (
+    LINE,
+    QUICK,
+    RATE_PER_S,
+    SPACE,
+    KnownPrior,
+    costs,
+    family_scenario,
+    lived,
+    row,
+    transition,
+)
 
 from rrl import telemetry
 from rrl.agent import Task, Transition
 from rrl.guided_rrl import GUIDED, GuidedRRL
 from rrl.measurement import ServiceTimes
-from rrl.objective import MeanLatency
+from rrl.objective import LeastResources, MeanLatency, Objective
 from rrl.space import ConfigurationSpace
 
 TWO = ConfigurationSpace.parse("instances=1,2,intra_op_threads=1,2")
@@ -77,6 +88,44 @@ def test_it_counts_the_processes_that_a_change_starts_where_users_feel_that(
     agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
     agent._in_force = space.number({"instances": 2, "max_batch_size": 1})
     assert agent._started(np.array([space.number(configuration)])).tolist() == [started]
+
+
+@pytest.mark.parametrize(
+    ("in_place", "rate_per_s", "objective", "waits"),
+    [
+        ({"instances"}, 9.0, MeanLatency(), True),
+        ({"instances"}, 4.0, MeanLatency(), False),  # less than half of what the present bears
+        ({"instances"}, 9.0, LeastResources(100.0), False),  # not in milliseconds
+        (None, 9.0, MeanLatency(), False),
+    ],
+)
+def test_a_change_counts_with_the_queue_that_it_makes_grow(
+    in_place: set[str] | None, rate_per_s: float, objective: Objective, waits: bool
+) -> None:
+    """One instance bears 10 requests/s, and half of that in the second that each further one takes."""
+    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1")
+    task = Task(space, objective, in_place=None if in_place is None else frozenset(in_place))
+    agent = GuidedRRL(task, replace(GUIDED, process_start_s=1.0, beside_a_start=2.0, spread_s=1.0))
+    agent._in_force = 0
+    agent.forecast.add(round(10 * rate_per_s), 10.0)
+    agent.prior.capacity_per_s = np.array([10.0, 13.0, 17.0])
+    # of 9 requests a second: 4 wait 0.5 s, and 0.5 s while 13/s drain them; 8 wait 1 s and 0.5 s
+    expected_ms = np.array([0.0, 4 * 1.0, 8 * 1.5]) * 1e3 / 9
+    np.testing.assert_allclose(agent._waiting_for_change_ms(np.arange(3)), waits * expected_ms)
+
+
+@pytest.mark.parametrize(("process_start_s", "decided"), [(0.0, 2), (3.0, 0)])
+def test_it_stays_where_the_queue_of_the_change_costs_more_than_it_brings(
+    process_start_s: float, decided: int
+) -> None:
+    """What it recommends for good does not hang on the way there."""
+    settings = replace(GUIDED, process_start_s=process_start_s, reluctance=0.0, reluctance_later=0.0)
+    task = Task(LINE, in_place=frozenset())
+    agent = GuidedRRL(task, replace(settings, estimator=QUICK, exploring=0, looks_costly=(), spread_s=10.0))
+    KnownPrior(agent, [50.0, 60.0, 40.0])
+    agent.update(transition(0, 50.0, [row(1, 60, 0.075)], rate_per_s=12.0))  # it bears 13 a second
+    assert agent.act(np.empty(0)).tolist() == [decided]
+    assert agent.recommended() == 2
 
 
 def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -> None:

@@ -46,6 +46,24 @@ def test_what_was_observed_itself_is_not_changed_by_its_neighbours() -> None:
     assert perceived(agent)[2] < 0
 
 
+def test_what_is_seen_itself_does_not_build_upon_what_its_neighbours_made_likely() -> None:
+    """Where changes cost; elsewhere the next ones tell soon enough."""
+    agent = by_hand(KnownNetwork([1.0, 0.4, 1.0]), in_place=frozenset())
+    for _ in range(5):
+        agent.update(transition(0, 50.0, [OWN]))
+    assert perceived(agent)[1] < -0.4  # the network's belief
+    agent.update(transition(1, 44.0, [OWN]))
+    α = 1 / (1 + VARIANCE / GUIDED.residual_sd_costly**2)
+    assert perceived(agent)[1] == pytest.approx(α * math.log(1.1))
+
+
+def test_where_changes_cost_what_is_seen_counts_for_more() -> None:
+    agent = by_hand(KnownNetwork([1, 1, 1]), in_place=frozenset())
+    agent.update(transition(0, 60.0, [OWN]))
+    α = 1 / (1 + VARIANCE / GUIDED.residual_sd_costly**2)
+    assert perceived(agent)[0] == pytest.approx(α * math.log(1.2))
+
+
 def test_what_an_interval_says_against_the_prior_is_bounded() -> None:
     agent = by_hand(KnownNetwork([1, 1, 1], trained=False))
     agent.update(transition(0, 50.0 * 1000, [OWN]))

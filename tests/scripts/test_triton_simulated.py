@@ -13,6 +13,7 @@ from scripts.benchmarks.triton_simulated import (
     INTERVAL_S,
     MEASURED,
     SPACE,
+    UNMODELLED_SD,
     Case,
     Options,
     SimulatedTriton,
@@ -32,7 +33,7 @@ def numbered(instances: int, intra_op_threads: int = 1, max_batch_size: int = 1)
     return SPACE.number(knobs | {"max_queue_delay_us": 0})
 
 
-def intervals(seed: int, count: int = 20) -> list:
+def intervals(seed: int, count: int = 20, unmodelled: float = 1.0) -> list:
     env = SimulatedTriton(
         measured_machine("minilm"),
         SPACE,
@@ -40,6 +41,7 @@ def intervals(seed: int, count: int = 20) -> list:
         interval_s=INTERVAL_S,
         start=SPACE.configuration(numbered(2, max_batch_size=8)),
         cores=CORES,
+        unmodelled=np.full(len(SPACE), unmodelled),
     )
     _, info = env.reset(seed=seed)
     steps = (env.step(SPACE.action(env.start))[-1] for _ in range(count))
@@ -64,6 +66,53 @@ def test_its_machine_drifts_and_the_same_seed_drifts_alike() -> None:
     assert np.log(of_one_s(1)).std() > 0.03
     np.testing.assert_array_equal(of_one_s(1), of_one_s(1))
     assert (of_one_s(1) != of_one_s(2)).all()
+
+
+def test_latency_is_also_what_no_service_time_tells_of() -> None:
+    for plain, more in zip(intervals(seed=1), intervals(seed=1, unmodelled=1.2), strict=True):
+        assert more.latency.mean_ms == pytest.approx(1.2 * plain.latency.mean_ms)
+        assert more.telemetry == plain.telemetry
+
+
+def test_all_latency_is_by_the_factor_of_what_is_in_force() -> None:
+    """Requests answered while a change starts its processes, too."""
+    one, three = numbered(1, intra_op_threads=2), numbered(3, max_batch_size=4)
+
+    def summed_s(unmodelled: np.ndarray) -> np.ndarray:
+        """In the first interval, and with the change and the second."""
+        env = SimulatedTriton(
+            measured_machine("minilm"),
+            SPACE,
+            arrivals=60.0,
+            interval_s=INTERVAL_S,
+            start=SPACE.configuration(one),
+            cores=CORES,
+            unmodelled=unmodelled,
+        )
+        env.reset(seed=1)
+        before_s = env.latency_s
+        env.step(SPACE.action(three))
+        return np.array([before_s, env.latency_s - before_s])
+
+    plain, of_one, of_three = np.ones((3, len(SPACE)))
+    of_one[one] = of_three[three] = 2.0
+    before_s, after_s = summed_s(plain)
+    assert summed_s(of_one)[0] == pytest.approx(2 * before_s)
+    assert summed_s(of_three)[0] == pytest.approx(before_s)
+    more_s = summed_s(of_one)[1] - after_s, summed_s(of_three)[1] - after_s
+    assert min(more_s) > 0
+    assert sum(more_s) == pytest.approx(after_s)
+
+
+def test_what_no_service_time_tells_of_is_the_runs_own() -> None:
+    case = Case("minilm", ((40.0, 60.0),), 12, seed=3)
+    np.testing.assert_array_equal(case.unmodelled, case.unmodelled)
+    assert (case.unmodelled != case._replace(seed=4).unmodelled).all()
+    many = np.log([case._replace(seed=seed).unmodelled for seed in range(200)])
+    assert many.std() == pytest.approx(math.hypot(*UNMODELLED_SD), rel=0.1)
+    same_instances = np.flatnonzero(SPACE.values[:, 0] == 2)
+    assert np.diff(many[:, same_instances]).std() == pytest.approx(2**0.5 * UNMODELLED_SD[1], rel=0.1)
+    assert (case.unmodelled != case._replace(machine=3).unmodelled).all()
 
 
 @pytest.mark.parametrize(
