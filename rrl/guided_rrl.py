@@ -348,7 +348,7 @@ class GuidedRRL:
         numbers, scale = numbers[best], scale[best]
         costs = self._simulated_costs(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
-        costs += self._waiting_for_change_ms(numbers)
+        costs = costs + self._waiting_for_change_ms(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
@@ -373,7 +373,7 @@ class GuidedRRL:
         return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
 
     def _waiting_for_change_ms(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) what requests wait longer, each, over `spread_s`, for the queue of a change.
+        """(K,) what requests wait longer, each, over `spread_s`, for the fluid queue of a change (ours).
 
         While p processes start, for D = p · `process_start_s`, the present serves as many times slower as
         `beside_a_start` says. What comes beyond that queues up: Q requests. They wait for D / 2 on average

@@ -33,16 +33,20 @@ def numbered(instances: int, intra_op_threads: int = 1, max_batch_size: int = 1)
     return SPACE.number(knobs | {"max_queue_delay_us": 0})
 
 
-def intervals(seed: int, count: int = 20, unmodelled: float = 1.0) -> list:
-    env = SimulatedTriton(
+def simulated(start: int, unmodelled: np.ndarray) -> SimulatedTriton:
+    return SimulatedTriton(
         measured_machine("minilm"),
         SPACE,
         arrivals=60.0,
         interval_s=INTERVAL_S,
-        start=SPACE.configuration(numbered(2, max_batch_size=8)),
+        start=SPACE.configuration(start),
         cores=CORES,
-        unmodelled=np.full(len(SPACE), unmodelled),
+        unmodelled=unmodelled,
     )
+
+
+def intervals(seed: int, count: int = 20, unmodelled: float = 1.0) -> list:
+    env = simulated(numbered(2, max_batch_size=8), np.full(len(SPACE), unmodelled))
     _, info = env.reset(seed=seed)
     steps = (env.step(SPACE.action(env.start))[-1] for _ in range(count))
     return [info["measurement"], *(info["measurement"] for info in steps)]
@@ -80,15 +84,7 @@ def test_all_latency_is_by_the_factor_of_what_is_in_force() -> None:
 
     def summed_s(unmodelled: np.ndarray) -> np.ndarray:
         """In the first interval, and with the change and the second."""
-        env = SimulatedTriton(
-            measured_machine("minilm"),
-            SPACE,
-            arrivals=60.0,
-            interval_s=INTERVAL_S,
-            start=SPACE.configuration(one),
-            cores=CORES,
-            unmodelled=unmodelled,
-        )
+        env = simulated(one, unmodelled)
         env.reset(seed=1)
         before_s = env.latency_s
         env.step(SPACE.action(three))
