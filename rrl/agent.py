@@ -46,8 +46,14 @@ class Task:
     cores: int | None = None  # of the target's machine, where known
     machine: Machine | None = None  # service times profiled beforehand, where there are any
     hindsight: Hindsight | None = None
-    in_place: frozenset[str] | None = None  # knobs whose changes cost users nothing; None: all
+    in_place: frozenset[str] | None = None  # knobs that the target changes in place; None: all
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
+
+    @property
+    def loaded_anew(self) -> tuple[str, ...]:
+        """The knobs whose change loads the model anew, which users feel."""
+        in_place = self.space.names if self.in_place is None else self.in_place
+        return tuple(name for name in self.space.names if name not in in_place)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,8 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 
 | symbol | here | meaning |
 |---|---|---|
-| s | level | load level |
-| P(s, c) | `LatencyPrior` | latency that the prior predicts for configuration c |
-| ρ_t(s, c) | `Residual.log_ratio` | perceived ln(latency / P), 0 at first |
-| r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
-| r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
-| α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
+| P(s, c) | `LatencyPrior` | latency that the prior predicts for configuration c at load level s |
+| ρ_t(s, c) | `RegionResidual` | perceived ln(latency / P), by equations (1) and (2) |
 | Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
@@ -27,11 +23,11 @@ lowest cost in the mean over what service times may be: an uncertain configurati
 costs more than its likeliest service times say. When a configuration's service times are suddenly others than
 before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
 
-Where a change itself costs users something, as on a target that loads the model anew, it must promise so much
-more for every process that it starts beside the load, and pay for the queue that grows meanwhile; it must not
-be expected to end far worse; decisions look further more rarely; while the queue grows, what helps enough in
-place comes first; what is measured of a configuration counts for more, and does not build upon what was
-carried over from others; and the machine has changed once a second interval says so.
+Where a change itself costs users something (`rrl.change_costs`), it must promise so much more for every
+process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
+end far worse; decisions look further more rarely; while the queue grows, what helps enough in place comes
+first; what is measured of a configuration counts for more, and does not build upon what was carried over from
+others; and the machine has changed once a second interval says so.
 """
 
 from __future__ import annotations
@@ -40,35 +36,26 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
 from rrl import telemetry
 from rrl.agent import Task, Transition
-from rrl.estimator import BackgroundTraining, InlineTraining, LatencyEstimator, Training
+from rrl.change_costs import NONE_YET, ChangeCosts
 from rrl.guided_settings import GUIDED, GuidedSettings
 from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
 from rrl.load_forecast import LoadForecast
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import in_unit
+from rrl.region_residual import RegionResidual
 from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
-LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
-LEAST_SPARE = 0.05  # of the load: capacity beyond it with which a queue drains, at least
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
-
-
-class Residual(NamedTuple):
-    """What is perceived at one load level."""
-
-    log_ratio: np.ndarray  # (size,) ρ
-    counts: np.ndarray  # (size,) own observations
 
 
 class GuidedRRL:
@@ -83,23 +70,20 @@ class GuidedRRL:
     ) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
-        in_place = task.space.names if task.in_place is None else task.in_place
-        self._costly = [k for k, name in enumerate(task.space.names) if name not in in_place]
-        weights = PROCESS_WEIGHTS if self._costly else WEIGHTS
+        changes_cost = bool(task.loaded_anew)
+        weights = PROCESS_WEIGHTS if changes_cost else WEIGHTS
         self.service_times = ServiceTimeModel(task.space, task.cores, weights)
         self.forecast = LoadForecast()
         self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
-        self.estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
-        train = self.estimator.train
-        self._training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
-        self.residuals: dict[int, Residual] = {}
+        self.residual = RegionResidual(task.space, settings, changes_cost, seed, background_training)
+        self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
         self._suspected = 0.0  # ln of service times over those before, in an interval that may be a hiccup
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
-        self._in_force = -1
+        self._in_force = NONE_YET
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         # |ln| of service times over those before, and σ of their variation, by interval
         self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
@@ -166,16 +150,16 @@ class GuidedRRL:
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
-        self._training.wait()
+        self.residual.training.wait()
 
     def close(self) -> None:
         """Ends training; raises if its last round failed."""
-        self._training.close()
+        self.residual.training.close()
 
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
-        self._estimates_busy = bool(self._costly) and not telemetry.tells_busy_instances(measurement)
+        self._estimates_busy = self._change_costs.exist and not telemetry.tells_busy_instances(measurement)
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
@@ -188,7 +172,7 @@ class GuidedRRL:
             self._surprises.append(abs(log_factor))
         if surprising:
             self.service_times.changed(log_factor)
-            self.residuals.clear()
+            self.residual.forget()
             self.changes += 1
             self._since_change = 0
         self._learn_variation(measurement, rows)
@@ -232,49 +216,17 @@ class GuidedRRL:
         self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
 
     def _learn_residual(self, number: int, measurement: Measurement) -> None:
-        """Eq. (2) for the region around the configuration in force."""
+        """From an interval that tells of the prior: one of its own requests, to its end."""
         backlog_before = measurement.backlog - measurement.backlog_growth
         observed_ms = measurement.latency.mean_ms
         if backlog_before > 2 * self.prior.instances[number] or not observed_ms > 0 or measurement.aborted:
             return
-        rate_per_s, features = measurement.arrival_rate_per_s, self.space.features
+        rate_per_s = measurement.arrival_rate_per_s
         given = self._circumstances(rate_per_s, 0.0)
         predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
         if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
             return
-        r, variance = _log_ratio(observed_ms, predicted_ms)
-        self.estimator.add(rate_per_s, features[number], math.exp(r))
-        if len(self.estimator) % self.settings.training_every == 0:
-            self._training.request()
-        residual = self._residual(self.settings.load_levels.level(rate_per_s))
-        region = self.space.region(number, self.settings.radius)
-        region = region[(residual.counts[region] == 0) | (region == number)]
-        if self._costly and residual.counts[number] == 0:
-            residual.log_ratio[number] = 0.0  # what is seen does not build upon what neighbours made likely
-        residual.counts[number] += 1
-        α = self._learning_rate(residual.counts[region], variance)
-        estimated = self._estimated(rate_per_s, region, number, r)
-        residual.log_ratio[region] += α * (estimated - residual.log_ratio[region])
-
-    def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:
-        """r̂_t(s, c) for c in the region of c_t = `number`."""
-        if not self.estimator.trained:
-            return np.full(len(region), r)
-        network = np.log(self.estimator.estimate(rate_per_s, self.space.features[region]))
-        estimated: np.ndarray = r + network - network[region == number]
-        return np.clip(estimated, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-    def _learning_rate(self, counts: np.ndarray, variance: float) -> np.ndarray:
-        s = self.settings
-        sd = s.residual_sd_costly if self._costly else s.residual_sd
-        α: np.ndarray = 1.0 / (np.maximum(counts, 1) + variance / sd**2)
-        return α
-
-    def _residual(self, level: int) -> Residual:
-        if level not in self.residuals:
-            size = len(self.space)
-            self.residuals[level] = Residual(np.zeros(size), np.zeros(size, dtype=int))
-        return self.residuals[level]
+        self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
 
     def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
@@ -295,9 +247,9 @@ class GuidedRRL:
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        stable = self._without_vain_changes(self._stable(self.settings.stable_share))
+        stable = self._change_costs.without_vain(self._in_force, self._stable(self.settings.stable_share))
         if len(stable) == 0:
-            stable = self._without_vain_changes(self._stable(1.0))
+            stable = self._change_costs.without_vain(self._in_force, self._stable(1.0))
         if len(stable) == 0:
             self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
@@ -318,23 +270,13 @@ class GuidedRRL:
         if not self._changes_cost or self._in_force in stable:
             return stable
         costs = self._screened_costs(stable, np.ones(len(stable)))
-        relief = stable[~self._reloads(stable) & (costs <= self.settings.gamble * costs.min())]
+        in_place = ~self._change_costs.reloads(self._in_force, stable)
+        relief = stable[in_place & (costs <= self.settings.gamble * costs.min())]
         return relief if len(relief) else stable
 
     def _stable(self, share: float) -> np.ndarray:
         """The configurations that are predicted to bear the load expected with so much of their capacity."""
         return np.flatnonzero(self.prior.capacity_per_s * share > self.forecast.rate_per_s)
-
-    def _without_vain_changes(self, numbers: np.ndarray) -> np.ndarray:
-        """Without changes of the delay that cost users something and bring nothing: a batch of one is full
-        at once, whatever the delay."""
-        costly = [self.space.names[k] for k in self._costly]
-        if not self._changes_cost or "max_queue_delay_us" not in costly:
-            return numbers
-        batch, delay_s = self.prior.max_batch_size, self.prior.delay_s
-        if batch[self._in_force] > 1:
-            return numbers
-        return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[self._in_force])]
 
     def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each at the load expected."""
@@ -348,13 +290,13 @@ class GuidedRRL:
         numbers, scale = numbers[best], scale[best]
         costs = self._simulated_costs(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
-        costs = costs + self._waiting_for_change_ms(numbers)
+        costs = costs + self._waiting_for_change(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
         """The configuration of the lowest cost in the mean, that of the change itself included."""
         numbers, costs = self._mean_costs_of_best(numbers, sd)
-        costs = costs + self._waiting_for_change_ms(numbers)
+        costs = costs + self._waiting_for_change(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance_later)
 
     def _mean_costs_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -370,26 +312,14 @@ class GuidedRRL:
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
         """The lowest cost, where every process that a change starts must pay by so much less."""
-        return int(numbers[np.argmin(costs / (1 - reluctance) ** self._started(numbers))])
+        started = self._change_costs.processes_started(self._in_force, numbers)
+        return int(numbers[np.argmin(costs / (1 - reluctance) ** started)])
 
-    def _waiting_for_change_ms(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) what requests wait longer, each, over `spread_s`, for the fluid queue of a change (ours).
-
-        While p processes start, for D = p · `process_start_s`, the present serves as many times slower as
-        `beside_a_start` says. What comes beyond that queues up: Q requests. They wait for D / 2 on average
-        until there are more instances, and then half as long as these need to drain the queue. What waits
-        already is left out, and that the first instances may relieve the others. Objectives in other units
-        know of no waiting.
-        """
-        known = self._changes_cost and self.prior.allowed[self._in_force]  # else nobody knows what it bears
-        if not known or self._objective.unit != "ms":
+    def _waiting_for_change(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) what the queue of a change adds to costs in ms; those in other units know of no waiting."""
+        if self._objective.unit != "ms":
             return np.zeros(len(numbers))
-        s, rate_per_s, bears_per_s = self.settings, self.forecast.rate_per_s, self.prior.capacity_per_s
-        lasts_s = s.process_start_s * self._started(numbers)
-        queue = np.maximum(0.0, rate_per_s - bears_per_s[self._in_force] / s.beside_a_start) * lasts_s
-        drains_s = queue / np.maximum(bears_per_s[numbers] - rate_per_s, LEAST_SPARE * rate_per_s)
-        waiting_ms: np.ndarray = 1e3 * queue * (lasts_s + drains_s) / 2 / (rate_per_s * s.spread_s)
-        return waiting_ms
+        return self._change_costs.waiting_ms(self._in_force, numbers, self.forecast.rate_per_s)
 
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
@@ -403,30 +333,13 @@ class GuidedRRL:
         """Positions in `numbers`, with those of what is to be had without starting a process."""
         if not self._changes_cost:
             return positions
-        free = np.flatnonzero(self._started(numbers) == 0)
+        free = np.flatnonzero(self._change_costs.processes_started(self._in_force, numbers) == 0)
         return np.concatenate([positions, free[~np.isin(free, positions)]])
 
     @property
     def _changes_cost(self) -> bool:
         """True if a change from the configuration in force may cost users something."""
-        return bool(self._costly) and self._in_force >= 0
-
-    def _started(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) int: processes that going there starts beside the load, where users feel that; else 0.
-
-        In place, those of instances to come; where another knob changes too, those of all instances.
-        """
-        if not self._changes_cost:
-            return np.zeros(len(numbers), dtype=int)
-        instances = self.prior.instances[numbers]
-        to_come = np.maximum(0, instances - self.prior.instances[self._in_force])
-        return np.where(self._reloads(numbers), instances, to_come)
-
-    def _reloads(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True where going there changes a knob that does not change in place."""
-        changed = self.space.indices[numbers] != self.space.indices[self._in_force]
-        result: np.ndarray = changed[:, self._costly].any(axis=1)
-        return result
+        return self._change_costs.exist_from(self._in_force)
 
     def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
         """(K,) over several predictions."""
@@ -461,8 +374,7 @@ class GuidedRRL:
 
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q at the load expected."""
-        residual = self._residual(self.settings.load_levels.level(self.forecast.rate_per_s))
-        ratio = np.exp(residual.log_ratio[numbers])[:, None]
+        ratio = np.exp(self.residual.log_ratio(self.forecast.rate_per_s)[numbers])[:, None]
         costs = self._objective.costs(
             ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.space.threads[numbers][:, None]
         )
@@ -502,13 +414,7 @@ class GuidedRRL:
     def _largest_capacity(self, optimism: float) -> int:
         """What serves most if service times are so many standard deviations shorter than predicted."""
         capacity_per_s = self.prior.capacity_per_s
-        numbers = self._without_vain_changes(np.argsort(-capacity_per_s, kind="stable"))
+        numbers = self._change_costs.without_vain(self._in_force, np.argsort(-capacity_per_s, kind="stable"))
         numbers = numbers[: self.settings.screened]
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])
-
-
-def _log_ratio(observed_ms: float, predicted_ms: np.ndarray) -> tuple[float, float]:
-    """r_t, and the variance of one interval's logarithm."""
-    r = math.log(observed_ms / predicted_ms.mean())
-    return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), float(np.var(np.log(predicted_ms)))

@@ -136,5 +136,5 @@ def by_hand(network: KnownNetwork, radius: float = 2.0, in_place: frozenset[str]
     settings = replace(GUIDED, radius=radius, residual_sd=0.1, estimator=QUICK)
     agent = GuidedRRL(Task(LINE, in_place=in_place), settings)
     KnownPrior(agent, [50.0, 40.0, 80.0])
-    agent.estimator = network  # type: ignore[assignment]
+    agent.residual.estimator = network  # type: ignore[assignment]
     return agent

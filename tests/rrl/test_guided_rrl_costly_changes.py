@@ -47,80 +47,19 @@ def test_where_changes_cost_it_makes_few_of_them_and_still_gets_there(seed: int)
 
 
 @pytest.mark.parametrize(
-    ("in_place", "in_force", "kept"),
+    ("process_start_s", "objective", "decided"),
     [
-        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, {(1, 0), (2, 0), (2, 2000)}),
-        ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 2000}, {(1, 2000), (2, 0), (2, 2000)}),
-        ({"instances"}, {"max_batch_size": 2, "max_queue_delay_us": 0}, "all"),
-        ({"instances", "max_queue_delay_us"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
-        (None, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
+        (0.0, MeanLatency(), 2),
+        (3.0, MeanLatency(), 0),
+        (3.0, LeastResources(45.0), 2),  # whose cost is no time, so that no waiting can be added to it
     ],
 )
-def test_where_changes_cost_the_delay_of_batches_of_one_stays_as_it_is(
-    in_place: set[str] | None, in_force: dict[str, int], kept: object
-) -> None:
-    space = ConfigurationSpace.parse("instances=1:3,max_batch_size=1,2,max_queue_delay_us=0,2000")
-    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
-    agent._in_force = space.number({"instances": 2, **in_force})
-    numbers = agent._without_vain_changes(np.arange(len(space)))
-    everything = {(1, 0), (1, 2000), (2, 0), (2, 2000)}
-    assert {tuple(row) for row in space.values[numbers][:, 1:].tolist()} == (
-        everything if kept == "all" else kept
-    )
-
-
-@pytest.mark.parametrize(
-    ("in_place", "configuration", "started"),
-    [
-        ({"instances"}, {"instances": 2, "max_batch_size": 1}, 0),
-        ({"instances"}, {"instances": 1, "max_batch_size": 1}, 0),
-        ({"instances"}, {"instances": 4, "max_batch_size": 1}, 2),
-        ({"instances"}, {"instances": 2, "max_batch_size": 2}, 2),
-        ({"instances"}, {"instances": 4, "max_batch_size": 2}, 4),
-        ({"instances", "max_batch_size"}, {"instances": 4, "max_batch_size": 2}, 0),
-        (None, {"instances": 4, "max_batch_size": 2}, 0),
-    ],
-)
-def test_it_counts_the_processes_that_a_change_starts_where_users_feel_that(
-    in_place: set[str] | None, configuration: dict[str, int], started: int
-) -> None:
-    space = ConfigurationSpace.parse("instances=1:4,max_batch_size=1,2")
-    agent = GuidedRRL(Task(space, in_place=None if in_place is None else frozenset(in_place)))
-    agent._in_force = space.number({"instances": 2, "max_batch_size": 1})
-    assert agent._started(np.array([space.number(configuration)])).tolist() == [started]
-
-
-@pytest.mark.parametrize(
-    ("in_place", "rate_per_s", "objective", "waits"),
-    [
-        ({"instances"}, 9.0, MeanLatency(), True),
-        ({"instances"}, 4.0, MeanLatency(), False),  # less than half of what the present bears
-        ({"instances"}, 9.0, LeastResources(100.0), False),  # not in milliseconds
-        (None, 9.0, MeanLatency(), False),
-    ],
-)
-def test_a_change_counts_with_the_queue_that_it_makes_grow(
-    in_place: set[str] | None, rate_per_s: float, objective: Objective, waits: bool
-) -> None:
-    """One instance bears 10 requests/s, and half of that in the second that each further one takes."""
-    space = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1")
-    task = Task(space, objective, in_place=None if in_place is None else frozenset(in_place))
-    agent = GuidedRRL(task, replace(GUIDED, process_start_s=1.0, beside_a_start=2.0, spread_s=1.0))
-    agent._in_force = 0
-    agent.forecast.add(round(10 * rate_per_s), 10.0)
-    agent.prior.capacity_per_s = np.array([10.0, 13.0, 17.0])
-    # of 9 requests a second: 4 wait 0.5 s, and 0.5 s while 13/s drain them; 8 wait 1 s and 0.5 s
-    expected_ms = np.array([0.0, 4 * 1.0, 8 * 1.5]) * 1e3 / 9
-    np.testing.assert_allclose(agent._waiting_for_change_ms(np.arange(3)), waits * expected_ms)
-
-
-@pytest.mark.parametrize(("process_start_s", "decided"), [(0.0, 2), (3.0, 0)])
 def test_it_stays_where_the_queue_of_the_change_costs_more_than_it_brings(
-    process_start_s: float, decided: int
+    process_start_s: float, objective: Objective, decided: int
 ) -> None:
     """What it recommends for good does not hang on the way there."""
     settings = replace(GUIDED, process_start_s=process_start_s, reluctance=0.0, reluctance_later=0.0)
-    task = Task(LINE, in_place=frozenset())
+    task = Task(LINE, objective, in_place=frozenset())
     agent = GuidedRRL(task, replace(settings, estimator=QUICK, exploring=0, looks_costly=(), spread_s=10.0))
     KnownPrior(agent, [50.0, 60.0, 40.0])
     agent.update(transition(0, 50.0, [row(1, 60, 0.075)], rate_per_s=12.0))  # it bears 13 a second

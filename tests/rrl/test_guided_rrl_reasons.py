@@ -39,7 +39,11 @@ def test_it_explains_what_it_expects_instead_of_what_is_in_force() -> None:
     assert agent.explain() == "expects 40 ms instead of 80 ms"
     agent.update(transition(1, 40.0, [row(1, 60, 0.02)]))
     assert agent.explain() == "stays: expects 40 ms, and nothing better"
-    agent._costly = [0]  # its changes cost users something
+
+
+def test_where_changes_cost_it_explains_that_none_is_worth_it() -> None:
+    agent = by_hand(KnownNetwork([1, 1, 1]), in_place=frozenset())
+    agent.update(transition(1, 40.0, [row(1, 60, 0.02)]))
     assert agent.explain() == "stays: expects 40 ms, and nothing worth a change"
 
 

@@ -12,7 +12,7 @@ from rrl.guided_rrl import GUIDED, GuidedRRL
 
 
 def perceived(agent: GuidedRRL) -> np.ndarray:
-    return agent.residuals[LEVEL].log_ratio
+    return agent.residual.levels[LEVEL].log_ratio
 
 
 def test_an_untrained_network_lets_the_region_share_what_was_observed() -> None:
@@ -20,7 +20,7 @@ def test_an_untrained_network_lets_the_region_share_what_was_observed() -> None:
     agent.update(transition(0, 60.0, [OWN]))
     α = 1 / (1 + VARIANCE / 0.1**2)
     np.testing.assert_allclose(perceived(agent), [α * math.log(1.2), α * math.log(1.2), 0.0])
-    assert agent.estimator.samples == pytest.approx([1.2])  # type: ignore[attr-defined]
+    assert agent.residual.estimator.samples == pytest.approx([1.2])  # type: ignore[attr-defined]
 
 
 def test_equation_1_adds_what_the_network_knows_and_equation_2_moves_towards_it() -> None:
@@ -77,7 +77,7 @@ def test_an_aborted_interval_and_one_of_others_backlog_say_nothing_of_the_prior(
 ) -> None:
     agent = by_hand(KnownNetwork([1, 1, 1]))
     agent.update(transition(0, 500.0, [OWN], **fields))  # type: ignore[arg-type]
-    assert not any(residual.log_ratio.any() for residual in agent.residuals.values())
+    assert not any(residual.log_ratio.any() for residual in agent.residual.levels.values())
 
 
 def test_load_levels_are_perceived_apart_and_a_change_of_the_machine_forgets_all() -> None:
@@ -86,10 +86,10 @@ def test_load_levels_are_perceived_apart_and_a_change_of_the_machine_forgets_all
     agent.update(transition(0, 40.0, [OWN], rate_per_s=3 * RATE_PER_S))
     other = GUIDED.load_levels.level(3 * RATE_PER_S)
     assert (perceived(agent) > 0).all()
-    assert (agent.residuals[other].log_ratio < 0).all()
+    assert (agent.residual.levels[other].log_ratio < 0).all()
     agent.update(transition(0, 50.0, [row(1, 60, 0.1)], rate_per_s=3 * RATE_PER_S))  # twice as slow
     assert agent.changes == 1
-    assert LEVEL not in agent.residuals or not perceived(agent).any()
+    assert LEVEL not in agent.residual.levels or not perceived(agent).any()
 
 
 def test_the_residual_turns_a_decision() -> None:

@@ -1,0 +1,100 @@
+"""What the default agent's prior gets wrong, learned by region as in RRL (sections 4 and 5.1).
+
+| symbol | here | meaning |
+|---|---|---|
+| s | level | load level |
+| ρ_t(s, c) | `Perceived.log_ratio` | perceived ln(latency / predicted) of configuration c, 0 at first |
+| r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
+| r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
+| α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.estimator import BackgroundTraining, InlineTraining, LatencyEstimator, Training
+from rrl.guided_settings import GuidedSettings
+from rrl.space import ConfigurationSpace
+
+LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
+
+
+class Perceived(NamedTuple):
+    """What is perceived at one load level."""
+
+    log_ratio: np.ndarray  # (size,) ρ
+    counts: np.ndarray  # (size,) own observations
+
+
+class RegionResidual:
+    """ρ by load level and configuration, and the FTRL-trained network that carries it to a region."""
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        settings: GuidedSettings,
+        changes_cost: bool,
+        seed: int,
+        background_training: bool,
+    ) -> None:
+        self.levels: dict[int, Perceived] = {}
+        self.estimator = LatencyEstimator(len(space.knobs), settings.estimator, seed)
+        train = self.estimator.train
+        self.training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
+        self._space, self._settings = space, settings
+        self._changes_cost = changes_cost
+        self._sd = settings.residual_sd_costly if changes_cost else settings.residual_sd
+
+    def learn(self, number: int, rate_per_s: float, observed_ms: float, predicted_ms: np.ndarray) -> None:
+        """Eq. (2) for the region around the configuration in force; `predicted_ms` (intervals,) is what the
+        prior expected of intervals like the one observed."""
+        r, variance = _log_ratio(observed_ms, predicted_ms)
+        self.estimator.add(rate_per_s, self._space.features[number], math.exp(r))
+        if len(self.estimator) % self._settings.training_every == 0:
+            self.training.request()
+        perceived = self._perceived(rate_per_s)
+        region = self._space.region(number, self._settings.radius)
+        region = region[(perceived.counts[region] == 0) | (region == number)]
+        if self._changes_cost and perceived.counts[number] == 0:
+            perceived.log_ratio[number] = 0.0  # what is seen does not build upon what neighbours made likely
+        perceived.counts[number] += 1
+        α = self._learning_rate(perceived.counts[region], variance)
+        estimated = self._estimated(rate_per_s, region, number, r)
+        perceived.log_ratio[region] += α * (estimated - perceived.log_ratio[region])
+
+    def log_ratio(self, rate_per_s: float) -> np.ndarray:
+        """(size,) ρ at the level of this load."""
+        return self._perceived(rate_per_s).log_ratio
+
+    def forget(self) -> None:
+        """All that is perceived; the network stays."""
+        self.levels.clear()
+
+    def _perceived(self, rate_per_s: float) -> Perceived:
+        level = self._settings.load_levels.level(rate_per_s)
+        if level not in self.levels:
+            size = len(self._space)
+            self.levels[level] = Perceived(np.zeros(size), np.zeros(size, dtype=int))
+        return self.levels[level]
+
+    def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:
+        """r̂_t(s, c) for c in the region of c_t = `number`."""
+        if not self.estimator.trained:
+            return np.full(len(region), r)
+        network = np.log(self.estimator.estimate(rate_per_s, self._space.features[region]))
+        estimated: np.ndarray = r + network - network[region == number]
+        return np.clip(estimated, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+    def _learning_rate(self, counts: np.ndarray, variance: float) -> np.ndarray:
+        α: np.ndarray = 1.0 / (np.maximum(counts, 1) + variance / self._sd**2)
+        return α
+
+
+def _log_ratio(observed_ms: float, predicted_ms: np.ndarray) -> tuple[float, float]:
+    """r_t, and the variance of one interval's logarithm."""
+    r = math.log(observed_ms / predicted_ms.mean())
+    return min(max(r, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT), float(np.var(np.log(predicted_ms)))
