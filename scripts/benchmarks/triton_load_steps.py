@@ -71,11 +71,11 @@ class Plan:
     interval_s: float = 5.0
     settle_s: float = 1.0
     phases_s: tuple[float, ...] = (180.0, 120.0, 120.0)  # at R, 2 R and R
-    window_s: float = 8.0  # of a configuration, when all are measured
-    warm_s: float = 2.0  # the first part of every window, left out
+    window_s: float = 12.0  # of a configuration, when all are measured
+    warm_s: float = 6.0  # the first part of every window, left out: processes are slow for so long
     finalists: int = 4
     rounds: int = 3
-    final_s: float = 14.0
+    final_s: float = 18.0
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
 
