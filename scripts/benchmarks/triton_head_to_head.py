@@ -17,9 +17,9 @@ limit if it took longer than 3 times the best's p95, or failed.
 
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
-day in turn); the first 8 s after each change are left out, as new processes answer more slowly for so long. The
-*best* of a round has the lowest mean of all the other rounds: the lowest of several noisy means is lower than
-what its configuration is worth. A configuration is *near* within 5 % of it, by these
+day in turn); the first 8 s after each change are left out, as new processes answer more slowly for so long.
+The *best* of a round has the lowest mean of all the other rounds: the lowest of several noisy means is lower
+than what its configuration is worth. A configuration is *near* within 5 % of it, by these
 measurements, or where it was not among them by all its intervals together. A peer has *settled* with the
 first measurement from which on nine in ten were of near configurations, or else with its last if it leaves a
 near one; it *knew* with the first from which on the best it had measured (of `rrl`: its guard's) was near.
