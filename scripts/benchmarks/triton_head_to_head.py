@@ -17,14 +17,15 @@ limit if it took longer than 3 times the best's p95, or failed.
 
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
-day in turn); the first 8 s after each change are left out, as new processes answer more slowly for so long.
+day in turn); the first 8 s of each such window are left out, as new processes answer more slowly for so long.
 The *best* of a round has the lowest mean of all the other rounds: the lowest of several noisy means is lower
-than what its configuration is worth. A configuration is *near* within 5 % of it, by these
-measurements, or where it was not among them by all its intervals together. A peer has *settled* with the
-first measurement from which on nine in ten were of near configurations, or else with its last if it leaves a
-near one; it *knew* with the first from which on the best it had measured (of `rrl`: its guard's) was near.
-Where the rate varies, these are means over different loads, as is what the peers go by that choose the
-lowest mean cost: there the last measurements tell more than who settled when.
+than what its configuration is worth. A configuration is *near* within 5 % of it, by these measurements, or
+where it was not among them by all its intervals together, which count by as much less as those of the others
+turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten were of near
+configurations, or else with its last if it leaves a near one; it *knew* with the first from which on the best
+it had measured (of `rrl`: its guard's) was near. Where the rate varies, these are means over different loads,
+as is what the peers go by that choose the lowest mean cost: there the last measurements tell more than who
+settled when.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
                                       [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
@@ -81,6 +82,7 @@ from scripts.benchmarks.triton_head_to_head_report import (
     write_intervals,
 )
 from scripts.benchmarks.triton_served import (
+    COLD_S,
     KNOBS,
     LIGHT_MODEL,
     SMALL_KNOBS,
@@ -151,7 +153,7 @@ class Plan:
     change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
     rounds: int = 5
     final_s: float = 20.0
-    final_warm_s: float = 8.0  # of which this much is left out
+    cold_s: float = COLD_S  # of which this much is left out
     finalists: int = 4  # of the grid
     knobs: str = KNOBS
 
@@ -168,9 +170,7 @@ def run() -> dict[str, Any]:
     plan = Plan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
-        plan = Plan(
-            14, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, final_warm_s=0.5, knobs=SMALL_KNOBS
-        )
+        plan = Plan(14, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, cold_s=0.5, knobs=SMALL_KNOBS)
     folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
     _check_new(folder, options)
     cases = []
@@ -314,7 +314,7 @@ def _finals(
             served.target.apply(served.space.configuration(number))
             log = served.folder / "finals" / f"{k}-{number}"
             seen = requests_of(server, shown, log, plan.final_s)
-            finals[number].append(seen.after(plan.final_warm_s))
+            finals[number].append(seen.after(plan.cold_s))
     return finals
 
 

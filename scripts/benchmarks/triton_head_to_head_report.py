@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -100,13 +101,24 @@ def measurements(run: Run) -> list[Record]:
 
 
 def client_ms(case: Case) -> dict[int, float]:
-    """Mean latency of every configuration measured: as in turns with others, else over all its intervals."""
+    """Mean latency of every configuration measured: as in turns with others, else over all its intervals.
+
+    These are of new processes mostly, which answer more slowly, so they count by as much less as those of the
+    configurations measured in turns turned out to be worth (the median).
+    """
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
         for record in trial.run.records if trial.run else ():
             if record.learned and not record.measurement.aborted:
                 seen.setdefault(record.number, []).append(interval(trial.requests, record))
-    seen |= {number: list(parts) for number, parts in case.finals.items()}
+    in_turns_ms, alone_ms = _means_ms(case.finals), _means_ms(seen)
+    both = in_turns_ms.keys() & alone_ms.keys()
+    scale = median(in_turns_ms[number] / alone_ms[number] for number in both) if both else 1.0
+    return {number: scale * ms for number, ms in alone_ms.items()} | in_turns_ms
+
+
+def _means_ms(seen: Mapping[int, Sequence[Requests]]) -> dict[int, float]:
+    """Without those of which no request was answered."""
     means_ms = {number: Requests.joined(parts).mean_ms for number, parts in seen.items()}
     return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}
 

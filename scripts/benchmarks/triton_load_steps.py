@@ -4,7 +4,8 @@ The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R aga
 instances of one thread serve of a burst, so that Triton's default bears R, but not 2 R. What is
 best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
 each, then the best few and what the run left several times in turns (the others' single windows count by as
-much more or less as those of the best few then turn out). Intervals after a step are counted until the first
+much more or less as those of the best few then turn out); the first 8 s of every window are left out, as new
+processes answer more slowly for so long. Intervals after a step are counted until the first
 in a configuration within 10 % of the best for the load then, from which on nine in ten are; one that begins
 with a change lasts longer than others, so their time is told, too. The first one is that in which the step
 falls.
@@ -30,6 +31,7 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
+    COLD_S,
     LIGHT_MODEL,
     SMALL_KNOBS,
     TRITONS_DEFAULT,
@@ -72,7 +74,7 @@ class Plan:
     settle_s: float = 1.0
     phases_s: tuple[float, ...] = (180.0, 120.0, 120.0)  # at R, 2 R and R
     window_s: float = 12.0  # of a configuration, when all are measured
-    warm_s: float = 6.0  # the first part of every window, left out: processes are slow for so long
+    cold_s: float = COLD_S  # the first part of every window, left out
     finalists: int = 4
     rounds: int = 3
     final_s: float = 18.0
@@ -80,7 +82,7 @@ class Plan:
 
 
 QUICK = Plan(
-    interval_s=1.2, settle_s=0.3, phases_s=(20.0, 8.0, 8.0), window_s=1.5, warm_s=0.3, finalists=2, rounds=2,
+    interval_s=1.2, settle_s=0.3, phases_s=(20.0, 8.0, 8.0), window_s=1.5, cold_s=0.3, finalists=2, rounds=2,
     final_s=2.0, knobs=SMALL_KNOBS,
 )  # fmt: skip
 
@@ -173,7 +175,7 @@ def _landscape(
     def mean_ms(number: int, seed: int, duration_s: float) -> float:
         server.target.apply(space.configuration(number))
         traffic = Traffic("poisson", rate_per_s, 1000 + seed)
-        return requests_of(server, traffic, folder, duration_s).after(plan.warm_s).mean_ms
+        return requests_of(server, traffic, folder, duration_s).after(plan.cold_s).mean_ms
 
     means_ms = {number: mean_ms(number, 0, plan.window_s) for number in range(len(space))}
     best = sorted(means_ms, key=lambda number: means_ms[number])[: plan.finalists]

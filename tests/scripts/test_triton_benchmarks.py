@@ -183,6 +183,12 @@ def test_a_configuration_not_measured_last_is_known_by_what_clients_saw_in_its_i
     assert BAD not in client_ms(seen)
 
 
+def test_its_intervals_count_by_as_much_less_as_others_turned_out_to_be_worth() -> None:
+    seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
+    warm = {n: [requests([0.8 * TRUE_MS[n]] * 20)] * 2 for n in (START, BEST)}
+    assert client_ms(replace(seen, finals=warm))[NEARLY] == pytest.approx(0.8 * 10.4)
+
+
 def test_aborted_intervals_tell_nothing_of_a_configuration() -> None:
     run = trial("rrl", [START, BEST], left=BEST)
     assert run.run is not None
