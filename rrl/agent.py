@@ -50,8 +50,8 @@ class Task:
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
 
     @property
-    def loaded_anew(self) -> tuple[str, ...]:
-        """The knobs whose change loads the model anew, which users feel."""
+    def reloading(self) -> tuple[str, ...]:
+        """The knobs whose change reloads the model, which costs users something."""
         in_place = self.space.names if self.in_place is None else self.in_place
         return tuple(name for name in self.space.names if name not in in_place)
 

@@ -21,21 +21,22 @@ class ChangeCosts:
 
     def __init__(self, task: Task, prior: LatencyPrior, settings: GuidedSettings) -> None:
         self._space, self._prior, self._settings = task.space, prior, settings
-        self._loaded_anew = [task.space.names.index(name) for name in task.loaded_anew]
+        self._reloading = [task.space.names.index(name) for name in task.reloading]
+        self._delay_reloads = "max_queue_delay_us" in task.reloading
 
     @property
     def exist(self) -> bool:
         """True if some change costs users something."""
-        return bool(self._loaded_anew)
+        return bool(self._reloading)
 
     def exist_from(self, in_force: int) -> bool:
-        """True if a change from there may."""
+        """True if a change from `in_force` may; False before anything is in force."""
         return self.exist and in_force != NONE_YET
 
     def reloads(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True where going there changes a knob that does not change in place."""
+        """(K,) True where going there changes a knob that does not change in place; there is one in force."""
         changed = self._space.indices[numbers] != self._space.indices[in_force]
-        result: np.ndarray = changed[:, self._loaded_anew].any(axis=1)
+        result: np.ndarray = changed[:, self._reloading].any(axis=1)
         return result
 
     def processes_started(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
@@ -50,27 +51,26 @@ class ChangeCosts:
         return np.where(self.reloads(in_force, numbers), instances, to_come)
 
     def waiting_ms(self, in_force: int, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
-        """(K,) what requests wait longer, each, over `spread_s`, for the fluid queue of a change.
+        """(K,) what requests of the next `spread_s` wait longer on average, for the fluid queue of a change.
 
-        While p processes start, for D = p · `process_start_s`, the present serves as many times slower as
-        `beside_a_start` says. What comes beyond that queues up: Q requests. They wait for D / 2 on average
+        While processes start, `process_start_s` for each, the present serves as many times slower as
+        `beside_a_start` says, and what comes beyond that queues up. It waits for half of that time on average
         until there are more instances, and then half as long as these need to drain the queue. What waits
         already is left out, and that the first instances may relieve the others.
         """
-        if not self.exist_from(in_force) or not self._prior.allowed[in_force]:
-            return np.zeros(len(numbers))  # of what is not allowed nobody knows what it bears
+        if not self._prior.allowed[in_force]:  # nobody knows what it bears
+            return np.zeros(len(numbers))
         s, bears_per_s = self._settings, self._prior.capacity_per_s
         lasts_s = s.process_start_s * self.processes_started(in_force, numbers)
-        queue = np.maximum(0.0, rate_per_s - bears_per_s[in_force] / s.beside_a_start) * lasts_s
-        drains_s = queue / np.maximum(bears_per_s[numbers] - rate_per_s, LEAST_SPARE * rate_per_s)
-        result: np.ndarray = 1e3 * queue * (lasts_s + drains_s) / 2 / (rate_per_s * s.spread_s)
+        queued = np.maximum(0.0, rate_per_s - bears_per_s[in_force] / s.beside_a_start) * lasts_s
+        drains_s = queued / np.maximum(bears_per_s[numbers] - rate_per_s, LEAST_SPARE * rate_per_s)
+        result: np.ndarray = 1e3 * queued * (lasts_s + drains_s) / 2 / (rate_per_s * s.spread_s)
         return result
 
-    def without_vain(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
+    def without_vain_delays(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
         """Those numbers without changes of the delay that cost users something and bring nothing: a batch of
         one is full at once, whatever the delay."""
-        loaded_anew = [self._space.names[k] for k in self._loaded_anew]
-        if not self.exist_from(in_force) or "max_queue_delay_us" not in loaded_anew:
+        if not self._delay_reloads or in_force == NONE_YET:
             return numbers
         batch, delay_s = self._prior.max_batch_size, self._prior.delay_s
         if batch[in_force] > 1:

@@ -8,9 +8,9 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 
 | symbol | here | meaning |
 |---|---|---|
-| P(s, c) | `LatencyPrior` | latency that the prior predicts for configuration c at load level s |
-| ρ_t(s, c) | `RegionResidual` | perceived ln(latency / P), by equations (1) and (2) |
-| Q_t(s, c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
+| P(c) | `LatencyPrior` | latency that the prior predicts for configuration c at the load expected |
+| ρ_t(s, c) | `RegionResidual` | perceived ln(latency / P) at load level s, by equations (1) and (2) |
+| Q_t(c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
 The first choice, where no interval was measured before, is the most central of the configurations that a
@@ -42,6 +42,7 @@ import numpy as np
 from rrl import telemetry
 from rrl.agent import Task, Transition
 from rrl.change_costs import NONE_YET, ChangeCosts
+from rrl.estimator import LatencyEstimator
 from rrl.guided_settings import GUIDED, GuidedSettings
 from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
 from rrl.load_forecast import LoadForecast
@@ -70,12 +71,13 @@ class GuidedRRL:
     ) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
-        changes_cost = bool(task.loaded_anew)
+        changes_cost = bool(task.reloading)
         weights = PROCESS_WEIGHTS if changes_cost else WEIGHTS
         self.service_times = ServiceTimeModel(task.space, task.cores, weights)
         self.forecast = LoadForecast()
         self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
-        self.residual = RegionResidual(task.space, settings, changes_cost, seed, background_training)
+        estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
+        self.residual = RegionResidual(task.space, settings, changes_cost, estimator, background_training)
         self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
@@ -140,7 +142,7 @@ class GuidedRRL:
         sd = self._standard_deviations(np.array([number]))
         expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
         if number == self._in_force:
-            other = "nothing worth a change" if self._changes_cost else "nothing better"
+            other = "nothing worth a change" if self._leaving_costs else "nothing better"
             words = f"stays: expects {expected}, and {other}"
         elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
             words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
@@ -150,11 +152,11 @@ class GuidedRRL:
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
-        self.residual.training.wait()
+        self.residual.finish_training()
 
     def close(self) -> None:
         """Ends training; raises if its last round failed."""
-        self.residual.training.close()
+        self.residual.close()
 
     def _learn_service_times(self, number: int, measurement: Measurement) -> None:
         configuration = self.space.configuration(number)
@@ -184,7 +186,7 @@ class GuidedRRL:
             return False
         common = median(self._surprises) if self._surprises else 0.0
         s = self.settings
-        commonly = s.change_commonly_costly if self._changes_cost else s.change_commonly
+        commonly = s.change_commonly_costly if self._leaving_costs else s.change_commonly
         return abs(log_factor) > max(s.change, s.change_sd * sd, commonly * common)
 
     def _may_pass(self, log_factor: float) -> bool:
@@ -192,7 +194,7 @@ class GuidedRRL:
 
         A hiccup of the machine is over by the next; to begin anew for it would cost more than to wait.
         """
-        return self._changes_cost and self._suspected * log_factor <= 0
+        return self._leaving_costs and self._suspected * log_factor <= 0
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         self._in_force, self._left_over = number, int(self.prior.instances[number])
@@ -216,7 +218,7 @@ class GuidedRRL:
         self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
 
     def _learn_residual(self, number: int, measurement: Measurement) -> None:
-        """From an interval that tells of the prior: one of its own requests, to its end."""
+        """Not from intervals aborted, full of an earlier backlog, or expected to answer nothing."""
         backlog_before = measurement.backlog - measurement.backlog_growth
         observed_ms = measurement.latency.mean_ms
         if backlog_before > 2 * self.prior.instances[number] or not observed_ms > 0 or measurement.aborted:
@@ -247,9 +249,11 @@ class GuidedRRL:
 
     def _chosen(self) -> int:
         """The configuration of the lowest cost that optimism admits, among those that seem stable."""
-        stable = self._change_costs.without_vain(self._in_force, self._stable(self.settings.stable_share))
+        stable = self._change_costs.without_vain_delays(
+            self._in_force, self._stable(self.settings.stable_share)
+        )
         if len(stable) == 0:
-            stable = self._change_costs.without_vain(self._in_force, self._stable(1.0))
+            stable = self._change_costs.without_vain_delays(self._in_force, self._stable(1.0))
         if len(stable) == 0:
             self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
@@ -267,7 +271,7 @@ class GuidedRRL:
 
         A reload lasts, and the queue grows meanwhile.
         """
-        if not self._changes_cost or self._in_force in stable:
+        if not self._leaving_costs or self._in_force in stable:
             return stable
         costs = self._screened_costs(stable, np.ones(len(stable)))
         in_place = ~self._change_costs.reloads(self._in_force, stable)
@@ -324,21 +328,21 @@ class GuidedRRL:
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
         where a change costs users something, it is not soon undone."""
-        if not self._changes_cost:
+        if not self._leaving_costs:
             return np.zeros(len(numbers), dtype=bool)
         expected = self._simulated_costs(np.append(numbers, self._in_force), np.ones(len(numbers) + 1))
         return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
 
     def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Positions in `numbers`, with those of what is to be had without starting a process."""
-        if not self._changes_cost:
+        if not self._leaving_costs:
             return positions
         free = np.flatnonzero(self._change_costs.processes_started(self._in_force, numbers) == 0)
         return np.concatenate([positions, free[~np.isin(free, positions)]])
 
     @property
-    def _changes_cost(self) -> bool:
-        """True if a change from the configuration in force may cost users something."""
+    def _leaving_costs(self) -> bool:
+        """True if leaving the configuration in force may cost users something."""
         return self._change_costs.exist_from(self._in_force)
 
     def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
@@ -382,7 +386,7 @@ class GuidedRRL:
         return result
 
     def _looks_further(self) -> bool:
-        looks = self.settings.looks_costly if self._changes_cost else self.settings.looks
+        looks = self.settings.looks_costly if self._leaving_costs else self.settings.looks
         return self._since_change in looks
 
     def _explores(self) -> bool:
@@ -414,7 +418,9 @@ class GuidedRRL:
     def _largest_capacity(self, optimism: float) -> int:
         """What serves most if service times are so many standard deviations shorter than predicted."""
         capacity_per_s = self.prior.capacity_per_s
-        numbers = self._change_costs.without_vain(self._in_force, np.argsort(-capacity_per_s, kind="stable"))
+        numbers = self._change_costs.without_vain_delays(
+            self._in_force, np.argsort(-capacity_per_s, kind="stable")
+        )
         numbers = numbers[: self.settings.screened]
         hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
         return int(numbers[np.argmax(hoped_per_s)])

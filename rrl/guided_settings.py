@@ -1,4 +1,4 @@
-"""The settings of `rrl.guided_rrl`."""
+"""The settings of `rrl.guided_rrl`, and of its parts `rrl.change_costs` and `rrl.region_residual`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 | symbol | here | meaning |
 |---|---|---|
 | s | level | load level |
-| ρ_t(s, c) | `Perceived.log_ratio` | perceived ln(latency / predicted) of configuration c, 0 at first |
+| C(c_t), δ | region, `radius` | the configurations within δ of the one in force, in steps of the knobs |
+| n(s, c) | `Perceived.counts` | intervals in which c itself was observed |
+| ρ_t(s, c) | `Perceived.log_ratio` | eq. (2): perceived ln(latency / predicted) of c, 0 at first |
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
 | α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
@@ -38,24 +40,26 @@ class RegionResidual:
         space: ConfigurationSpace,
         settings: GuidedSettings,
         changes_cost: bool,
-        seed: int,
-        background_training: bool,
+        estimator: LatencyEstimator,
+        background_training: bool = False,
     ) -> None:
-        self.levels: dict[int, Perceived] = {}
-        self.estimator = LatencyEstimator(len(space.knobs), settings.estimator, seed)
-        train = self.estimator.train
-        self.training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
-        self._space, self._settings = space, settings
+        """`changes_cost`: True where changes may cost users something; what is seen counts more there."""
+        train = estimator.train
+        self._training: Training = BackgroundTraining(train) if background_training else InlineTraining(train)
+        self._space, self._settings, self._estimator = space, settings, estimator
+        self._levels: dict[int, Perceived] = {}
         self._changes_cost = changes_cost
         self._sd = settings.residual_sd_costly if changes_cost else settings.residual_sd
 
     def learn(self, number: int, rate_per_s: float, observed_ms: float, predicted_ms: np.ndarray) -> None:
-        """Eq. (2) for the region around the configuration in force; `predicted_ms` (intervals,) is what the
-        prior expected of intervals like the one observed."""
+        """Eq. (2) for the region around the configuration in force, by mean latencies.
+
+        `predicted_ms` (intervals,) is what the prior expected of intervals like the one observed.
+        """
         r, variance = _log_ratio(observed_ms, predicted_ms)
-        self.estimator.add(rate_per_s, self._space.features[number], math.exp(r))
-        if len(self.estimator) % self._settings.training_every == 0:
-            self.training.request()
+        self._estimator.add(rate_per_s, self._space.features[number], math.exp(r))
+        if len(self._estimator) % self._settings.training_every == 0:
+            self._training.request()
         perceived = self._perceived(rate_per_s)
         region = self._space.region(number, self._settings.radius)
         region = region[(perceived.counts[region] == 0) | (region == number)]
@@ -67,25 +71,33 @@ class RegionResidual:
         perceived.log_ratio[region] += α * (estimated - perceived.log_ratio[region])
 
     def log_ratio(self, rate_per_s: float) -> np.ndarray:
-        """(size,) ρ at the level of this load."""
-        return self._perceived(rate_per_s).log_ratio
+        """(size,) ρ at the level of this load, as it is now."""
+        return self._perceived(rate_per_s).log_ratio.copy()
 
     def forget(self) -> None:
         """All that is perceived; the network stays."""
-        self.levels.clear()
+        self._levels.clear()
+
+    def finish_training(self) -> None:
+        """Until the network knows all that was learned so far."""
+        self._training.wait()
+
+    def close(self) -> None:
+        """Ends training; raises if its last round failed."""
+        self._training.close()
 
     def _perceived(self, rate_per_s: float) -> Perceived:
         level = self._settings.load_levels.level(rate_per_s)
-        if level not in self.levels:
+        if level not in self._levels:
             size = len(self._space)
-            self.levels[level] = Perceived(np.zeros(size), np.zeros(size, dtype=int))
-        return self.levels[level]
+            self._levels[level] = Perceived(np.zeros(size), np.zeros(size, dtype=int))
+        return self._levels[level]
 
     def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:
         """r̂_t(s, c) for c in the region of c_t = `number`."""
-        if not self.estimator.trained:
+        if not self._estimator.trained:
             return np.full(len(region), r)
-        network = np.log(self.estimator.estimate(rate_per_s, self._space.features[region]))
+        network = np.log(self._estimator.estimate(rate_per_s, self._space.features[region]))
         estimated: np.ndarray = r + network - network[region == number]
         return np.clip(estimated, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -110,31 +109,9 @@ class KnownPrior:
         return Latencies(mean_ms, 2 * mean_ms)
 
 
-class KnownNetwork:
-    """An estimator whose network says what the test wants."""
-
-    def __init__(self, ratios: list[float], trained: bool = True) -> None:
-        self.ratios, self.trained = np.array(ratios), trained
-        self.samples: list[float] = []
-
-    def __len__(self) -> int:
-        return 1  # no training is due
-
-    def add(self, rate_per_s: float, knob_features: np.ndarray, cost: float) -> None:
-        self.samples.append(cost)
-
-    def estimate(self, rate_per_s: float, knob_features: np.ndarray) -> np.ndarray:
-        result: np.ndarray = self.ratios[np.rint(2 * knob_features[:, 0]).astype(int)]
-        return result
-
-
-VARIANCE = (math.log(1.1 / 0.9) / 2) ** 2  # of ln of `KnownPrior`'s intervals
-LEVEL = GUIDED.load_levels.level(RATE_PER_S)
-
-
-def by_hand(network: KnownNetwork, radius: float = 2.0, in_place: frozenset[str] | None = None) -> GuidedRRL:
-    settings = replace(GUIDED, radius=radius, residual_sd=0.1, estimator=QUICK)
-    agent = GuidedRRL(Task(LINE, in_place=in_place), settings)
+def by_hand(radius: float = 2.0, in_place: frozenset[str] | None = None, **settings: object) -> GuidedRRL:
+    """An agent of `KnownPrior`, whose network is never trained."""
+    given = {"radius": radius, "residual_sd": 0.1, "estimator": QUICK, "training_every": 1000} | settings
+    agent = GuidedRRL(Task(LINE, in_place=in_place), replace(GUIDED, **given))  # type: ignore[arg-type]
     KnownPrior(agent, [50.0, 40.0, 80.0])
-    agent.residual.estimator = network  # type: ignore[assignment]
     return agent

@@ -47,6 +47,9 @@ def test_there_is_no_change_before_anything_is_in_force() -> None:
     assert not costs.exist_from(NONE_YET)
     assert not costs.processes_started(NONE_YET, everything).any()
     assert not costs.waiting_ms(NONE_YET, everything, 100.0).any()
+    delays = ConfigurationSpace.parse("max_batch_size=1,max_queue_delay_us=0,2000")
+    numbers = np.arange(len(delays))
+    assert change_costs(delays, set()).without_vain_delays(NONE_YET, numbers).tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_the_delay_of_batches_of_one_stays_as_it_is_where_changing_it_costs(
 ) -> None:
     space = ConfigurationSpace.parse("instances=1:3,max_batch_size=1,2,max_queue_delay_us=0,2000")
     present = space.number({"instances": 2, **in_force})
-    numbers = change_costs(space, in_place).without_vain(present, np.arange(len(space)))
+    numbers = change_costs(space, in_place).without_vain_delays(present, np.arange(len(space)))
     everything = {(1, 0), (1, 2000), (2, 0), (2, 2000)}
     assert {tuple(row) for row in space.values[numbers][:, 1:].tolist()} == (
         everything if kept == "all" else kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 from guided_agents import (
@@ -11,7 +10,6 @@ from guided_agents import (
     LINE,
     RATE_PER_S,
     SPACE,
-    KnownNetwork,
     by_hand,
     family_scenario,
     lived,
@@ -31,18 +29,17 @@ def test_before_anything_is_known_it_explains_where_it_begins() -> None:
 
 
 def test_it_explains_what_it_expects_instead_of_what_is_in_force() -> None:
-    agent = by_hand(KnownNetwork([1, 1, 1]), radius=0.0)
+    agent = by_hand(radius=0.0, exploring=0, looks=())
     for _ in range(3):
         agent.update(transition(2, 80.0, [row(1, 60, 0.02)]))
     assert agent.act(np.empty(0)).tolist() == [1]
-    agent.settings = replace(agent.settings, exploring=0, looks=())
     assert agent.explain() == "expects 40 ms instead of 80 ms"
     agent.update(transition(1, 40.0, [row(1, 60, 0.02)]))
     assert agent.explain() == "stays: expects 40 ms, and nothing better"
 
 
 def test_where_changes_cost_it_explains_that_none_is_worth_it() -> None:
-    agent = by_hand(KnownNetwork([1, 1, 1]), in_place=frozenset())
+    agent = by_hand(in_place=frozenset())
     agent.update(transition(1, 40.0, [row(1, 60, 0.02)]))
     assert agent.explain() == "stays: expects 40 ms, and nothing worth a change"
 
