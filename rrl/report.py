@@ -86,7 +86,9 @@ class Summary:
 
     @property
     def gain(self) -> float:
-        """How many times lower the best's cost is than the start's."""
+        """How many times lower the best's cost is than the start's; pair by pair where validated."""
+        if self.validated:
+            return self.turns.estimate
         return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
 
 

@@ -218,8 +218,7 @@ def gain_in_words(summary: Summary) -> str:
         how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
     else:
         how = summary.why_left
-    mean = summary.start.mean_ms / summary.best.mean_ms
-    return f"{summary.gain:.2f}x lower cost, {mean:.2f}x lower mean latency ({how})"
+    return f"{summary.gain:.2f}x lower cost ({how})"
 
 
 def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:

@@ -83,9 +83,15 @@ def test_the_summary_says_what_was_gained(run: tuple[Header, list[Record]]) -> N
     assert summary.found_better
     assert summary.start.configuration == {"instances": 1, "max_batch_size": 1}
     assert summary.left == summary.best.configuration
-    assert summary.gain == pytest.approx(summary.start.mean_ms / summary.best.mean_ms)
-    assert summary.gain > 1
+    assert summary.gain == summary.turns.estimate > 1
     assert summary.start.mean_ms == pytest.approx(summary.start.queue_ms + summary.start.service_ms)
+
+
+def test_a_gain_that_was_not_validated_is_of_the_mean_costs(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    summary = summarise(header, [record for record in records if record.kind != "validation"])
+    assert not summary.validated
+    assert summary.gain == pytest.approx(summary.start.cost / summary.best.cost)
 
 
 def test_an_unfinished_run_has_a_summary_too(run: tuple[Header, list[Record]]) -> None:
