@@ -73,6 +73,4 @@ class ChangeCosts:
         if not self._delay_reloads or in_force == NONE_YET:
             return numbers
         batch, delay_s = self._prior.max_batch_size, self._prior.delay_s
-        if batch[in_force] > 1:
-            return numbers
         return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[in_force])]

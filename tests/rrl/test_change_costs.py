@@ -99,12 +99,12 @@ def test_requests_wait_for_the_queue_that_a_change_makes_grow(
     [
         ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, {(1, 0), (2, 0), (2, 2000)}),
         ({"instances"}, {"max_batch_size": 1, "max_queue_delay_us": 2000}, {(1, 2000), (2, 0), (2, 2000)}),
-        ({"instances"}, {"max_batch_size": 2, "max_queue_delay_us": 0}, "all"),
+        ({"instances"}, {"max_batch_size": 2, "max_queue_delay_us": 0}, {(1, 0), (2, 0), (2, 2000)}),
         ({"instances", "max_queue_delay_us"}, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
         (None, {"max_batch_size": 1, "max_queue_delay_us": 0}, "all"),
     ],
 )
-def test_the_delay_of_batches_of_one_stays_as_it_is_where_changing_it_costs(
+def test_batches_of_one_come_with_the_delay_in_force_where_changing_it_costs(
     in_place: set[str] | None, in_force: dict[str, int], kept: object
 ) -> None:
     space = ConfigurationSpace.parse("instances=1:3,max_batch_size=1,2,max_queue_delay_us=0,2000")
