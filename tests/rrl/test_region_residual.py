@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from guided_agents import LINE, RATE_PER_S
 
 from rrl.guided_settings import GUIDED
 from rrl.region_residual import RegionResidual
-from rrl.space import ConfigurationSpace
 
-LINE = ConfigurationSpace.of(instances=[1, 2, 3])
-RATE_PER_S = 10.0
 SD = 0.1
 PREDICTED_MS = 50.0 * np.array([0.9, 1.1])
 VARIANCE = (math.log(1.1 / 0.9) / 2) ** 2  # of ln of these
