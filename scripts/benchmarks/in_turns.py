@@ -1,15 +1,21 @@
-"""Latencies of a few configurations of a running server, in turns, as single intervals are noisy."""
+"""Latencies of a few configurations of a running server, in turns, as single measurements are noisy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+
+import numpy as np
 
 from envs.live import LiveServing
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
+from scripts.benchmarks.client_log import Requests
 from serving_adapter.target import Target
+
+# Configuration -> what the clients saw of it, a part a round.
+Turns = Mapping[int, Sequence[Requests]]
 
 
 def latencies_in_turns_ms(
@@ -34,3 +40,48 @@ def latencies_in_turns_ms(
             raise RuntimeError(f"no request was answered under {space.configuration(n)}")
         medians_ms[n] = median(answered)
     return medians_ms
+
+
+def best_in_turns(turns: Turns) -> list[Requests]:
+    """Of each round, what the clients saw of the configuration that is best by all the other rounds.
+
+    The lowest of several noisy means is lower than what its configuration is worth, so that none chosen
+    beforehand, not even the best, could match it.
+    """
+    rounds = len(next(iter(turns.values())))
+
+    def mean_of_others_ms(number: int, k: int) -> float:
+        others = [part for j, part in enumerate(turns[number]) if j != k or rounds == 1]
+        return Requests.joined(others).mean_ms
+
+    best = [min(turns, key=lambda number, k=k: mean_of_others_ms(number, k)) for k in range(rounds)]
+    return [turns[number][k] for k, number in enumerate(best)]
+
+
+def ratio_error(parts: Sequence[Requests], best: Sequence[Requests]) -> float:
+    """Standard error of the ratio of their means over the rounds, in which both met the same arrivals."""
+    ratios = [part.mean_ms / of_best.mean_ms for part, of_best in zip(parts, best, strict=True)]
+    return float(np.std(ratios, ddof=1) / math.sqrt(len(ratios))) if len(ratios) > 1 else math.nan
+
+
+def beside_turns_ms(alone: Turns, turns: Turns) -> dict[int, float]:
+    """Mean latency of every configuration: as in turns with others, else of its windows alone (the median).
+
+    These are of new processes mostly, which answer more slowly, so they count by as much less as those of the
+    configurations measured in turns turned out to be worth (the median).
+    """
+    in_turns_ms = _known({number: Requests.joined(parts).mean_ms for number, parts in turns.items()})
+    alone_ms = _known({number: _median_ms(parts) for number, parts in alone.items()})
+    both = in_turns_ms.keys() & alone_ms.keys()
+    scale = median(in_turns_ms[number] / alone_ms[number] for number in both) if both else 1.0
+    return {number: scale * ms for number, ms in alone_ms.items()} | in_turns_ms
+
+
+def _median_ms(parts: Sequence[Requests]) -> float:
+    """Of the means of the windows with answers; NaN if there is none."""
+    return median([part.mean_ms for part in parts if math.isfinite(part.mean_ms)] or [math.nan])
+
+
+def _known(means_ms: Mapping[int, float]) -> dict[int, float]:
+    """Without those of which no request was answered."""
+    return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}

@@ -90,8 +90,8 @@ from scripts.benchmarks.triton_served import (
     Traffic,
     Triton,
     capacity_per_s,
+    in_turns,
     load,
-    requests_of,
     triton,
 )
 from serving_adapter.arrivals import Wiki
@@ -154,7 +154,7 @@ class Plan:
     rounds: int = 5
     final_s: float = 20.0
     cold_s: float = COLD_S  # of which this much is left out
-    finalists: int = 4  # of the grid
+    finalists: int = 6  # of the grid
     knobs: str = KNOBS
 
     @property
@@ -215,7 +215,10 @@ def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan
         trials=trials,
         finals={},
     )
-    case = replace(case, finals=_finals(served, server, traffic, _finalists(case, plan.finalists), plan))
+    finalists = _finalists(case, plan.finalists)
+    shown = [_shown(traffic, k, plan.rounds) for k in range(plan.rounds)]
+    finals = in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
+    case = replace(case, finals=finals)
     print(table(case), flush=True)
     return case
 
@@ -301,21 +304,6 @@ def _finalists(case: Case, count: int) -> list[int]:
     seen_ms = client_ms(case)
     best = sorted(seen_ms, key=lambda number: seen_ms[number])[:count]
     return sorted({case.start, *best, *(trial.left for trial in case.trials.values())})
-
-
-def _finals(
-    served: Served, server: Triton, traffic: Traffic, numbers: Sequence[int], plan: Plan
-) -> dict[int, list[Requests]]:
-    """Each of them under the same arrivals in a round, in another order every round."""
-    finals: dict[int, list[Requests]] = {number: [] for number in numbers}
-    for k in range(plan.rounds):
-        shown = _shown(traffic, k, plan.rounds)
-        for number in (*numbers[k % len(numbers) :], *numbers[: k % len(numbers)]):
-            served.target.apply(served.space.configuration(number))
-            log = served.folder / "finals" / f"{k}-{number}"
-            seen = requests_of(server, shown, log, plan.final_s)
-            finals[number].append(seen.after(plan.cold_s))
-    return finals
 
 
 def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:

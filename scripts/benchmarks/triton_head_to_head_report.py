@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, ratio_error
 from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
 
 FIXED = "default"
@@ -48,7 +48,7 @@ class Case:
     start: int
     period_s: float
     trials: Mapping[str, Trial]
-    finals: Mapping[int, Sequence[Requests]]  # configuration -> what was seen of it, a part a round
+    finals: Turns
 
     @property
     def name(self) -> str:
@@ -101,26 +101,13 @@ def measurements(run: Run) -> list[Record]:
 
 
 def client_ms(case: Case) -> dict[int, float]:
-    """Mean latency of every configuration measured: as in turns with others, else over all its intervals.
-
-    These are of new processes mostly, which answer more slowly, so they count by as much less as those of the
-    configurations measured in turns turned out to be worth (the median).
-    """
+    """Mean latency of every configuration measured: as in turns with others, else over all its intervals."""
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
         for record in trial.run.records if trial.run else ():
             if record.learned and not record.measurement.aborted:
                 seen.setdefault(record.number, []).append(interval(trial.requests, record))
-    in_turns_ms, alone_ms = _means_ms(case.finals), _means_ms(seen)
-    both = in_turns_ms.keys() & alone_ms.keys()
-    scale = median(in_turns_ms[number] / alone_ms[number] for number in both) if both else 1.0
-    return {number: scale * ms for number, ms in alone_ms.items()} | in_turns_ms
-
-
-def _means_ms(seen: Mapping[int, Sequence[Requests]]) -> dict[int, float]:
-    """Without those of which no request was answered."""
-    means_ms = {number: Requests.joined(parts).mean_ms for number, parts in seen.items()}
-    return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}
+    return beside_turns_ms(seen, case.finals)
 
 
 def validation(records: Sequence[Record], requests: Requests) -> Requests:
@@ -144,22 +131,6 @@ def results(case: Case) -> dict[str, Result]:
     return {name: _result(case, trial, best, near) for name, trial in case.trials.items()}
 
 
-def best_in_turns(finals: Mapping[int, Sequence[Requests]]) -> list[Requests]:
-    """Of each round, what the clients saw of the configuration that is best by all the other rounds.
-
-    The lowest of several noisy means is lower than what its configuration is worth, so that none chosen
-    beforehand, not even the best, could match it.
-    """
-    rounds = len(next(iter(finals.values())))
-
-    def mean_of_others_ms(number: int, k: int) -> float:
-        others = [part for j, part in enumerate(finals[number]) if j != k or rounds == 1]
-        return Requests.joined(others).mean_ms
-
-    best = [min(finals, key=lambda number, k=k: mean_of_others_ms(number, k)) for k in range(rounds)]
-    return [finals[number][k] for k, number in enumerate(best)]
-
-
 def _result(case: Case, trial: Trial, best_parts: Sequence[Requests], near: set[int]) -> Result:
     left, best = Requests.joined(case.finals[trial.left]), Requests.joined(best_parts)
     limit_ms = LIMIT * best.p95_ms
@@ -172,7 +143,7 @@ def _result(case: Case, trial: Trial, best_parts: Sequence[Requests], near: set[
         p95_ms=left.p95_ms,
         mean_ratio=left.mean_ms / best.mean_ms,
         p95_ratio=left.p95_ms / best.p95_ms,
-        ratio_error=_ratio_error(case.finals[trial.left], best_parts),
+        ratio_error=ratio_error(case.finals[trial.left], best_parts),
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
         settled=settled(trial, near),
@@ -229,12 +200,6 @@ def changes(records: Sequence[Record], start: int) -> int:
     """How often another configuration came into force, from the first interval to the last."""
     numbers = [start, *(record.number for record in records if not record.not_taken)]
     return sum(a != b for a, b in pairwise(numbers))
-
-
-def _ratio_error(parts: Sequence[Requests], best: Sequence[Requests]) -> float:
-    """The rounds are paired: the same arrivals, one shortly after the other."""
-    ratios = [part.mean_ms / of_best.mean_ms for part, of_best in zip(parts, best, strict=True)]
-    return float(np.std(ratios, ddof=1) / math.sqrt(len(ratios))) if len(ratios) > 1 else math.nan
 
 
 def _figures(requests: Requests) -> dict[str, float]:

@@ -3,12 +3,14 @@
 The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.25 of what two
 instances of one thread serve of a burst, so that Triton's default bears R, but not 2 R. What is
 best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
-each, then the best few and what the run left several times in turns (the others' single windows count by as
-much more or less as those of the best few then turn out); the first 8 s of every window are left out, as new
-processes answer more slowly for so long. Intervals after a step are counted until the first
-in a configuration within 10 % of the best for the load then, from which on nine in ten are; one that begins
-with a change lasts longer than others, so their time is told, too. The first one is that in which the step
-falls.
+each, then the best few and what the runs had in force last at this load several times in turns (the others'
+single windows count by as much more or less as those of the best few then turn out); the first 8 s of every
+window are left out, as new processes answer more slowly for so long. The best of a round is the one that is
+best by the other rounds: the lowest of several noisy means is lower than it is worth.
+
+Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
+then, from which on nine in ten are; one that begins with a change lasts longer than others, so their time is
+told, too. The first one is that in which the step falls.
 
     scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--quick] [--out FOLDER]
 """
@@ -16,10 +18,12 @@ falls.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, ratio_error
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
     COLD_S,
@@ -38,8 +43,8 @@ from scripts.benchmarks.triton_served import (
     Traffic,
     Triton,
     capacity_per_s,
+    in_turns,
     load,
-    requests_of,
     triton,
 )
 from serving_adapter.options import parse
@@ -76,7 +81,7 @@ class Plan:
     window_s: float = 12.0  # of a configuration, when all are measured
     cold_s: float = COLD_S  # the first part of every window, left out
     finalists: int = 4
-    rounds: int = 3
+    rounds: int = 6
     final_s: float = 18.0
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
@@ -88,13 +93,43 @@ QUICK = Plan(
 
 
 @dataclass(frozen=True)
+class Landscape:
+    """What the clients saw of every configuration at one load."""
+
+    alone: Turns  # each once
+    turns: Turns  # the best few of them, and what the runs had in force
+
+    @property
+    def best(self) -> int:
+        return min(self.turns, key=lambda number: Requests.joined(self.turns[number]).mean_ms)
+
+    @property
+    def best_ms(self) -> float:
+        return Requests.joined(best_in_turns(self.turns)).mean_ms
+
+    def means_ms(self) -> dict[int, float]:
+        return beside_turns_ms(self.alone, self.turns)
+
+    def near(self) -> set[int]:
+        return {number for number, ms in self.means_ms().items() if ms <= NEAR * self.best_ms}
+
+    def ratio(self, number: int) -> tuple[float, float]:
+        """Mean latency over the best's, of a configuration measured in turns, and its standard error."""
+        best = best_in_turns(self.turns)
+        mean_ms = Requests.joined(self.turns[number]).mean_ms
+        return mean_ms / self.best_ms, ratio_error(self.turns[number], best)
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of the load in one run."""
 
-    name: str
+    seed: int
+    phase: int  # that begins with it
     intervals: int | None  # until near the best again; None: not before the next step
     seconds: float | None  # ... to their end
     mean_ms: float  # that the clients saw, from this step to the next
+    in_force: int  # at its end
 
 
 def run() -> dict[str, Any]:
@@ -108,18 +143,19 @@ def run() -> dict[str, Any]:
         rates_per_s = (rate_per_s, 2 * rate_per_s, rate_per_s)
         print(f"{model}: {rate_per_s:g}/s, then {2 * rate_per_s:g}/s, then {rate_per_s:g}/s", flush=True)
         runs = [_stepped(server, space, rates_per_s, seed, plan, folder) for seed in options.seeds]
-        lefts = {served_run.left for served_run, _ in runs}
-        means_ms = {
-            rate: _landscape(server, space, rate, lefts, plan, folder / f"at-{rate:g}")
-            for rate in sorted(set(rates_per_s))
-        }
-    steps = [
-        step
-        for served_run, requests in runs
-        for step in judged(served_run, requests, plan.phases_s, [_near(means_ms[r]) for r in rates_per_s])
-    ]
-    _print(space, means_ms, steps)
-    (folder / "summary.json").write_text(_summary(space, means_ms, steps), encoding="utf-8")
+        landscapes = {}
+        for rate in sorted(set(rates_per_s)):
+            in_force = {
+                phase[-1].number
+                for run_, requests in runs
+                for at_per_s, phase in zip(rates_per_s, phases(run_, requests, plan.phases_s), strict=True)
+                if at_per_s == rate
+            }
+            landscapes[rate] = _landscape(server, space, rate, in_force, plan, folder / f"at-{rate:g}")
+    near = [landscapes[rate].near() for rate in rates_per_s]
+    steps = [step for run_, requests in runs for step in judged(run_, requests, plan.phases_s, near)]
+    _print(space, landscapes, rates_per_s, steps)
+    (folder / "summary.json").write_text(_summary(space, landscapes, steps), encoding="utf-8")
     slowest = [step.intervals for step in steps]
     known = [count for count in slowest if count is not None]
     value = max(known) if len(known) == len(slowest) else None
@@ -168,73 +204,99 @@ def step_moments_s(
 
 
 def _landscape(
-    server: Triton, space: ConfigurationSpace, rate_per_s: float, lefts: set[int], plan: Plan, folder: Path
-) -> dict[int, float]:
-    """Mean latency of every configuration at a load, the best few measured again in turns."""
+    server: Triton, space: ConfigurationSpace, rate_per_s: float, in_force: set[int], plan: Plan, folder: Path
+) -> Landscape:
+    """Every configuration at a load once; the best few, and what was in force, again in turns."""
 
-    def mean_ms(number: int, seed: int, duration_s: float) -> float:
-        server.target.apply(space.configuration(number))
-        traffic = Traffic("poisson", rate_per_s, 1000 + seed)
-        return requests_of(server, traffic, folder, duration_s).after(plan.cold_s).mean_ms
-
-    means_ms = {number: mean_ms(number, 0, plan.window_s) for number in range(len(space))}
-    best = sorted(means_ms, key=lambda number: means_ms[number])[: plan.finalists]
-    finalists = sorted({*best, *lefts})
-    turns = [
-        {number: mean_ms(number, k, plan.final_s) for number in finalists} for k in range(1, 1 + plan.rounds)
-    ]
-    finals_ms = {number: float(np.mean([turn[number] for turn in turns])) for number in finalists}
-    scale = sum(finals_ms.values()) / sum(means_ms[number] for number in finalists)
-    return {number: scale * ms for number, ms in means_ms.items()} | finals_ms
-
-
-def _near(means_ms: dict[int, float]) -> set[int]:
-    return {number for number, ms in means_ms.items() if ms <= NEAR * min(means_ms.values())}
+    first, *others = [Traffic("poisson", rate_per_s, 1000 + k) for k in range(1 + plan.rounds)]
+    everyone = range(len(space))
+    alone = in_turns(server, space, everyone, [first], folder / "alone", plan.window_s, plan.cold_s)
+    answered = [number for number in everyone if math.isfinite(alone[number][0].mean_ms)]
+    best = sorted(answered, key=lambda number: alone[number][0].mean_ms)[: plan.finalists]
+    finalists = sorted({*best, *in_force})
+    turns = in_turns(server, space, finalists, others, folder / "in-turns", plan.final_s, plan.cold_s)
+    return Landscape(alone, turns)
 
 
 def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:
     """What became of each step; the first phase begins with no step."""
-    began_at = float(requests.at[0])
-    ends_at = (began_at + np.cumsum(phases_s)).tolist()
+    ends_at = _ends_at(requests, phases_s)
     steps = []
-    for k in range(1, len(phases_s)):
+    for k, records in enumerate(phases(run_, requests, phases_s)):
+        if k == 0:
+            continue
         start_at, end_at = ends_at[k - 1], ends_at[k]
-        records = within(run_.records, start_at, end_at)
         count = settled_after([record.number in near[k] for record in records])
         seconds = None if count is None else records[count - 1].wall_time_s - start_at
         mean_ms = requests.between(start_at, end_at).mean_ms
-        steps.append(Step(f"step {k}", count, seconds, mean_ms))
+        steps.append(Step(run_.header.seed, k, count, seconds, mean_ms, records[-1].number))
     return steps
 
 
-def within(records: Sequence[Record], start_at: float, end_at: float) -> list[Record]:
-    """The intervals that ended in this time."""
-    return [r for r in records if r.counted and start_at < r.wall_time_s <= end_at]
+def phases(run_: Run, requests: Requests, phases_s: Sequence[float]) -> list[list[Record]]:
+    """The intervals that ended in each phase of the load; RuntimeError where none did."""
+    starts_at = [float(requests.at[0]), *_ends_at(requests, phases_s)]
+    found = [
+        [r for r in run_.records if r.counted and start_at < r.wall_time_s <= end_at]
+        for start_at, end_at in pairwise(starts_at)
+    ]
+    if not all(found):
+        raise RuntimeError(f"rrl-tune with seed {run_.header.seed} ended no interval in a phase of the load")
+    return found
 
 
-def _print(space: ConfigurationSpace, means_ms: dict[float, dict[int, float]], steps: Sequence[Step]) -> None:
-    for rate_per_s, means in means_ms.items():
-        best = min(means, key=lambda number: means[number])
+def _ends_at(requests: Requests, phases_s: Sequence[float]) -> list[float]:
+    ends_at: list[float] = (float(requests.at[0]) + np.cumsum(phases_s)).tolist()
+    return ends_at
+
+
+def _print(
+    space: ConfigurationSpace,
+    landscapes: dict[float, Landscape],
+    rates_per_s: Sequence[float],
+    steps: Sequence[Step],
+) -> None:
+    for rate_per_s, seen in landscapes.items():
+        best = in_words(space.configuration(seen.best))
         print(
-            f"best at {rate_per_s:g}/s: {in_words(space.configuration(best))}, {means[best]:.1f} ms; "
-            f"{len(_near(means))} of {len(space)} configurations are within 10 % of it"
+            f"best at {rate_per_s:g}/s: {best}, {seen.best_ms:.1f} ms; "
+            f"{len(seen.near())} of {len(space)} configurations are within 10 % of it"
         )
+        for number in sorted(seen.turns, key=lambda number: seen.ratio(number)):
+            ratio, error = seen.ratio(number)
+            print(f"  {in_words(space.configuration(number))}: {ratio:.3f} ± {error:.3f} times")
     for step in steps:
         after = "not before the next"
         if step.intervals is not None:
             after = f"after {step.intervals} intervals ({step.seconds:.0f} s)"
-        print(f"{step.name}: near the best again {after}; clients saw {step.mean_ms:.1f} ms on average")
+        rate_per_s = rates_per_s[step.phase]
+        ratio, error = landscapes[rate_per_s].ratio(step.in_force)
+        print(
+            f"seed {step.seed}, step {step.phase}: near the best again {after}; "
+            f"at its end {in_words(space.configuration(step.in_force))}, {ratio:.3f} ± {error:.3f} times the "
+            f"best; clients saw {step.mean_ms:.1f} ms on average"
+        )
 
 
-def _summary(
-    space: ConfigurationSpace, means_ms: dict[float, dict[int, float]], steps: Sequence[Step]
-) -> str:
+def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], steps: Sequence[Step]) -> str:
     values = {
         "landscapes": [
-            {"rate_per_s": rate}
-            | {"mean_ms": [space.configuration(n) | {"mean_ms": ms} for n, ms in sorted(means.items())]}
-            for rate, means in means_ms.items()
+            {
+                "rate_per_s": rate,
+                "best_ms": seen.best_ms,
+                "mean_ms": [
+                    space.configuration(number) | {"mean_ms": ms} | _ratio(seen, number)
+                    for number, ms in sorted(seen.means_ms().items())
+                ],
+            }
+            for rate, seen in landscapes.items()
         ],
-        "steps": [vars(step) for step in steps],
+        "steps": [vars(step) | {"in_force": space.configuration(step.in_force)} for step in steps],
     }
     return json.dumps(values, indent=2) + "\n"
+
+
+def _ratio(seen: Landscape, number: int) -> dict[str, float]:
+    if number not in seen.turns:
+        return {}
+    return dict(zip(("ratio", "ratio_error"), seen.ratio(number), strict=True))

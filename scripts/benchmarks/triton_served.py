@@ -6,11 +6,12 @@ import contextlib
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.processes import started
 from scripts.triton_server.repository import ModelSpec, write_repository
@@ -122,6 +123,29 @@ def requests_of(server: Triton, traffic: Traffic, folder: Path, duration_s: floa
     with load(server, traffic, folder, duration_s) as process:
         process.communicate(timeout=duration_s + 120)
     return Requests.read(folder)
+
+
+def in_turns(
+    server: Triton,
+    space: ConfigurationSpace,
+    numbers: Sequence[int],
+    traffics: Sequence[Traffic],
+    folder: Path,
+    window_s: float,
+    cold_s: float = COLD_S,
+) -> dict[int, list[Requests]]:
+    """What the client saw of each configuration in each round, without the first `cold_s` of each window.
+
+    All of a round under the same traffic; each begins with another configuration.
+    """
+    seen: dict[int, list[Requests]] = {number: [] for number in numbers}
+    for k, traffic in enumerate(traffics):
+        first = k % len(numbers)
+        for number in (*numbers[first:], *numbers[:first]):
+            server.target.apply(space.configuration(number))
+            requests = requests_of(server, traffic, folder / f"{k}-{number}", window_s)
+            seen[number].append(requests.after(cold_s))
+    return seen
 
 
 def capacity_per_s(server: Triton, bursts: int = 3) -> float:
