@@ -16,20 +16,20 @@ from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.in_turns import best_in_turns, ratio_error
 from scripts.benchmarks.served_agents import Run, Unguarded, WatchOnly, cheapest
 from scripts.benchmarks.triton_head_to_head import _outcome, slowed
 from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
     Trial,
-    best_in_turns,
     changes,
     client_ms,
     results,
     table,
     write_intervals,
 )
-from scripts.benchmarks.triton_load_steps import judged, step_moments_s
+from scripts.benchmarks.triton_load_steps import Landscape, judged, phases, step_moments_s
 from scripts.benchmarks.triton_served import Traffic
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
@@ -156,6 +156,15 @@ def test_the_best_of_a_round_is_chosen_by_the_others() -> None:
     assert [part.mean_ms for part in best_in_turns(alone)] == [7.0]
 
 
+def test_the_error_of_a_ratio_is_that_of_rounds_of_the_same_arrivals() -> None:
+    slow_machine = [requests([ms] * 20) for ms in (10.0, 30.0)]
+    twice = [requests([2 * ms] * 20) for ms in (10.0, 30.0)]
+    assert ratio_error(twice, slow_machine) == pytest.approx(0.0)
+    once_three_times = [twice[0], requests([90.0] * 20)]
+    assert ratio_error(once_three_times, slow_machine) == pytest.approx(0.5)  # of 2 and 3
+    assert math.isnan(ratio_error(twice[:1], slow_machine[:1]))
+
+
 def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
     # 60 s of one request a second, of which 10 s are measured in BAD; the limit is 3 x 10 ms.
     run = trial("rrl", [START, BAD, BEST, BEST, BEST, BEST, BAD, BAD], left=BEST)
@@ -187,6 +196,18 @@ def test_its_intervals_count_by_as_much_less_as_others_turned_out_to_be_worth() 
     seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
     warm = {n: [requests([0.8 * TRUE_MS[n]] * 20)] * 2 for n in (START, BEST)}
     assert client_ms(replace(seen, finals=warm))[NEARLY] == pytest.approx(0.8 * 10.4)
+
+
+def test_one_slow_interval_of_several_does_not_tell_what_a_configuration_is_worth() -> None:
+    run = trial("rrl", [START, NEARLY, NEARLY, NEARLY], left=START)
+    run.requests.latency_ms[20:30] = 500.0
+    assert client_ms(case(run, finals=(START, BEST)))[NEARLY] == pytest.approx(10.4)
+
+
+def test_an_unanswered_configuration_has_no_mean() -> None:
+    run = trial("rrl", [START, NEARLY], left=START)
+    run.requests.failed[10:20] = True
+    assert client_ms(case(run, finals=(START, BEST))).keys() == {START, BEST}
 
 
 def test_aborted_intervals_tell_nothing_of_a_configuration() -> None:
@@ -277,6 +298,28 @@ def test_intervals_after_a_step_count_from_the_one_it_falls_into() -> None:
     assert down.mean_ms == pytest.approx(10.0)
     up, _ = judged(run.run, run.requests, (45.0, 30.0, 5.0), near)
     assert up.intervals is None  # it left again
+
+
+def test_a_phase_in_which_no_interval_ended_is_an_error() -> None:
+    run = trial("rrl", [START, BEST], BEST)
+    assert run.run is not None
+    with pytest.raises(RuntimeError, match="no interval"):
+        phases(run.run, run.requests, (15.0, 30.0, 15.0))
+
+
+def test_near_the_best_of_a_load_are_those_within_a_tenth_of_it() -> None:
+    """What was measured alone counts by as much less as the others turned out to be worth."""
+    alone_ms = {START: 16.0, BEST: 20.0, NEARLY: 21.0, BAD: 12.5}
+    turns_ms = {START: (15.0, 15.0, 15.0), BEST: (7.0, 10.0, 10.0), NEARLY: (10.0, 10.0, 8.0)}
+    seen = Landscape(
+        {n: [requests([ms] * 20)] for n, ms in alone_ms.items()},
+        {n: [requests([ms] * 20) for ms in each] for n, each in turns_ms.items()},
+    )
+    assert (seen.best, seen.best_ms) == (BEST, pytest.approx(10.0))
+    assert seen.means_ms()[BAD] == pytest.approx(12.5 * seen.means_ms()[BEST] / 20)
+    assert seen.near() == {BEST, NEARLY, BAD}
+    ratio, error = seen.ratio(START)
+    assert (ratio, error) == (pytest.approx(1.5), pytest.approx(0.0))
 
 
 def test_a_day_of_a_trace_of_minutes_takes_as_long_as_told(tmp_path: Path) -> None:
