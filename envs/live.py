@@ -53,8 +53,8 @@ class LiveServing(ServingEnv):
     ## Description
 
     The server is a live target; the requests are its users'. A step puts a configuration in force, lets it
-    settle, and measures the rest of the interval. Time is the wall's. Settling lasts `settle_s` at least, and
-    until, for at most two more intervals,
+    settle, and measures the rest of the interval. Time is the wall's. Settling lasts `settle_s` at least,
+    twice as long after a new load of the model, and until, for at most two more intervals,
 
     - as many requests have been answered as were queued when the configuration came into force, and what
       queued behind them no longer drains: the queue is short, or gets no shorter,
@@ -257,7 +257,7 @@ class LiveServing(ServingEnv):
     def _settle(self, settling: Settling) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""
         in_force = settling.in_force
-        settled_s = in_force.at_s + self.settle_s
+        settled_s = in_force.at_s + settling.at_least_s(self.settle_s)
         aborted = self._watch(in_force, settled_s)
         last_s = settled_s + LONGEST_SETTLING * self.interval_s
         readings = [in_force, self.target.read()]

@@ -27,7 +27,8 @@ Where a change itself costs users something (`rrl.change_costs`), it must promis
 process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
 end far worse; decisions look further more rarely; while the queue grows, what helps enough in place comes
 first; what is measured of a configuration counts for more, and does not build upon what was carried over from
-others; and the machine has changed once a second interval says so.
+others; what processes were started for is not left after a single interval, unless it is far worse; and the
+machine has changed once a second interval says so.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration 
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
+FEW_CARRIED = 0.02  # of an interval's requests: so many from before it tell nothing else of it
 RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 
 
@@ -86,6 +88,7 @@ class GuidedRRL:
         self._carries = False
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
         self._in_force = NONE_YET
+        self._is_new = False  # in force for one interval, and processes were started for it
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         # |ln| of service times over those before, and σ of their variation, by interval
         self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
@@ -114,6 +117,8 @@ class GuidedRRL:
         self.prior.refresh()
         self._learn_residual(number, measurement)
         self._next = self._chosen()
+        if self._is_hasty():
+            self._next = number
 
     def recommended(self) -> int | None:
         """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""
@@ -196,7 +201,20 @@ class GuidedRRL:
         """
         return self._leaving_costs and self._suspected * log_factor <= 0
 
+    def _is_hasty(self) -> bool:
+        """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
+
+        Not so what is overloaded or far worse.
+        """
+        if not self._is_new or self._next == self._in_force:
+            return False
+        if self._in_force not in self._stable(self.settings.stable_share):
+            return False
+        costs = self._simulated_costs(np.array([self._in_force, self._next]), np.ones(2))
+        return bool(costs[0] <= self.settings.gamble * costs[1])
+
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
+        self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
             self._left_over = min(self._left_over, measurement.backlog)
@@ -221,7 +239,8 @@ class GuidedRRL:
         """Not from intervals aborted, full of an earlier backlog, or expected to answer nothing."""
         backlog_before = measurement.backlog - measurement.backlog_growth
         observed_ms = measurement.latency.mean_ms
-        if backlog_before > 2 * self.prior.instances[number] or not observed_ms > 0 or measurement.aborted:
+        few = max(2 * self.prior.instances[number], FEW_CARRIED * measurement.completions)
+        if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         rate_per_s = measurement.arrival_rate_per_s
         given = self._circumstances(rate_per_s, 0.0)

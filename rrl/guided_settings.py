@@ -37,7 +37,8 @@ class GuidedSettings:
     reluctance: float = 0.08  # while exploring, and later
     reluctance_later: float = 0.04
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
-    # anew, while the queue grows, where something in place costs at most so many times the best.
+    # anew, while the queue grows, where something in place costs at most so many times the best, nor is what
+    # was just started left that costs at most so many times what would follow.
     gamble: float = 1.6
     # The queue that grows while it starts them counts as spread over so long.
     spread_s: float = 100.0

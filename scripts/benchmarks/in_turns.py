@@ -67,8 +67,8 @@ def ratio_error(parts: Sequence[Requests], best: Sequence[Requests]) -> float:
 def beside_turns_ms(alone: Turns, turns: Turns) -> dict[int, float]:
     """Mean latency of every configuration: as in turns with others, else of its windows alone (the median).
 
-    These are of new processes mostly, which answer more slowly, so they count by as much less as those of the
-    configurations measured in turns turned out to be worth (the median).
+    These are of another time, and right after changes mostly: they count by as much more or less as those of
+    the configurations measured in turns turned out to be worth (the median).
     """
     in_turns_ms = _known({number: Requests.joined(parts).mean_ms for number, parts in turns.items()})
     alone_ms = _known({number: _median_ms(parts) for number, parts in alone.items()})

@@ -17,7 +17,7 @@ limit if it took longer than 3 times the best's p95, or failed.
 
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
-day in turn); the first 8 s of each such window are left out, as new processes answer more slowly for so long.
+day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
 The *best* of a round has the lowest mean of all the other rounds: the lowest of several noisy means is lower
 than what its configuration is worth. A configuration is *near* within 5 % of it, by these measurements, or
 where it was not among them by all its intervals together, which count by as much less as those of the others
@@ -152,7 +152,7 @@ class Plan:
     settle_s: float = 1.0
     change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
     rounds: int = 5
-    final_s: float = 20.0
+    final_s: float = 15.0
     cold_s: float = COLD_S  # of which this much is left out
     finalists: int = 6  # of the grid
     knobs: str = KNOBS

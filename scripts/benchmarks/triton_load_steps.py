@@ -4,8 +4,8 @@ The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R aga
 instances of one thread serve of a burst, so that Triton's default bears R, but not 2 R. What is
 best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
 each, then the best few and what the runs had in force last at this load several times in turns (the others'
-single windows count by as much more or less as those of the best few then turn out); the first 8 s of every
-window are left out, as new processes answer more slowly for so long. The best of a round is the one that is
+single windows count by as much more or less as those of the best few then turn out); the first 3 s of every
+window are left out, as requests take longer right after a change. The best of a round is the one that is
 best by the other rounds: the lowest of several noisy means is lower than it is worth.
 
 Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
@@ -78,11 +78,11 @@ class Plan:
     interval_s: float = 5.0
     settle_s: float = 1.0
     phases_s: tuple[float, ...] = (180.0, 120.0, 120.0)  # at R, 2 R and R
-    window_s: float = 12.0  # of a configuration, when all are measured
+    window_s: float = 9.0  # of a configuration, when all are measured
     cold_s: float = COLD_S  # the first part of every window, left out
     finalists: int = 4
-    rounds: int = 6
-    final_s: float = 18.0
+    rounds: int = 5
+    final_s: float = 15.0
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
 

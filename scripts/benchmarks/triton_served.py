@@ -26,9 +26,9 @@ SMALL_KNOBS = "instances=1:2,intra_op_threads=1,2,max_batch_size=1,8"
 LIGHT_MODEL = "burn"  # needs no torch, so that Triton reloads it in a moment: for a first look
 OPTIONS = {LIGHT_MODEL: {"rounds": 5, "rounds_per_item": 10}}  # larger batches pay, but take longer
 MINUTES_A_DAY = 1440
-# From a change on, in which new processes answer more slowly: MiniLM in 2 instances with batches of 8 took
-# 16.2 ms in the third to sixth second and 14.3 ms from the ninth on.
-COLD_S = 8.0
+# From a change on, in which requests take longer: 1.2 to 1.6 times as long in the second second, as long as
+# later from the third on (`envs.settling`).
+COLD_S = 3.0
 BURST = 200  # requests sent at once to see how fast a configuration serves them
 
 

@@ -1,0 +1,38 @@
+"""A store, its references seen before and after every test."""
+
+from __future__ import annotations
+
+import pytest
+from clients import default_client_of, net
+from running_store import Seen, in_repository, stores, until
+
+
+@pytest.fixture
+def start_store(tmp_path):
+    with stores(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    root = tmp_path_factory.mktemp("repository")
+    in_repository(root, "net", "1", net(0).state_dict())
+    in_repository(root, "net", "2", net(1).state_dict())
+    with stores(tmp_path_factory.mktemp("store")) as start:
+        yield start("--remote", f"file://{root}")
+
+
+@pytest.fixture
+def store(running, monkeypatch):
+    """The process's default client talks to it, and is closed afterwards."""
+    with default_client_of(running.folder, monkeypatch):
+        yield running
+
+
+@pytest.fixture
+def seen(running):
+    with running.client() as client:
+        seen = Seen(client)
+        until(lambda: seen.references == 0, "earlier tests' references return")
+        yield seen
+        until(lambda: seen.references == 0, "the references return")
