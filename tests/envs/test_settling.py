@@ -60,6 +60,11 @@ def test_what_was_queued_at_the_change_must_be_answered() -> None:
     assert Settling(readings[0], True, 2, 8, cold_instances=0).is_over([*readings, reading(120, 3)])
 
 
+def test_a_new_load_settles_twice_as_long_as_a_change_in_place() -> None:
+    in_place, loaded = (Settling(reading(0, 0), kind, 2, 8, cold_instances=1) for kind in (True, False))
+    assert (in_place.at_least_s(1.5), loaded.at_least_s(1.5)) == (1.5, 3.0)
+
+
 def test_cold_instances_must_have_run_three_batches_each() -> None:
     readings = [reading(0), reading(5)]
     settling = Settling(readings[0], True, 2, 8, cold_instances=1)

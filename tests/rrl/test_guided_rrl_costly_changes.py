@@ -85,6 +85,33 @@ def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -
 
 
 @pytest.mark.parametrize(
+    ("in_place", "measured_ms", "stays"),
+    [
+        (frozenset(), 60.0, True),  # 50 ms were measured of the one before
+        (frozenset(), 300.0, False),  # far worse
+        (frozenset({"instances"}), 60.0, True),  # an instance was started
+        (None, 60.0, False),
+    ],
+)
+def test_what_processes_were_started_for_is_not_left_after_one_interval(
+    in_place: frozenset[str] | None, measured_ms: float, stays: bool
+) -> None:
+    task = Task(TWO, in_place=in_place)
+    settings = replace(GUIDED, reluctance=0.0, reluctance_later=0.0, process_start_s=0.0, exploring=0)
+    settings = replace(settings, estimator=QUICK, radius=0.0, looks=(), looks_costly=())
+    settings = replace(settings, residual_sd=10.0, residual_sd_costly=10.0)  # what is measured is believed
+    agent = GuidedRRL(task, settings)
+    KnownPrior(agent, [50.0, 90.0, 40.0, 90.0])
+    before, after = TWO.action(0).tolist(), TWO.action(2).tolist()  # 1 instance, and 2
+    agent.update(transition(0, 50.0, [row(1, 60, 0.02)], TWO))
+    assert agent.act(np.empty(0)).tolist() == after
+    agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO))
+    assert agent.act(np.empty(0)).tolist() == (after if stays else before)
+    agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO))
+    assert agent.act(np.empty(0)).tolist() == before
+
+
+@pytest.mark.parametrize(
     ("in_place", "rate_per_s", "threads"),
     [
         ({"instances"}, 15.0, 1),  # more than the one instance in force bears: another one beside it first
