@@ -98,7 +98,7 @@ class LiveServing(ServingEnv):
     | `space`       | `ConfigurationSpace`, str | default_space | the grid, e.g. `"instances=1:4"`         |
     | `objective`   | `Objective`               | MeanLatency   | what to minimise                         |
     | `interval_s`  | float                     | 5.0           | from one decision to the next            |
-    | `settle_s`    | float                     | 1.0           | its first part, which is not measured    |
+    | `settle_s`    | float                     | 1.0           | to settle after a change, not measured   |
     | `poll_s`      | float or None             | None          | how often a running interval is seen;    |
     |               |                           |               | None: 0.5, or 1 where it takes all of    |
     |               |                           |               | the page                                 |

@@ -5,10 +5,10 @@ those that queued behind them, those that a stock Triton's earlier load of the m
 first of each new process, which are slow. The queue matters most: a reload takes seconds, in which many
 requests pile up beside it, and a configuration close to its capacity works for many seconds more until they
 are gone; in a trial, one that cost 28 ms cost 60 ms right after a reload (MiniLM at 50 requests a second).
-What was loaded before ends beside the new processes: of 83 windows after a reload, requests of the second
-second took 1.2 to 1.6 times as long as later ones (MiniLM, EfficientNet-Lite0), those of the third as long.
 In another, on a Triton whose processes take 100 ms longer for their first batch, at 8 requests a second, an
-interval measured 22 ms while cold batches counted, and 3 ms without them, as the interval after.
+interval measured 22 ms while cold batches counted, and 3 ms without them, as the interval after. And where a
+reload had settled for a second, the median request of the next second took 1.2 times as long as that of the
+one after it (MiniLM, 131 reloads; EfficientNet-Lite0 1.0, 79), probably as the old processes end beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from serving_adapter.reading import Reading
 
 LONGEST_SETTLING = 2.0  # intervals, after which the configuration is measured as it is
 COLD_BATCHES = 3  # of each instance
-AFTER_RELOAD = 2.0  # times as long as else it takes at least to settle
+AFTER_RELOAD = 2.0  # times as long as after other changes it takes to settle, at least
 SHORT_QUEUE = 2  # requests that wait for each instance: nothing piled them up
 DRAIN_SHARE = 0.05  # of the answers: so few may still come from instances of an earlier load
 

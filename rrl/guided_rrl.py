@@ -57,7 +57,7 @@ LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration 
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
-FEW_CARRIED = 0.02  # of an interval's requests: so many from before it tell nothing else of it
+FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 
 
@@ -88,7 +88,8 @@ class GuidedRRL:
         self._carries = False
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
         self._in_force = NONE_YET
-        self._is_new = False  # in force for one interval, and processes were started for it
+        self._is_new = False  # processes were started for what is in force, and no interval told of it yet
+        self._waits = False  # for another interval of it, as one may mislead
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         # |ln| of service times over those before, and σ of their variation, by interval
         self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
@@ -117,8 +118,10 @@ class GuidedRRL:
         self.prior.refresh()
         self._learn_residual(number, measurement)
         self._next = self._chosen()
-        if self._is_hasty():
+        self._waits = self._is_hasty(measurement)
+        if self._waits:
             self._next = number
+        self._is_new = False
 
     def recommended(self) -> int | None:
         """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""
@@ -146,7 +149,9 @@ class GuidedRRL:
             return f"overloaded: takes what serves most, about {bears:.3g} of {load:.3g} requests/s"
         sd = self._standard_deviations(np.array([number]))
         expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
-        if number == self._in_force:
+        if self._waits:
+            words = f"stays: expects {expected}, but one interval says little of what was just started"
+        elif number == self._in_force:
             other = "nothing worth a change" if self._leaving_costs else "nothing better"
             words = f"stays: expects {expected}, and {other}"
         elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
@@ -201,12 +206,12 @@ class GuidedRRL:
         """
         return self._leaving_costs and self._suspected * log_factor <= 0
 
-    def _is_hasty(self) -> bool:
+    def _is_hasty(self, measurement: Measurement) -> bool:
         """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
 
         Not so what is overloaded or far worse.
         """
-        if not self._is_new or self._next == self._in_force:
+        if not self._is_new or self._next == self._in_force or measurement.aborted:
             return False
         if self._in_force not in self._stable(self.settings.stable_share):
             return False
@@ -214,7 +219,8 @@ class GuidedRRL:
         return bool(costs[0] <= self.settings.gamble * costs[1])
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
-        self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
+        if number != self._in_force:
+            self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
             self._left_over = min(self._left_over, measurement.backlog)
@@ -239,7 +245,9 @@ class GuidedRRL:
         """Not from intervals aborted, full of an earlier backlog, or expected to answer nothing."""
         backlog_before = measurement.backlog - measurement.backlog_growth
         observed_ms = measurement.latency.mean_ms
-        few = max(2 * self.prior.instances[number], FEW_CARRIED * measurement.completions)
+        few = 2 * self.prior.instances[number]
+        if self._change_costs.exist:  # there the queue of a change has settled
+            few = max(few, FEW_CARRIED * measurement.completions)
         if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         rate_per_s = measurement.arrival_rate_per_s

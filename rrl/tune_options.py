@@ -58,7 +58,7 @@ class TuneOptions:
     interval_s: float = 5.0
     """Seconds from one decision to the next."""
     settle_s: float = 1.0
-    """Their first part, which is not measured."""
+    """Their first part, which is not measured after a change; after a reload at least twice as long."""
     intervals: int | None = None
     """Decisions to take (default 50)."""
     duration: float | str | None = None

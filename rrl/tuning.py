@@ -32,7 +32,7 @@ from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 
 BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
-LONGEST_INTERVALS = 4.0  # an interval that settles long lasts three; with time to change back
+LONGEST_INTERVALS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
 
 
 @dataclass(frozen=True)

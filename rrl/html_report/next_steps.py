@@ -110,7 +110,8 @@ def reproduce(run: RunView) -> Children:
         ("begun", header.started_at),
         (
             "intervals",
-            f"{header.interval_s:g} s each; after a change at least {header.settle_s:g} s to settle",
+            f"{header.interval_s:g} s each; after a change at least {header.settle_s:g} s to settle, "
+            "twice as long after a reload",
         ),
         ("rrl-tune", software()),
     ]

@@ -14,7 +14,7 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from serving_adapter.target import Target
 
-# Configuration -> what the clients saw of it, a part a round.
+# Configuration -> what the clients saw of it, a part a round, or a window.
 Turns = Mapping[int, Sequence[Requests]]
 
 
@@ -52,14 +52,18 @@ def best_in_turns(turns: Turns) -> list[Requests]:
 
     def mean_of_others_ms(number: int, k: int) -> float:
         others = [part for j, part in enumerate(turns[number]) if j != k or rounds == 1]
-        return Requests.joined(others).mean_ms
+        mean_ms = Requests.joined(others).mean_ms
+        return mean_ms if math.isfinite(mean_ms) else math.inf
 
     best = [min(turns, key=lambda number, k=k: mean_of_others_ms(number, k)) for k in range(rounds)]
     return [turns[number][k] for k, number in enumerate(best)]
 
 
 def ratio_error(parts: Sequence[Requests], best: Sequence[Requests]) -> float:
-    """Standard error of the ratio of their means over the rounds, in which both met the same arrivals."""
+    """Standard error of the ratio of their means over the rounds, in which both met the same arrivals.
+
+    0 where the best of each round was this very configuration: how sure that is, it does not tell.
+    """
     ratios = [part.mean_ms / of_best.mean_ms for part, of_best in zip(parts, best, strict=True)]
     return float(np.std(ratios, ddof=1) / math.sqrt(len(ratios))) if len(ratios) > 1 else math.nan
 
@@ -68,7 +72,8 @@ def beside_turns_ms(alone: Turns, turns: Turns) -> dict[int, float]:
     """Mean latency of every configuration: as in turns with others, else of its windows alone (the median).
 
     These are of another time, and right after changes mostly: they count by as much more or less as those of
-    the configurations measured in turns turned out to be worth (the median).
+    the configurations measured in turns turned out to be worth (the median). Were these chosen for their low
+    means, that is rather too much more: the lowest of noisy means are too low.
     """
     in_turns_ms = _known({number: Requests.joined(parts).mean_ms for number, parts in turns.items()})
     alone_ms = _known({number: _median_ms(parts) for number, parts in alone.items()})

@@ -20,12 +20,12 @@ measured in turns over several rounds, all under the same arrivals in a round (o
 day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
 The *best* of a round has the lowest mean of all the other rounds: the lowest of several noisy means is lower
 than what its configuration is worth. A configuration is *near* within 5 % of it, by these measurements, or
-where it was not among them by all its intervals together, which count by as much less as those of the others
-turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten were of near
-configurations, or else with its last if it leaves a near one; it *knew* with the first from which on the best
-it had measured (of `rrl`: its guard's) was near. Where the rate varies, these are means over different loads,
-as is what the peers go by that choose the lowest mean cost: there the last measurements tell more than who
-settled when.
+where it was not among them by the median of its intervals, which count by as much more or less as those of
+the others turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten
+were of near configurations, or else with its last if it leaves a near one; it *knew* with the first from
+which on the best it had measured (of `rrl`: its guard's) was near. Where the rate varies, these are means
+over different loads, as is what the peers go by that choose the lowest mean cost: there the last measurements
+tell more than who settled when.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
                                       [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
@@ -90,8 +90,8 @@ from scripts.benchmarks.triton_served import (
     Traffic,
     Triton,
     capacity_per_s,
-    in_turns,
     load,
+    seen_in_turns,
     triton,
 )
 from serving_adapter.arrivals import Wiki
@@ -217,7 +217,7 @@ def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan
     )
     finalists = _finalists(case, plan.finalists)
     shown = [_shown(traffic, k, plan.rounds) for k in range(plan.rounds)]
-    finals = in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
+    finals = seen_in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
     case = replace(case, finals=finals)
     print(table(case), flush=True)
     return case

@@ -101,7 +101,7 @@ def measurements(run: Run) -> list[Record]:
 
 
 def client_ms(case: Case) -> dict[int, float]:
-    """Mean latency of every configuration measured: as in turns with others, else over all its intervals."""
+    """Mean latency of every configuration measured: as in turns with others, else of its intervals."""
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
         for record in trial.run.records if trial.run else ():

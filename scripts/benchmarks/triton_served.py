@@ -26,9 +26,7 @@ SMALL_KNOBS = "instances=1:2,intra_op_threads=1,2,max_batch_size=1,8"
 LIGHT_MODEL = "burn"  # needs no torch, so that Triton reloads it in a moment: for a first look
 OPTIONS = {LIGHT_MODEL: {"rounds": 5, "rounds_per_item": 10}}  # larger batches pay, but take longer
 MINUTES_A_DAY = 1440
-# From a change on, in which requests take longer: 1.2 to 1.6 times as long in the second second, as long as
-# later from the third on (`envs.settling`).
-COLD_S = 3.0
+COLD_S = 3.0  # of a window after a change, left out: requests take longer at first (`envs.settling`)
 BURST = 200  # requests sent at once to see how fast a configuration serves them
 
 
@@ -125,7 +123,7 @@ def requests_of(server: Triton, traffic: Traffic, folder: Path, duration_s: floa
     return Requests.read(folder)
 
 
-def in_turns(
+def seen_in_turns(
     server: Triton,
     space: ConfigurationSpace,
     numbers: Sequence[int],
@@ -136,7 +134,7 @@ def in_turns(
 ) -> dict[int, list[Requests]]:
     """What the client saw of each configuration in each round, without the first `cold_s` of each window.
 
-    All of a round under the same traffic; each begins with another configuration.
+    All of a round are under the same traffic; the next round begins with the next configuration.
     """
     seen: dict[int, list[Requests]] = {number: [] for number in numbers}
     for k, traffic in enumerate(traffics):

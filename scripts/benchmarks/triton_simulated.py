@@ -11,8 +11,8 @@ simulated by what was measured of a real one:
 - all service times drift (by 7 %, correlated by 0.8 from one interval to the next) and scatter (4 %), and in
   7 % of the intervals the machine hiccups (by a third on average); those of one interval vary by 20 %;
 - a change takes 0.9 s for every process that it starts, in which the old configuration serves on, 1.8 times
-  slower, and then a second to settle, neither of them measured: where there is little capacity to spare, a
-  queue grows meanwhile. Fewer instances, where no other knob changes, start none.
+  slower, and then a second to settle, two after a reload, none of them measured: where there is little
+  capacity to spare, a queue grows meanwhile. Fewer instances, where no other knob changes, start none.
 
 Three machines are MiniLM's and EfficientNet-Lite0's as measured, and one where threads help much; *random*
 are as many others as asked for, under 0.4 to 0.85 of what Triton's default configuration bears. In *steps*
@@ -55,6 +55,7 @@ from baselines.comparison.workers import Workers
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.expected_costs import ExpectedCosts
 from envs.scenario import Scenario
+from envs.settling import AFTER_RELOAD
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task, Transition
 from rrl.guided_rrl import GuidedRRL
@@ -214,8 +215,9 @@ class SimulatedTriton(SimulatedServing):
         slowness = self._slowness()
         if number != self._in_force:
             self._serve(PROCESS_S * processes_started(self._in_force, number), BESIDE_PROCESSES * slowness)
+            reload = is_reload(self._in_force, number)
             self._in_force = number
-            self._serve(SETTLE_S, slowness)
+            self._serve(SETTLE_S * (AFTER_RELOAD if reload else 1.0), slowness)
         self._simulation.machine = self.machine.slower(slowness)
         measurement = super()._interval(number)
         mean_ms = self._felt_ms(measurement.latency.mean_ms)

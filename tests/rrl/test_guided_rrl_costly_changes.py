@@ -105,8 +105,10 @@ def test_what_processes_were_started_for_is_not_left_after_one_interval(
     before, after = TWO.action(0).tolist(), TWO.action(2).tolist()  # 1 instance, and 2
     agent.update(transition(0, 50.0, [row(1, 60, 0.02)], TWO))
     assert agent.act(np.empty(0)).tolist() == after
+    agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO, gap="the target restarted"))
     agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO))
     assert agent.act(np.empty(0)).tolist() == (after if stays else before)
+    assert ("little of what was just started" in agent.explain()) == stays
     agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO))
     assert agent.act(np.empty(0)).tolist() == before
 

@@ -25,12 +25,16 @@ def test_an_aborted_interval_and_one_of_others_backlog_say_nothing_of_the_prior(
     assert not agent.residual.log_ratio(RATE_PER_S).any()
 
 
-def test_a_few_requests_of_an_earlier_backlog_void_no_interval() -> None:
+@pytest.mark.parametrize(
+    ("in_place", "waited", "says"), [(frozenset(), 15, True), (frozenset(), 30, False), (None, 15, False)]
+)
+def test_a_few_that_waited_before_void_no_interval_where_changes_cost(
+    in_place: frozenset[str] | None, waited: int, says: bool
+) -> None:
     """Of 1,000 requests 15 are a fiftieth at most, 30 are not."""
-    for before, says in ((15, True), (30, False)):
-        agent = by_hand()
-        agent.update(transition(0, 60.0, [row(1, 600, 0.01)], rate_per_s=100.0, backlog=before))
-        assert agent.residual.log_ratio(100.0).any() == says
+    agent = by_hand(in_place=in_place)
+    agent.update(transition(0, 60.0, [row(1, 600, 0.01)], rate_per_s=100.0, backlog=waited))
+    assert agent.residual.log_ratio(100.0).any() == says
 
 
 def test_a_change_of_the_machine_forgets_all() -> None:

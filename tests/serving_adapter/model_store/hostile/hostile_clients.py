@@ -16,11 +16,6 @@ from serving_adapter import messages
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.tensors import state_dict
 
-A_THOUSAND = 1000
-
-
-MAX_CONNECTIONS_A_PROCESS = 16
-
 
 def open_and_check(client, path) -> None:
     with path.open("rb") as file:

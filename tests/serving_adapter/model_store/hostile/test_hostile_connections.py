@@ -9,12 +9,15 @@ import threading
 
 import grpc
 import pytest
-from hostile_clients import A_THOUSAND, MAX_CONNECTIONS_A_PROCESS, ended_by_store, open_and_check
+from hostile_clients import ended_by_store, open_and_check
 from running_store import Seen, script
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+
+A_THOUSAND = 1000
+MAX_CONNECTIONS_A_PROCESS = 16
 
 
 @pytest.mark.parametrize("how", [socket.SHUT_WR, socket.SHUT_RD, socket.SHUT_RDWR])
