@@ -10,7 +10,7 @@ import threading
 import grpc
 import pytest
 from hostile_clients import ended_by_store, open_and_check
-from running_store import Seen, script
+from running_store import RunningStore, Seen, script, until
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
@@ -112,6 +112,14 @@ def test_a_refused_connection_is_told_why(running):
         for _ in range(50):
             with pytest.raises(StoreError, match="this process has 16 connections"):
                 running.client().open("net")
+    until(lambda: "connections" not in refusal_of_nothing(running), "the connections are let go")
+
+
+def refusal_of_nothing(store: RunningStore) -> str:
+    """What a client is told that asks for what there is not."""
+    with pytest.raises(StoreError) as refused, store.client() as client:
+        client.open("net")
+    return str(refused.value)
 
 
 def test_a_thousand_rpc_connections_that_say_nothing_are_put_up_with(unharmed):
