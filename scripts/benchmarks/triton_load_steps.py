@@ -218,9 +218,7 @@ def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Seque
     """What became of each step; the first phase begins with no step."""
     ends_at = _ends_at(requests, phases_s)
     steps = []
-    for k, records in enumerate(phases(run_, requests, phases_s)):
-        if k == 0:
-            continue
+    for k, records in enumerate(phases(run_, requests, phases_s)[1:], start=1):
         start_at, end_at = ends_at[k - 1], ends_at[k]
         count = settled_after([record.number in near[k] for record in records])
         seconds = None if count is None else records[count - 1].wall_time_s - start_at

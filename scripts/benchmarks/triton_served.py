@@ -130,7 +130,7 @@ def seen_in_turns(
     traffics: Sequence[Traffic],
     folder: Path,
     window_s: float,
-    cold_s: float = COLD_S,
+    cold_s: float,
 ) -> dict[int, list[Requests]]:
     """What the client saw of each configuration in each round, without the first `cold_s` of each window.
 
