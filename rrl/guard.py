@@ -47,6 +47,7 @@ class GuardSettings:
     failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
     same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
     comparable_load: float = 1.15  # ... and within this one, costs of two configurations compare directly
+    far_better: float = 2.0  # beyond noise: a start so many times as costly is measured once in turns
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
     drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
@@ -290,6 +291,15 @@ class Guard:
         costs = costs_by_configuration((s.number, s.cost) for s in earlier)
         noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
         return gain_interval(validation[self.start], validation[best], noise)
+
+    def is_far_better(self, validation: Mapping[int, Sequence[float]]) -> bool:
+        """True if the first turns say so beyond noise, and the intervals before them that it is better.
+
+        Nothing is left open then for which users would have to bear the start again.
+        """
+        first = self.gain({number: costs[:1] for number, costs in validation.items()})
+        before = self._gain_before_turns(self._validated(validation))
+        return first.low > self.settings.far_better and before.beyond_noise
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""

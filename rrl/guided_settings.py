@@ -55,6 +55,8 @@ class GuidedSettings:
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
+    # Intervals in which what was seen of a configuration comes to count for a third, where changes cost.
+    residual_memory: float = 30.0
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
     estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))

@@ -4,7 +4,7 @@
 |---|---|---|
 | s | level | load level |
 | C(c_t), δ | region, `radius` | the configurations within δ of the one in force, in steps of the knobs |
-| n(s, c) | `Perceived.counts` | intervals in which c itself was observed |
+| n(s, c) | `Perceived.counts` | intervals in which c itself was observed; older ones count less |
 | ρ_t(s, c) | `Perceived.log_ratio` | eq. (2): perceived ln(latency / predicted) of c, 0 at first |
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
@@ -22,6 +22,7 @@ from rrl.estimator import BackgroundTraining, InlineTraining, LatencyEstimator, 
 from rrl.guided_settings import GuidedSettings
 from rrl.space import ConfigurationSpace
 
+KNOWN = 0.5  # of an observation: below it, what neighbours make likely counts more
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 
 
@@ -29,7 +30,7 @@ class Perceived(NamedTuple):
     """What is perceived at one load level."""
 
     log_ratio: np.ndarray  # (size,) ρ
-    counts: np.ndarray  # (size,) own observations
+    counts: np.ndarray  # (size,) own observations that count
 
 
 class RegionResidual:
@@ -49,6 +50,7 @@ class RegionResidual:
         self._space, self._settings, self._estimator = space, settings, estimator
         self._levels: dict[int, Perceived] = {}
         self._changes_cost = changes_cost
+        self._kept = math.exp(-1 / settings.residual_memory) if changes_cost else 1.0
         self._sd = settings.residual_sd_costly if changes_cost else settings.residual_sd
 
     def learn(self, number: int, rate_per_s: float, observed_ms: float, predicted_ms: np.ndarray) -> None:
@@ -60,10 +62,11 @@ class RegionResidual:
         self._estimator.add(rate_per_s, self._space.features[number], math.exp(r))
         if len(self._estimator) % self._settings.training_every == 0:
             self._training.request()
+        self._fade()
         perceived = self._perceived(rate_per_s)
         region = self._space.region(number, self._settings.radius)
-        region = region[(perceived.counts[region] == 0) | (region == number)]
-        if self._changes_cost and perceived.counts[number] == 0:
+        region = region[(perceived.counts[region] < KNOWN) | (region == number)]
+        if self._changes_cost and perceived.counts[number] < KNOWN:
             perceived.log_ratio[number] = 0.0  # what is seen does not build upon what neighbours made likely
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)
@@ -86,11 +89,16 @@ class RegionResidual:
         """Ends training; raises if its last round failed."""
         self._training.close()
 
+    def _fade(self) -> None:
+        """What was observed counts a little less with every interval since."""
+        for perceived in self._levels.values():
+            perceived.counts[:] *= self._kept
+
     def _perceived(self, rate_per_s: float) -> Perceived:
         level = self._settings.load_levels.level(rate_per_s)
         if level not in self._levels:
             size = len(self._space)
-            self._levels[level] = Perceived(np.zeros(size), np.zeros(size, dtype=int))
+            self._levels[level] = Perceived(np.zeros(size), np.zeros(size))
         return self._levels[level]
 
     def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:

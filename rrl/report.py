@@ -112,7 +112,8 @@ def summarise(
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
     validation = [r for r in last_validation(measured) if r.learned] if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    validated = len(costs) == 2 and start in costs and all(len(c) >= turns for c in costs.values())
+    whole = all(len(c) >= turns for c in costs.values()) or guard.is_far_better(costs)
+    validated = len(costs) == 2 and start in costs and whole
     leaving = guard.leaving(costs if validated else None)
     left = leaving.number if left is None else left
     best = next(n for n in costs if n != start) if validated else guard.best if left == start else left

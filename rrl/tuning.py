@@ -199,7 +199,8 @@ class Tuning:
     def _validate(self) -> dict[int, list[float]] | None:
         """The costs of the best known and the found configuration, measured in turns: A B A B.
 
-        At most as many turns follow where those leave the question open.
+        At most as many turns follow where those leave the question open. Where the first two leave none, the
+        users of the found one are spared a second: A B A.
         """
         start, best = self.guard.start, self._best()
         if start == best or not self.settings.validation:
@@ -208,10 +209,14 @@ class Tuning:
         for turn in range(2 * self.settings.validation):
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
-            pair = {number: self._measured("validation", number).cost for number in (best, start)}
-            if all(map(math.isfinite, pair.values())):
-                for number, cost in pair.items():
-                    costs[number].append(cost)
+            cost = self._measured("validation", best).cost
+            if self.guard.is_far_better(costs):
+                costs[best] += [cost] * math.isfinite(cost)
+                break
+            cost_of_start = self._measured("validation", start).cost
+            if math.isfinite(cost) and math.isfinite(cost_of_start):
+                costs[best].append(cost)
+                costs[start].append(cost_of_start)
             if not self.guard.fits(best):
                 break
         return costs

@@ -1,12 +1,14 @@
 """Is the best really better than the start? Both are measured in turns, A B A B, and this says by how much.
 
 The ratio of the costs is estimated from pairs of neighbouring turns, so that a load that drifts meanwhile
-bears on both alike. Two pairs alone say next to nothing of their own scatter, so the scatter that the run has
-seen before is pooled with theirs: Smyth's moderated t (Statistical Applications in Genetics 3, 2004).
+bears on both alike. Where the best is so much better that the start is not put in force again, A B A, the
+start's turn is compared with the mean of the two around it. Two pairs alone say next to nothing of their own
+scatter, so the scatter that the run has seen before is pooled with theirs: Smyth's moderated t (Statistical
+Applications in Genetics 3, 2004).
 
 | symbol | here | meaning |
 |---|---|---|
-| gᵢ = ln(aᵢ / bᵢ) | `gains` | (n,) log gain of pair i: cost at the start over cost of the best |
+| gᵢ = ln(aᵢ / bᵢ) | `gains` | (n,) log gain of pair i: cost at the start over cost of the best beside it |
 | ν | `Noise.relative` | relative standard deviation of one interval's cost |
 | d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MOST_FREEDOM` |
 | s² | | variance of the gᵢ, of n - 1 degrees of freedom |
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +63,10 @@ UNKNOWN = Gain(math.nan, math.nan, math.nan)
 def gain_interval(
     start_costs: Sequence[float], best_costs: Sequence[float], noise: Noise | None = None
 ) -> Gain:
-    """From the turns of both in their order; `UNKNOWN` where no pair of them has a cost."""
+    """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost."""
     prior = noise or Noise()
+    if len(best_costs) == len(start_costs) + 1:
+        best_costs = [math.sqrt(before * after) for before, after in pairwise(best_costs)]
     pairs = [(a, b) for a, b in zip(start_costs, best_costs, strict=False) if _is_cost(a) and _is_cost(b)]
     if not pairs:
         return UNKNOWN

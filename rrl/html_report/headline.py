@@ -100,7 +100,7 @@ def _gain(run: RunView) -> Children:
             tag("strong", f"{change} cost"),
             f" in the intervals tuned, not measured again in turns with the start: {summary.why_left}.",
         ]
-    turns = f"in turns with the start (A B A B, {count(summary.best.intervals, 'interval')} each)"
+    turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
         interval = f"{validation.CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
         doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
@@ -112,6 +112,12 @@ def _gain(run: RunView) -> Children:
         f"measured {turns}, the best candidate, {in_words(summary.best.configuration)}, had "
         f"{_change(gain.estimate)} cost ({interval}).{why}",
     ]
+
+
+def _turns(summary: Summary) -> str:
+    if summary.best.intervals == summary.start.intervals:
+        return f"A B A B, {count(summary.best.intervals, 'interval')} each"
+    return "A B A: too far apart to put the start in force again"
 
 
 def _change(times_lower: float) -> str:

@@ -18,7 +18,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, ratio_error
+from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, median_ms, p95_ms, ratio
 from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
 
 FIXED = "default"
@@ -75,7 +75,7 @@ class Result:
     """One peer in one case."""
 
     configuration: dict[str, int]  # what it leaves
-    mean_ms: float  # measured in turns with the others'
+    mean_ms: float  # measured in turns with the others': the median of the rounds
     p95_ms: float
     mean_ratio: float  # over the best's
     p95_ratio: float
@@ -126,24 +126,25 @@ def interval(requests: Requests, record: Record) -> Requests:
 
 def results(case: Case) -> dict[str, Result]:
     best = best_in_turns(case.finals)
-    near_ms = REACH * Requests.joined(best).mean_ms
+    near_ms = REACH * median_ms(best)
     near = {number for number, ms in client_ms(case).items() if ms <= near_ms}
     return {name: _result(case, trial, best, near) for name, trial in case.trials.items()}
 
 
 def _result(case: Case, trial: Trial, best_parts: Sequence[Requests], near: set[int]) -> Result:
-    left, best = Requests.joined(case.finals[trial.left]), Requests.joined(best_parts)
-    limit_ms = LIMIT * best.p95_ms
+    left = case.finals[trial.left]
+    over_best = ratio(left, best_parts)
+    limit_ms = LIMIT * median_ms(best_parts, p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
     return Result(
         configuration=case.space.configuration(trial.left),
-        mean_ms=left.mean_ms,
-        p95_ms=left.p95_ms,
-        mean_ratio=left.mean_ms / best.mean_ms,
-        p95_ratio=left.p95_ms / best.p95_ms,
-        ratio_error=ratio_error(case.finals[trial.left], best_parts),
+        mean_ms=median_ms(left),
+        p95_ms=median_ms(left, p95_ms),
+        mean_ratio=over_best.median,
+        p95_ratio=ratio(left, best_parts, p95_ms).median,
+        ratio_error=over_best.error,
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
         settled=settled(trial, near),
@@ -209,10 +210,11 @@ def _figures(requests: Requests) -> dict[str, float]:
 def table(case: Case) -> str:
     """As Markdown."""
     found = results(case)
-    best = Requests.joined(best_in_turns(case.finals))
+    best = best_in_turns(case.finals)
+    best_ms, best_p95_ms = median_ms(best), median_ms(best, p95_ms)
     head = (
         "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "in s", "changes", "latency, s",
-        f"over {LIMIT * best.p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
+        f"over {LIMIT * best_p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
     )  # fmt: skip
     rows = [
         (
@@ -238,7 +240,7 @@ def table(case: Case) -> str:
         (
             f"### {case.name}: {case.rate_per_s:g} requests/s, {len(case.space)} configurations",
             "",
-            f"Best: mean {best.mean_ms:.1f} ms, p95 {best.p95_ms:.1f} ms. "
+            f"Best: mean {best_ms:.1f} ms, p95 {best_p95_ms:.1f} ms (medians of the rounds). "
             f"Tuning period: {case.period_s:.0f} s, {requests} requests. "
             "In brackets, the part of the validation.",
             "",
@@ -313,7 +315,7 @@ def draw(path: Path, cases: Sequence[Case]) -> None:
             colour = FAINT if name in (FIXED, SWEEP) else COLOURS[k % len(COLOURS)]
             style, above = "--" if name == FIXED else "-", 2 + (name == DEFAULT)
             ax.plot(times_s, means_ms, style, color=colour, linewidth=1.4, label=name, zorder=above)
-        best_ms = Requests.joined(best_in_turns(case.finals)).mean_ms
+        best_ms = median_ms(best_in_turns(case.finals))
         ax.axhline(best_ms, color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="best configuration")
         log_axis(ax, "y")
         ax.set_title(f"{case.name}: {case.rate_per_s:g} requests/s", fontsize=10)

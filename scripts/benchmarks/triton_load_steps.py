@@ -6,7 +6,8 @@ best is measured in the same run: every configuration once at each of the two lo
 each, then the best few and what the runs had in force last at this load several times in turns (the others'
 single windows count by as much more or less as those of the best few then turn out); the first 3 s of every
 window are left out, as requests take longer right after a change. The best of a round is the one that is
-best by the other rounds: the lowest of several noisy means is lower than it is worth.
+best by the other rounds: the lowest of several noisy means is lower than it is worth. Ratios to it are
+medians over the rounds, as a slow spell of the machine commonly meets one window alone.
 
 Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
 then, from which on nine in ten are; one that begins with a change lasts longer than others, so their time is
@@ -33,7 +34,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, ratio_error
+from scripts.benchmarks.in_turns import Ratio, Turns, beside_turns_ms, best_in_turns, median_ms, ratio
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
     COLD_S,
@@ -101,7 +102,7 @@ class Landscape:
 
     @property
     def best_ms(self) -> float:
-        return Requests.joined(best_in_turns(self.turns)).mean_ms
+        return median_ms(best_in_turns(self.turns))
 
     def means_ms(self) -> dict[int, float]:
         return beside_turns_ms(self.alone, self.turns)
@@ -109,11 +110,9 @@ class Landscape:
     def near(self) -> set[int]:
         return {number for number, ms in self.means_ms().items() if ms <= NEAR * self.best_ms}
 
-    def ratio(self, number: int) -> tuple[float, float]:
-        """Mean latency over the best's, of a configuration measured in turns, and its standard error."""
-        best = best_in_turns(self.turns)
-        mean_ms = Requests.joined(self.turns[number]).mean_ms
-        return mean_ms / self.best_ms, ratio_error(self.turns[number], best)
+    def ratio(self, number: int) -> Ratio:
+        """Mean latency over the best's, of a configuration measured in turns."""
+        return ratio(self.turns[number], best_in_turns(self.turns))
 
 
 @dataclass(frozen=True)
@@ -256,19 +255,23 @@ def _print(
             f"{len(seen.near())} of {len(space)} configurations are within 10 % of that"
         )
         for number in sorted(seen.turns, key=seen.ratio):
-            ratio, error = seen.ratio(number)
-            print(f"  {in_words(space.configuration(number))}: {ratio:.3f} ± {error:.3f} times")
+            over_best = seen.ratio(number)
+            print(f"  {in_words(space.configuration(number))}: {_in_words(over_best)} times")
     for step in steps:
         after = "not before the next"
         if step.intervals is not None:
             after = f"after {step.intervals} intervals ({step.seconds:.0f} s)"
         rate_per_s = rates_per_s[step.phase]
-        ratio, error = landscapes[rate_per_s].ratio(step.in_force)
+        over_best = landscapes[rate_per_s].ratio(step.in_force)
         print(
             f"seed {step.seed}, step {step.phase}: near the best again {after}; "
-            f"at its end {in_words(space.configuration(step.in_force))}, {ratio:.3f} ± {error:.3f} times the "
+            f"at its end {in_words(space.configuration(step.in_force))}, {_in_words(over_best)} times the "
             f"best; clients saw {step.mean_ms:.1f} ms on average"
         )
+
+
+def _in_words(over_best: Ratio) -> str:
+    return f"{over_best.median:.3f} ± {over_best.error:.3f}"
 
 
 def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], steps: Sequence[Step]) -> str:

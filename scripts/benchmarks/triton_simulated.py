@@ -9,7 +9,8 @@ simulated by what was measured of a real one:
 - latencies are not quite those that the queue says: by a factor for each number of instances (8 %) and one
   for each configuration (5 %), drawn for every machine and seed, that no service time tells of;
 - all service times drift (by 7 %, correlated by 0.8 from one interval to the next) and scatter (4 %), and in
-  7 % of the intervals the machine hiccups (by a third on average); those of one interval vary by 20 %;
+  7 % of the intervals the machine hiccups (by a third on average); in 1.5 % a spell begins, of two to four
+  intervals in a row that take 1.3 to 1.8 times as long; those of one interval vary by 20 %;
 - a change takes 0.9 s for every process that it starts, in which the old configuration serves on, 1.8 times
   slower, and then a second to settle, two after a reload, none of them measured: where there is little
   capacity to spare, a queue grows meanwhile. Fewer instances, where no other knob changes, start none.
@@ -84,6 +85,7 @@ SOON = 5  # intervals after a step
 VARIATION = 0.2  # σ of the service times of an interval
 DRIFT_SD, DRIFT_CORRELATION, SCATTER_SD = 0.07, 0.8, 0.04  # of ln of all service times
 HICCUP_SHARE, HICCUP_MEAN = 0.07, 0.25
+SPELL_SHARE, SPELL_INTERVALS, SPELL_LOG_FACTORS = 0.015, (2, 3, 4), (0.25, 0.6)
 PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 0.9, 1.8, 1.0
 # Standard deviations of ln of latency over what the queue says, by number of instances and by configuration:
 # of those measured in three intervals or more of the runs of `triton-head-to-head`, their means had 0.1.
@@ -210,6 +212,7 @@ class SimulatedTriton(SimulatedServing):
         super()._start(number)
         (self._slowness_rng,) = self.np_random.spawn(1)
         self._log_drift, self._in_force, self.latency_s = 0.0, number, 0.0
+        self._spell: list[float] = []
 
     def _interval(self, number: int) -> Measurement:
         slowness = self._slowness()
@@ -246,7 +249,14 @@ class SimulatedTriton(SimulatedServing):
         fresh = DRIFT_SD * math.sqrt(1 - DRIFT_CORRELATION**2) * rng.standard_normal()
         self._log_drift = DRIFT_CORRELATION * self._log_drift + fresh
         hiccup = rng.exponential(HICCUP_MEAN) if rng.random() < HICCUP_SHARE else 0.0
-        return math.exp(self._log_drift + SCATTER_SD * rng.standard_normal() + hiccup)
+        return math.exp(self._log_drift + SCATTER_SD * rng.standard_normal() + hiccup + self._log_spell())
+
+    def _log_spell(self) -> float:
+        """ln of how many times as long, by a spell of slow intervals."""
+        rng = self._slowness_rng
+        if not self._spell and rng.random() < SPELL_SHARE:
+            self._spell = [rng.uniform(*SPELL_LOG_FACTORS)] * int(rng.choice(SPELL_INTERVALS))
+        return self._spell.pop() if self._spell else 0.0
 
 
 def as_told(measurement: Measurement) -> Measurement:

@@ -443,6 +443,26 @@ def test_the_less_the_run_has_seen_costs_scatter_the_less_the_turns_must_differ(
     assert quiet.leaving(validation).reason.endswith("measured in turns with it")
 
 
+@pytest.mark.parametrize(
+    ("before_ms", "turns_ms", "is_far"),
+    [
+        (20.0, (20.0, 100.0), True),
+        (20.0, (60.0, 100.0), False),  # better beyond noise in turns, but not by far
+        (95.0, (20.0, 100.0), False),  # no better before: the turn may have met a slow spell of the machine
+    ],
+)
+def test_only_what_was_better_before_and_is_so_by_far_in_turns_spares_the_start_another(
+    before_ms: float, turns_ms: tuple[float, float], is_far: bool
+) -> None:
+    guard = begun()
+    for _ in range(4):
+        tell(guard, GOOD, before_ms)
+    best_ms, start_ms = turns_ms
+    assert not guard.is_far_better({GOOD: [], START: []})
+    assert guard.is_far_better({GOOD: [best_ms], START: [start_ms]}) == is_far
+    assert guard.is_far_better({GOOD: [best_ms, 90.0], START: [start_ms]}) == is_far
+
+
 def test_without_turns_of_both_there_is_no_gain() -> None:
     assert math.isnan(begun().gain({GOOD: [50.0]}).estimate)
     assert math.isnan(begun().gain({START: [50.0]}).estimate)

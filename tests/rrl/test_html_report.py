@@ -84,6 +84,13 @@ def test_the_headline_says_what_was_gained_and_how_surely(good: runs.Run) -> Non
     assert not by_class(head, "state")
 
 
+def test_a_start_that_was_spared_a_second_turn_is_said_to_be_so(good: runs.Run) -> None:
+    run = view(good)
+    once = replace(run.summary, start=replace(run.summary.start, intervals=1))
+    verdict = text(by_class(page.page(replace(run, summary=once), "", ()), "verdict")[0])
+    assert "(A B A: too far apart to put the start in force again)" in verdict
+
+
 def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
     four = runs.tuned(tmp_path, start={"instances": 2, "max_batch_size": 1}, rate_per_s=20.0)
     assert not summarise(*four).found_better

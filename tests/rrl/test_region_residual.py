@@ -97,6 +97,28 @@ def test_where_changes_cost_what_is_seen_counts_for_more() -> None:
     assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(α * math.log(1.2))
 
 
+def test_where_changes_cost_what_was_seen_long_ago_gives_way_to_what_neighbours_show() -> None:
+    """A single interval may have met a slow spell of the machine; it counts for half after 21 others."""
+    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
+    residual.learn(0, RATE_PER_S, 75.0, PREDICTED_MS)
+    own = residual.log_ratio(RATE_PER_S)[0]
+    for _ in range(20):
+        residual.learn(1, RATE_PER_S, 50.0, PREDICTED_MS)
+    assert residual.log_ratio(RATE_PER_S)[0] == own > 0.2
+    for _ in range(20):
+        residual.learn(1, RATE_PER_S, 50.0, PREDICTED_MS)
+    assert abs(residual.log_ratio(RATE_PER_S)[0]) < 0.01
+
+
+def test_where_changes_cost_what_is_seen_again_and_again_does_not_harden() -> None:
+    """Its mean is that of about the last thirty intervals."""
+    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
+    for ms in [50.0] * 300 + [75.0] * 90:
+        residual.learn(0, RATE_PER_S, ms, PREDICTED_MS)
+    now = residual.log_ratio(RATE_PER_S)[0]
+    assert 0.94 * math.log(1.5) < now < math.log(1.5)
+
+
 def test_what_an_interval_says_against_the_prior_is_bounded() -> None:
     residual = residual_of(KnownNetwork([1, 1, 1], trained=False))
     residual.learn(0, RATE_PER_S, 50.0 * 1000, PREDICTED_MS)

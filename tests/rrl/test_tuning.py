@@ -130,6 +130,35 @@ def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
     t.journal.close()
 
 
+class FarWorseAtFirst(SimulatedServing):
+    """Takes ten times as long in the configuration found."""
+
+    def _interval(self, number: int) -> Measurement:
+        m = super()._interval(number)
+        slower = m.latency._replace(mean_ms=10 * m.latency.mean_ms)
+        return replace(m, latency=slower) if number == self.start else m
+
+
+def test_a_start_that_is_far_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated(FarWorseAtFirst))
+    outcome = run(t)
+    header, records = read(tmp_path)
+    in_turns = [r.number for r in records if r.kind == "validation"]
+    assert in_turns == [outcome.left, t.env.start, outcome.left]
+    summary = summarise(header, records)
+    assert summary.validated
+    assert (summary.best.intervals, summary.start.intervals) == (2, 1)
+    first, start, last = (r.cost for r in records if r.kind == "validation")
+    assert summary.gain == pytest.approx(start / math.sqrt(first * last))
+
+
+def test_turns_that_were_broken_off_validate_nothing(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    header, records = read(tmp_path)
+    assert summarise(header, records).validated
+    assert not summarise(header, records[:-1]).validated
+
+
 class OverloadedAtFirst(SimulatedServing):
     """A queue grows in the configuration found."""
 

@@ -90,6 +90,12 @@ def test_turns_that_tell_no_cost_are_left_out_with_their_pair() -> None:
     assert gain_interval([90.0, nan, 80.0], [30.0, 31.0, 20.0]) == gain_interval([90.0, 80.0], [30.0, 20.0])
 
 
+def test_a_turn_between_two_of_the_best_is_compared_with_both() -> None:
+    """So that a machine that gets slower, by as much from turn to turn, bears on both alike."""
+    assert gain_interval([200.0], [80.0, 125.0]) == gain_interval([200.0], [100.0])
+    assert gain_interval([200.0, 250.0], [80.0, 125.0, 125.0]) == of([(200.0, 100.0), (250.0, 125.0)])
+
+
 def test_costs_that_do_not_scatter_are_compared_too() -> None:
     """As those of the objective least-resources, which are counts of threads."""
     gain = gain_interval([4.0, 4.0], [3.0, 3.0], pooled_noise([[4.0] * 5, [3.0] * 9]))

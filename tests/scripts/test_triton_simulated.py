@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_its_machine_drifts_and_the_same_seed_drifts_alike() -> None:
     assert np.log(of_one_s(1)).std() > 0.03
     np.testing.assert_array_equal(of_one_s(1), of_one_s(1))
     assert (of_one_s(1) != of_one_s(2)).all()
+
+
+def test_its_slow_spells_last_for_several_intervals() -> None:
+    env = simulated(numbered(1), np.ones(len(SPACE)))
+    env.reset(seed=1)
+    factors = [env._log_spell() for _ in range(5000)]
+    spells = [len(list(same)) for factor, same in groupby(factors) if factor]
+    assert 40 < len(spells) < 110
+    assert set(spells) == {2, 3, 4}
+    assert 0.25 <= min(filter(None, factors)) < max(factors) <= 0.6
 
 
 def test_latency_is_also_what_no_service_time_tells_of() -> None:
