@@ -25,10 +25,10 @@ before at the same load, the machine has changed: everything known shifts, and e
 
 Where a change itself costs users something (`rrl.change_costs`), it must promise so much more for every
 process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
-end far worse; decisions look further more rarely; while the queue grows, what helps enough in place comes
-first; what is measured of a configuration counts for more, and does not build upon what was carried over from
-others; what processes were started for is not left after a single interval, unless it is far worse; and the
-machine has changed once a second interval says so.
+end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
+enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
+not build upon what was carried over from others; what processes were started for is not left after a single
+interval, unless it is far worse; and the machine has changed once a second interval says so.
 """
 
 from __future__ import annotations
@@ -417,7 +417,8 @@ class GuidedRRL:
         return self._since_change in looks
 
     def _explores(self) -> bool:
-        return self._since_change < self.settings.exploring
+        s = self.settings
+        return self._since_change < (s.exploring_costly if self._leaving_costs else s.exploring)
 
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
         """κ standard deviations of ln S, bounded."""

@@ -60,7 +60,9 @@ def test_it_stays_where_the_queue_of_the_change_costs_more_than_it_brings(
     """What it recommends for good does not hang on the way there."""
     settings = replace(GUIDED, process_start_s=process_start_s, reluctance=0.0, reluctance_later=0.0)
     task = Task(LINE, objective, in_place=frozenset())
-    agent = GuidedRRL(task, replace(settings, estimator=QUICK, exploring=0, looks_costly=(), spread_s=10.0))
+    agent = GuidedRRL(
+        task, replace(settings, estimator=QUICK, exploring_costly=0, looks_costly=(), spread_s=10.0)
+    )
     KnownPrior(agent, [50.0, 60.0, 40.0])
     agent.update(transition(0, 50.0, [row(1, 60, 0.075)], rate_per_s=12.0))  # it bears 13 a second
     assert agent.act(np.empty(0)).tolist() == [decided]
@@ -73,7 +75,7 @@ def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -
     def worst_tried(gamble: float) -> float:
         """The most that it expected of a change, as a multiple of what was in force."""
         task, worst = Task(SPACE, in_place=frozenset({"instances"})), 0.0
-        agent = GuidedRRL(task, replace(GUIDED, gamble=gamble))
+        agent = GuidedRRL(task, replace(GUIDED, gamble=gamble, exploring_costly=28))
         for _ in lived(agent, scenario, np.full(30, RATE_PER_S)):
             if agent.service_times.known:
                 expected = agent._simulated_costs(np.array([agent._next, agent._in_force]), np.ones(2))
@@ -97,8 +99,8 @@ def test_what_processes_were_started_for_is_not_left_after_one_interval(
     in_place: frozenset[str] | None, measured_ms: float, stays: bool
 ) -> None:
     task = Task(TWO, in_place=in_place)
-    settings = replace(GUIDED, reluctance=0.0, reluctance_later=0.0, process_start_s=0.0, exploring=0)
-    settings = replace(settings, estimator=QUICK, radius=0.0, looks=(), looks_costly=())
+    settings = replace(GUIDED, reluctance=0.0, reluctance_later=0.0, process_start_s=0.0, exploring_costly=0)
+    settings = replace(settings, estimator=QUICK, radius=0.0, exploring=0, looks=(), looks_costly=())
     settings = replace(settings, residual_sd=10.0, residual_sd_costly=10.0)  # what is measured is believed
     agent = GuidedRRL(task, settings)
     KnownPrior(agent, [50.0, 90.0, 40.0, 90.0])
