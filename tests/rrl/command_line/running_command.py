@@ -1,0 +1,58 @@
+"""`rrl-tune` as a command or in this process, and what it leaves in force."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rrl.command_line import main
+from rrl.queueing.machine import Machine
+from serving_adapter.target import Target
+
+QUICK = ["--interval-s", "0.5", "--settle-s", "0.1", "--knobs", "instances=1:2,max_batch_size=1,4"]
+
+
+def exit_code(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    return ended.value.code
+
+
+def in_force(address: str) -> dict[str, int]:
+    target = Target(address)
+    target.connect(control=False)
+    try:
+        return target.configuration()
+    finally:
+        target.close()
+
+
+def two_by_two() -> None:
+    """A machine file of one instance and two, batches of one and four."""
+    one, times_s = np.array([1]), np.array([[[[0.01, 0.02], [0.01, 0.02]]]])
+    Machine(one, one, np.array([1, 2]), np.array([1, 4]), times_s).save("m.npz")
+
+
+def tuner(served: str, *arguments: object, stderr: int | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rrl.command_line", "--target", served, "--agent", "random", *QUICK]
+    environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.Popen([*command, *map(str, arguments)], text=True, env=environment, stderr=stderr)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen within a minute"
+        time.sleep(0.02)
+
+
+def lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0

@@ -1,0 +1,75 @@
+"""`rrl-tune --advise`: it recommends, and changes only what somebody agrees to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from running_command import QUICK, exit_code, in_force, two_by_two
+
+from rrl.change_limits import ChangeLimits
+from rrl.command_line.advise import _apply
+from rrl.stop import Stop
+from rrl.tune_options import TuneOptions
+from serving_adapter.options import parse
+from serving_adapter.target import Target
+
+
+def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = Target(served)
+    target.connect()
+    before = target.configuration()
+    target.apply({"instances": 1, "max_batch_size": 1})
+    found = target.configuration()
+    two_by_two()
+    advise = ["--target", served, "--advise", *QUICK]
+    assert exit_code(*advise) == 0
+    said = capsys.readouterr().out
+    assert "observed: " in said
+    assert re.search(r"^(no change )?recommended: ", said, re.MULTILINE)
+    assert "(by 3 intervals of the configuration in force alone" in said
+    assert exit_code(*advise, "--machine", "m.npz") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 inst." in said  # recommended, or the best guess
+    assert re.search(r"expected mean [\d.]+ ms \([\d.]+ to [\d.]+ ms with 90%\) instead of [\d.]+ ms", said)
+    assert "(by simulation of the machine file" in said
+    assert not list(Path().glob("runs"))
+    assert target.configuration() == found
+    target.apply(before)
+    target.close()
+
+
+def test_advice_is_applied_only_where_somebody_can_be_asked(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("--target", served, "--advise", "--apply-after-advise", *QUICK) == 2
+    assert "asks on the terminal before it changes anything" in capsys.readouterr().err
+
+
+def test_advice_comes_from_an_earlier_run(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--target", served, "--agent", "sweep", *QUICK]
+    assert exit_code(*common, "--intervals", 2, "--out", "runs/first") == 0
+    assert exit_code("--target", served, "--advise", *QUICK) == 0
+    assert "(by runs/first/reference_table.yaml: it cost " in capsys.readouterr().out
+
+
+def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home: Path) -> None:
+    found = in_force(served)
+    options = parse(
+        TuneOptions, ["--target", served, "--advise", "--apply-after-advise", "--out", "applied", *QUICK]
+    )
+    target = Target(served)
+    target.connect(control=False)
+    other = {"instances": 2 if found["instances"] == 1 else 1, "max_batch_size": found["max_batch_size"]}
+    assert _apply(options, Console(), Stop(print), target, other, ChangeLimits()) == 0
+    target.close()
+    log = Path("applied/changes.log").read_text().splitlines()
+    assert log[0].endswith("the agent: applies what was recommended, as agreed")
+    assert in_force(served)["instances"] in (found["instances"], other["instances"])
+    assert not list(state_home.iterdir())
+    target = Target(served)
+    target.connect()
+    target.apply(found)
+    target.close()

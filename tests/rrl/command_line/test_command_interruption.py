@@ -1,0 +1,108 @@
+"""Runs of `rrl-tune` that are interrupted, killed or fail: the target is left as it was found or better."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running_command import QUICK, exit_code, in_force, lines, tuner, until
+
+from envs.live import LiveServing
+from rrl.journal import read
+from serving_adapter.target import Target, TargetError
+
+
+def test_ctrl_c_leaves_the_found_configuration_or_a_better_one_and_exits_130(
+    served: str, tmp_path: Path, state_home: Path
+) -> None:
+    process = tuner(served, "--intervals", 500, "--out", "run")
+    until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 6)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    header, records = read(tmp_path / "run")
+    costs: dict[str, list[float]] = {}
+    for r in records:
+        if r.learned:
+            costs.setdefault(str(r.configuration), []).append(r.cost)
+    left = {k: v for k, v in in_force(served).items() if k in header.space.names}
+    assert np.mean(costs[str(left)]) <= np.mean(costs[str(header.start)])
+    assert not list(state_home.iterdir())
+
+
+def test_after_kill_9_the_next_start_restores_and_while_one_lives_no_other_starts(
+    served: str, tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = in_force(served)
+    process = tuner(served, "--intervals", 500, "--out", "run")
+    until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 5)
+    assert exit_code("--target", served, "--out", "other", *QUICK) == 2
+    assert f"another rrl-tune (pid {process.pid}) tunes sleep" in capsys.readouterr().err
+    process.kill()
+    process.wait(30)
+    assert len(list(state_home.iterdir())) == 1
+    before = len(read(tmp_path / "run")[1])
+    assert exit_code("--resume", "run", "--intervals", before) == 0
+    assert (
+        "an earlier run was killed here: put back the configuration it had found" in capsys.readouterr().out
+    )
+    header, records = read(tmp_path / "run")
+    assert header.found == found
+    assert records[before].kind == "baseline"
+    assert not list(state_home.iterdir())
+
+
+def test_a_resumed_run_that_is_killed_leaves_what_it_found_itself(
+    served: str, tmp_path: Path, state_home: Path
+) -> None:
+    common = ["--target", served, "--agent", "random", *QUICK]
+    assert exit_code(*common, "--intervals", 1, "--out", "run") == 0
+    before = in_force(served)
+    target = Target(served)
+    target.connect()
+    target.apply({"instances": 4})
+    found = target.configuration()
+    process = tuner(served, "--intervals", 500, "--resume", "run")
+    until(lambda: state_home.exists() and list(state_home.glob("*.json")))
+    process.kill()
+    process.wait(30)
+    (state,) = state_home.iterdir()
+    assert json.loads(state.read_text())["found"] == found
+    state.unlink()
+    target.apply(before)
+    target.close()
+
+
+def test_ctrl_c_while_the_target_is_away_says_who_restores_it(
+    start_server: Callable[..., Any], tmp_path: Path, state_home: Path
+) -> None:
+    server = start_server("--model", "sleep", "--model-option", "ms=5")
+    process = tuner(server.address, "--out", "run", stderr=subprocess.PIPE)
+    until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 0)
+    server.stop(signal.SIGKILL)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "the target is away; the next start restores it" in said
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "Traceback" not in said
+    assert len(list(state_home.iterdir())) == 1
+
+
+def test_a_run_that_fails_but_put_the_target_back_leaves_nothing_to_restore(
+    served: str, state_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise TargetError("the target refuses it")
+
+    found = in_force(served)
+    monkeypatch.setattr(LiveServing, "step", refused)
+    assert exit_code("--target", served, "--agent", "sweep", *QUICK) == 1
+    assert capsys.readouterr().err == "the run ended: the target refuses it\n"
+    assert in_force(served) == found
+    assert not list(state_home.iterdir())
