@@ -30,7 +30,7 @@ from rrl.reference_table import (
     optimistic_mean,
     pessimistic_mean,
 )
-from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, pooled_noise, unpaired_gain
+from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, is_between, pooled_noise, unpaired_gain
 
 
 @dataclass(frozen=True)
@@ -293,13 +293,16 @@ class Guard:
         return gain_interval(validation[self.start], validation[best], noise)
 
     def is_far_better(self, validation: Mapping[int, Sequence[float]]) -> bool:
-        """True if the first turns say so beyond noise, and the intervals before them that it is better.
+        """True if one turn of the start between two of the best says so beyond noise.
 
-        Nothing is left open then for which users would have to bear the start again.
+        And the intervals before them that the best is better: nothing is left open then for which users would
+        have to bear the start again.
         """
-        first = self.gain({number: costs[:1] for number, costs in validation.items()})
-        before = self._gain_before_turns(self._validated(validation))
-        return first.low > self.settings.far_better and before.beyond_noise
+        best = self._validated(validation)
+        if not is_between(validation.get(self.start, ()), validation.get(best, ())):
+            return False
+        gain = self.gain(validation)
+        return gain.low > self.settings.far_better and self._gain_before_turns(best).beyond_noise
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""

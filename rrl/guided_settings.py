@@ -20,7 +20,7 @@ class GuidedSettings:
     first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
     optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
     exploring: int = 28
-    exploring_costly: int = 10  # ... of so many where a change costs users something
+    exploring_costly: int = 10  # ... or so many where a change costs users something
     largest_optimism: float = 0.35  # of ln S
     # Decisions since the last change that look further; ever more rarely.
     looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
@@ -56,7 +56,7 @@ class GuidedSettings:
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
-    # Intervals in which what was seen of a configuration comes to count for a third, where changes cost.
+    # Intervals after which what was seen of a configuration counts for 1/e, where changes cost something.
     residual_memory: float = 30.0
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
@@ -82,7 +82,7 @@ class GuidedSettings:
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        positive = ("residual_sd", "residual_sd_costly", "least_safe_share", "spread_s")
+        positive = ("residual_sd", "residual_sd_costly", "residual_memory", "least_safe_share", "spread_s")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")

@@ -4,7 +4,7 @@
 |---|---|---|
 | s | level | load level |
 | C(c_t), δ | region, `radius` | the configurations within δ of the one in force, in steps of the knobs |
-| n(s, c) | `Perceived.counts` | intervals in which c itself was observed; older ones count less |
+| n(s, c) | `Perceived.counts` | intervals in which c itself was observed; older ones may count less |
 | ρ_t(s, c) | `Perceived.log_ratio` | eq. (2): perceived ln(latency / predicted) of c, 0 at first |
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
@@ -67,7 +67,8 @@ class RegionResidual:
         region = self._space.region(number, self._settings.radius)
         region = region[(perceived.counts[region] < KNOWN) | (region == number)]
         if self._changes_cost and perceived.counts[number] < KNOWN:
-            perceived.log_ratio[number] = 0.0  # what is seen does not build upon what neighbours made likely
+            # What is seen builds neither upon what neighbours made likely nor upon what is as good as forgotten.
+            perceived.log_ratio[number] = perceived.counts[number] = 0.0
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)
         estimated = self._estimated(rate_per_s, region, number, r)

@@ -102,7 +102,8 @@ def summarise(
     """The figures of a run, finished or not.
 
     `left` is what the run left in force; without it, what a guard would leave that saw these records.
-    Start and best are validated by `turns` intervals each at least, or as many as the run planned.
+    Start and best are validated by `turns` intervals each at least, or as many as the run planned; or by one of
+    the start between two of the best where that is far better.
     """
     turns = header.validation if turns is None else turns
     start = header.space.number(header.start)
@@ -110,7 +111,7 @@ def summarise(
     for record in records:
         guard.replay(record)
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
-    validation = [r for r in last_validation(measured) if r.learned] if turns else []
+    validation = whole_turns(records) if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
     whole = all(len(c) >= turns for c in costs.values()) or guard.is_far_better(costs)
     validated = len(costs) == 2 and start in costs and whole
@@ -134,6 +135,17 @@ def summarise(
         start_records=tuple(of_start),
         best_records=tuple(of_best),
     )
+
+
+def whole_turns(records: Sequence[Record]) -> list[Record]:
+    """The intervals of the last validation that count: both of a pair of turns or none, and one after them.
+
+    Each turn is its first interval that was learned, or in which nothing was completed.
+    """
+    turns = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
+    pairs = zip(turns[::2], turns[1::2], strict=False)
+    whole = [r for pair in pairs if all(math.isfinite(r.cost) for r in pair) for r in pair]
+    return whole + [r for r in turns[len(turns) // 2 * 2 :] if math.isfinite(r.cost)]
 
 
 def last_validation(records: Sequence[Record]) -> list[Record]:

@@ -42,7 +42,7 @@ class TuningSettings:
     # the validation measures it again: users bear every one of them.
     baseline: int = 1
     # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
-    # where these leave open which is better.
+    # where these leave open which is better, and one of the found where it is far worse.
     validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
@@ -199,8 +199,8 @@ class Tuning:
     def _validate(self) -> dict[int, list[float]] | None:
         """The costs of the best known and the found configuration, measured in turns: A B A B.
 
-        At most as many turns follow where those leave the question open. Where the first two leave none, the
-        users of the found one are spared a second: A B A.
+        At most as many turns follow where those leave the question open. Where A B leaves none, and another A
+        agrees, the users of the found configuration are spared its second turn.
         """
         start, best = self.guard.start, self._best()
         if start == best or not self.settings.validation:
@@ -210,8 +210,8 @@ class Tuning:
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
             cost = self._measured("validation", best).cost
-            if self.guard.is_far_better(costs):
-                costs[best] += [cost] * math.isfinite(cost)
+            if self.guard.is_far_better({best: [*costs[best], cost], start: costs[start]}):
+                costs[best].append(cost)
                 break
             cost_of_start = self._measured("validation", start).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):

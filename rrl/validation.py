@@ -1,10 +1,12 @@
 """Is the best really better than the start? Both are measured in turns, A B A B, and this says by how much.
 
 The ratio of the costs is estimated from pairs of neighbouring turns, so that a load that drifts meanwhile
-bears on both alike. Where the best is so much better that the start is not put in force again, A B A, the
-start's turn is compared with the mean of the two around it. Two pairs alone say next to nothing of their own
-scatter, so the scatter that the run has seen before is pooled with theirs: Smyth's moderated t (Statistical
-Applications in Genetics 3, 2004).
+bears on both alike. Two pairs alone say next to nothing of their own scatter, so the scatter that the run has
+seen before is pooled with theirs: Smyth's moderated t (Statistical Applications in Genetics 3, 2004).
+
+Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
+around it, and how far these lie apart tells of the scatter. It ends so where the gain was large, so that a
+little of it is chance.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -20,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -65,20 +66,35 @@ def gain_interval(
 ) -> Gain:
     """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost."""
     prior = noise or Noise()
-    if len(best_costs) == len(start_costs) + 1:
-        best_costs = [math.sqrt(before * after) for before, after in pairwise(best_costs)]
+    if is_between(start_costs, best_costs):
+        return _gain_between(start_costs[0], best_costs, prior)
     pairs = [(a, b) for a, b in zip(start_costs, best_costs, strict=False) if _is_cost(a) and _is_cost(b)]
     if not pairs:
         return UNKNOWN
     gains = np.log([a for a, _ in pairs]) - np.log([b for _, b in pairs])
-    n = len(gains)
-    prior_freedom = min(prior.freedom, MOST_FREEDOM)
-    freedom = prior_freedom + n - 1
     squares = float(np.sum((gains - gains.mean()) ** 2))  # (n - 1) s²
-    variance = (prior_freedom * 2 * prior.relative**2 + squares) / freedom
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
-    low, middle, high = _exp(gains.mean() - half), _exp(gains.mean()), _exp(gains.mean() + half)
-    return Gain(low, middle, high)
+    return _moderated(float(gains.mean()), len(gains), squares, len(gains) - 1, prior)
+
+
+def is_between(start_costs: Sequence[float], best_costs: Sequence[float]) -> bool:
+    """True for a single turn of the start between two of the best, A B A, all with a cost."""
+    return len(start_costs) == 1 and len(best_costs) == 2 and all(map(_is_cost, (*start_costs, *best_costs)))
+
+
+def _gain_between(start_cost: float, best_costs: Sequence[float], prior: Noise) -> Gain:
+    """ln²(b₁ / b₂) is of the variance of one pair, as both differ by two intervals' noise."""
+    before, after = np.log(best_costs)
+    gain = math.log(start_cost) - float(before + after) / 2
+    return _moderated(gain, 1, float((before - after) ** 2), 1, prior)
+
+
+def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise) -> Gain:
+    """exp(ḡ ± t s̃ / √n), of squares with so many degrees of freedom of their own."""
+    prior_freedom = min(prior.freedom, MOST_FREEDOM)
+    total = prior_freedom + freedom
+    variance = (prior_freedom * 2 * prior.relative**2 + squares) / total
+    half = float(stdtrit(total, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 
 
 def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> Gain:

@@ -115,9 +115,9 @@ def _gain(run: RunView) -> Children:
 
 
 def _turns(summary: Summary) -> str:
-    if summary.best.intervals == summary.start.intervals:
-        return f"A B A B, {count(summary.best.intervals, 'interval')} each"
-    return "A B A: too far apart to put the start in force again"
+    if (summary.best.intervals, summary.start.intervals) == (2, 1):
+        return "A B A: too far apart to put the start in force again"
+    return f"A B A B, {count(summary.start.intervals, 'interval')} each"
 
 
 def _change(times_lower: float) -> str:

@@ -15,21 +15,24 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from serving_adapter.target import Target
 
-SD_OVER_MAD = 1.4826  # standard deviation over the median absolute one, and ...
-ERROR_OF_MEDIAN = math.sqrt(math.pi / 2)  # ... standard error of a median over that of a mean: both normal
+RESAMPLES = 1000  # of the rounds, for the error of what they say
 
 # Configuration -> what the clients saw of it, a part a round, or a window.
 Turns = Mapping[int, Sequence[Requests]]
 Figure = Callable[[Requests], float]  # of what clients saw of a window
+# Of what rounds of one load say, the median, as a slow spell of the machine commonly meets one window alone;
+# where the load differs from round to round, the geometric mean, as each round counts then.
+Middle = Callable[[Sequence[float]], float]
 
 
 class Ratio(NamedTuple):
-    """Over the best's: the median of the rounds, and its standard error.
+    """Over the best's: the middle of the rounds' ratios, and its standard error (by 1,000 resamples of them).
 
-    0 where the best of each round was this very configuration: how sure that is, it does not tell.
+    The error is 0 where all rounds say the same, as where the best of each was this very configuration: how
+    sure that is, it does not tell.
     """
 
-    median: float
+    middle: float
     error: float
 
 
@@ -58,75 +61,76 @@ def latencies_in_turns_ms(
 
 
 def mean_ms(part: Requests) -> float:
-    """Infinite where no request was answered."""
-    return part.mean_ms if math.isfinite(part.mean_ms) else math.inf
+    """Infinite where no request was answered; so is `p95_ms`."""
+    return _or_infinite(part.mean_ms)
 
 
 def p95_ms(part: Requests) -> float:
-    """NaN where no request was answered."""
-    return part.p95_ms
+    return _or_infinite(part.p95_ms)
 
 
-def best_in_turns(turns: Turns) -> list[Requests]:
+def best_in_turns(turns: Turns, middle: Middle = median) -> list[Requests]:
     """Of each round, what the clients saw of the configuration that is best by all the other rounds.
 
     The lowest of several noisy means is lower than what its configuration is worth, so that none chosen
-    beforehand, not even the best, could match it. Best is the lowest median, over the rounds, of the mean
-    latency over what is usual in a round: loads may differ from round to round, and a slow spell of the
-    machine commonly meets one window alone.
+    beforehand, not even the best, could match it. Best is the lowest middle, over the rounds, of the mean
+    latency over what is usual in a round.
     """
-    rounds = len(next(iter(turns.values())))
-    means_ms = np.array([[mean_ms(part) for part in parts] for parts in turns.values()])
-    finite_ms = np.where(np.isfinite(means_ms), means_ms, np.nan)
-    relative = means_ms / [_median(column) for column in finite_ms.T]
+    if not turns:
+        return []
     numbers = list(turns)
+    means_ms = np.array([[mean_ms(part) for part in parts] for parts in turns.values()])
+    answered = [k for k, column in enumerate(means_ms.T) if np.isfinite(column).any()]
+    usual_ms = {
+        k: median(column[np.isfinite(column)]) for k, column in enumerate(means_ms.T) if k in answered
+    }
     best = []
-    for k in range(rounds):
-        others = [j for j in range(rounds) if j != k or rounds == 1]
-        number = numbers[int(np.argmin(np.median(relative[:, others], axis=1)))]
-        best.append(turns[number][k])
+    for k in range(means_ms.shape[1]):
+        rounds = [j for j in answered if j != k] or answered
+        relative = [
+            middle([row[j] / usual_ms[j] for j in rounds]) if rounds else math.inf for row in means_ms
+        ]
+        best.append(turns[numbers[int(np.argmin(relative))]][k])
     return best
 
 
-def median_ms(parts: Sequence[Requests], figure: Figure = mean_ms) -> float:
-    """Of the windows' means, or another figure of each, where any request was answered; NaN if none was."""
-    figures = map(figure, parts)
-    return _median([ms for ms in figures if math.isfinite(ms)])
+def middle_ms(parts: Sequence[Requests], figure: Figure = mean_ms, middle: Middle = median) -> float:
+    """Of the rounds' means, or of another figure of each."""
+    return float(middle([figure(part) for part in parts]))
 
 
-def ratio(parts: Sequence[Requests], best: Sequence[Requests], figure: Figure = mean_ms) -> Ratio:
-    """How many times as much as the best's, by the rounds in which both met the same arrivals."""
-    ratios = np.array([figure(part) / figure(of_best) for part, of_best in zip(parts, best, strict=True)])
-    middle = float(np.median(np.where(np.isnan(ratios), math.inf, ratios)))
-    if len(ratios) < 2 or not math.isfinite(middle):
-        return Ratio(middle, math.nan)
-    sd = SD_OVER_MAD * float(np.median(np.abs(ratios - middle)))
-    return Ratio(middle, ERROR_OF_MEDIAN * sd / math.sqrt(len(ratios)))
+def ratio(
+    parts: Sequence[Requests], best: Sequence[Requests], figure: Figure = mean_ms, middle: Middle = median
+) -> Ratio:
+    """How many times as much as the best's, by the rounds in which the best answered."""
+    pairs = [(figure(part), figure(of_best)) for part, of_best in zip(parts, best, strict=True)]
+    ratios = [ms / best_ms for ms, best_ms in pairs if math.isfinite(best_ms)]
+    if not ratios:
+        return Ratio(math.inf, math.nan)
+    if len(ratios) < 2 or not all(map(math.isfinite, ratios)):
+        return Ratio(float(middle(ratios)), math.nan)
+    rng = np.random.default_rng(0)
+    again = [middle(rng.choice(ratios, len(ratios)).tolist()) for _ in range(RESAMPLES)]
+    return Ratio(float(middle(ratios)), float(np.std(again)))
 
 
-def beside_turns_ms(alone: Turns, turns: Turns) -> dict[int, float]:
-    """Mean latency of every configuration: by its ratio to the best in turns, else by its windows alone (the
-    median).
+def beside_turns_ms(alone: Turns, turns: Turns, middle: Middle = median) -> dict[int, float]:
+    """Mean latency of every configuration: by its ratio to the best in turns, else by its windows alone.
 
-    These are of another time, and right after changes mostly: they count by as much more or less as those of
-    the configurations measured in turns turned out to be worth (the median). Were these chosen for their low
-    means, that is rather too much more: the lowest of noisy means are too low.
+    These (their median) are of another time, and right after changes mostly: they count by as much more or
+    less as those of the configurations measured in turns turned out to be worth (the median). Were these
+    chosen for their low means, that is rather too much more: the lowest of noisy means are too low.
     """
-    best = best_in_turns(turns)
-    best_ms = median_ms(best)
-    in_turns_ms = _known({number: ratio(parts, best).median * best_ms for number, parts in turns.items()})
-    alone_ms = _known({number: median_ms(parts) for number, parts in alone.items()})
-    both = in_turns_ms.keys() & alone_ms.keys()
-    scale = median(in_turns_ms[number] / alone_ms[number] for number in both) if both else 1.0
-    return {number: scale * ms for number, ms in alone_ms.items()} | in_turns_ms
+    best = best_in_turns(turns, middle)
+    best_ms = middle_ms(best, middle=middle) if best else math.nan
+    in_turns_ms = {n: best_ms * ratio(parts, best, middle=middle).middle for n, parts in turns.items()}
+    alone_ms = {n: [ms for ms in map(mean_ms, parts) if math.isfinite(ms)] for n, parts in alone.items()}
+    medians_ms = {n: median(each_ms) for n, each_ms in alone_ms.items() if each_ms}
+    known_ms = {n: ms for n, ms in in_turns_ms.items() if math.isfinite(ms)}
+    both = known_ms.keys() & medians_ms.keys()
+    scale = median(known_ms[n] / medians_ms[n] for n in both) if both else 1.0
+    return {n: scale * ms for n, ms in medians_ms.items()} | known_ms
 
 
-def _median(values: Sequence[float] | np.ndarray) -> float:
-    """Of the known ones; NaN if there is none."""
-    known = [value for value in values if not math.isnan(value)]
-    return median(known) if known else math.nan
-
-
-def _known(means_ms: Mapping[int, float]) -> dict[int, float]:
-    """Without those of which no request was answered."""
-    return {number: ms for number, ms in means_ms.items() if math.isfinite(ms)}
+def _or_infinite(ms: float) -> float:
+    return ms if math.isfinite(ms) else math.inf

@@ -19,8 +19,9 @@ Last, what the peers left, the default and the best few of the grid (by all that
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
 day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
 The *best* of a round is best by all the other rounds: the lowest of several noisy means is lower than what
-its configuration is worth. All ratios are medians over the rounds, as a slow spell of the machine commonly
-meets one window alone. A configuration is *near* within 5 % of it, by these measurements, or
+its configuration is worth. Ratios are medians over the rounds, as a slow spell of the machine commonly meets
+one window alone; geometric means where the arrivals are not Poisson's, as the rounds' loads differ. A
+configuration is *near* within 5 % of it, by these measurements, or
 where it was not among them by the median of its intervals, which count by as much more or less as those of
 the others turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten
 were of near configurations, or else with its last if it leaves a near one; it *knew* with the first from

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,16 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import Turns, beside_turns_ms, best_in_turns, median_ms, p95_ms, ratio
+from scripts.benchmarks.in_turns import (
+    Middle,
+    Turns,
+    beside_turns_ms,
+    best_in_turns,
+    mean_ms,
+    middle_ms,
+    p95_ms,
+    ratio,
+)
 from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
 
 FIXED = "default"
@@ -54,6 +64,15 @@ class Case:
     def name(self) -> str:
         return f"{self.model}, {self.arrivals}, seed {self.seed}"
 
+    @property
+    def middle(self) -> Middle:
+        """Of what the last rounds say: their loads differ unless arrivals are Poisson's."""
+        return median if self.arrivals == "poisson" else geometric_mean
+
+    def _figures(self, parts: Sequence[Requests]) -> dict[str, float]:
+        mean, p95 = (middle_ms(parts, figure, self.middle) for figure in (mean_ms, p95_ms))
+        return {"mean_ms": mean, "p95_ms": p95, "requests": sum(map(len, parts))}
+
     def to_json(self) -> dict[str, Any]:
         return {
             "model": self.model,
@@ -63,7 +82,7 @@ class Case:
             "period_s": self.period_s,
             "space": self.space.to_json(),
             "finals": [
-                {"configuration": self.space.configuration(number)} | _figures(Requests.joined(parts))
+                {"configuration": self.space.configuration(number)} | self._figures(parts)
                 for number, parts in self.finals.items()
             ],
             "peers": {name: asdict(result) for name, result in results(self).items()},
@@ -75,7 +94,7 @@ class Result:
     """One peer in one case."""
 
     configuration: dict[str, int]  # what it leaves
-    mean_ms: float  # measured in turns with the others': the median of the rounds
+    mean_ms: float  # measured in turns with the others': the middle of the rounds
     p95_ms: float
     mean_ratio: float  # over the best's
     p95_ratio: float
@@ -101,13 +120,13 @@ def measurements(run: Run) -> list[Record]:
 
 
 def client_ms(case: Case) -> dict[int, float]:
-    """Mean latency of every configuration measured: as in turns with others, else of its intervals."""
+    """Mean latency of every configuration measured: by its ratio to the best in turns, or its intervals."""
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
         for record in trial.run.records if trial.run else ():
             if record.learned and not record.measurement.aborted:
                 seen.setdefault(record.number, []).append(interval(trial.requests, record))
-    return beside_turns_ms(seen, case.finals)
+    return beside_turns_ms(seen, case.finals, case.middle)
 
 
 def validation(records: Sequence[Record], requests: Requests) -> Requests:
@@ -125,25 +144,25 @@ def interval(requests: Requests, record: Record) -> Requests:
 
 
 def results(case: Case) -> dict[str, Result]:
-    best = best_in_turns(case.finals)
-    near_ms = REACH * median_ms(best)
+    best = best_in_turns(case.finals, case.middle)
+    near_ms = REACH * middle_ms(best, middle=case.middle)
     near = {number for number, ms in client_ms(case).items() if ms <= near_ms}
     return {name: _result(case, trial, best, near) for name, trial in case.trials.items()}
 
 
 def _result(case: Case, trial: Trial, best_parts: Sequence[Requests], near: set[int]) -> Result:
     left = case.finals[trial.left]
-    over_best = ratio(left, best_parts)
-    limit_ms = LIMIT * median_ms(best_parts, p95_ms)
+    over_best = ratio(left, best_parts, middle=case.middle)
+    limit_ms = LIMIT * middle_ms(best_parts, p95_ms, case.middle)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
     return Result(
         configuration=case.space.configuration(trial.left),
-        mean_ms=median_ms(left),
-        p95_ms=median_ms(left, p95_ms),
-        mean_ratio=over_best.median,
-        p95_ratio=ratio(left, best_parts, p95_ms).median,
+        mean_ms=middle_ms(left, middle=case.middle),
+        p95_ms=middle_ms(left, p95_ms, case.middle),
+        mean_ratio=over_best.middle,
+        p95_ratio=ratio(left, best_parts, p95_ms, case.middle).middle,
         ratio_error=over_best.error,
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
@@ -203,15 +222,11 @@ def changes(records: Sequence[Record], start: int) -> int:
     return sum(a != b for a, b in pairwise(numbers))
 
 
-def _figures(requests: Requests) -> dict[str, float]:
-    return {"mean_ms": requests.mean_ms, "p95_ms": requests.p95_ms, "requests": len(requests)}
-
-
 def table(case: Case) -> str:
     """As Markdown."""
     found = results(case)
-    best = best_in_turns(case.finals)
-    best_ms, best_p95_ms = median_ms(best), median_ms(best, p95_ms)
+    best = best_in_turns(case.finals, case.middle)
+    best_ms, best_p95_ms = middle_ms(best, middle=case.middle), middle_ms(best, p95_ms, case.middle)
     head = (
         "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "in s", "changes", "latency, s",
         f"over {LIMIT * best_p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
@@ -240,7 +255,7 @@ def table(case: Case) -> str:
         (
             f"### {case.name}: {case.rate_per_s:g} requests/s, {len(case.space)} configurations",
             "",
-            f"Best: mean {best_ms:.1f} ms, p95 {best_p95_ms:.1f} ms (medians of the rounds). "
+            f"Best: mean {best_ms:.1f} ms, p95 {best_p95_ms:.1f} ms. "
             f"Tuning period: {case.period_s:.0f} s, {requests} requests. "
             "In brackets, the part of the validation.",
             "",
@@ -315,7 +330,7 @@ def draw(path: Path, cases: Sequence[Case]) -> None:
             colour = FAINT if name in (FIXED, SWEEP) else COLOURS[k % len(COLOURS)]
             style, above = "--" if name == FIXED else "-", 2 + (name == DEFAULT)
             ax.plot(times_s, means_ms, style, color=colour, linewidth=1.4, label=name, zorder=above)
-        best_ms = median_ms(best_in_turns(case.finals))
+        best_ms = middle_ms(best_in_turns(case.finals, case.middle), middle=case.middle)
         ax.axhline(best_ms, color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="best configuration")
         log_axis(ax, "y")
         ax.set_title(f"{case.name}: {case.rate_per_s:g} requests/s", fontsize=10)

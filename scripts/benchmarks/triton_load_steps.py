@@ -34,7 +34,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import Ratio, Turns, beside_turns_ms, best_in_turns, median_ms, ratio
+from scripts.benchmarks.in_turns import Ratio, Turns, beside_turns_ms, best_in_turns, middle_ms, ratio
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
     COLD_S,
@@ -102,7 +102,7 @@ class Landscape:
 
     @property
     def best_ms(self) -> float:
-        return median_ms(best_in_turns(self.turns))
+        return middle_ms(best_in_turns(self.turns))
 
     def means_ms(self) -> dict[int, float]:
         return beside_turns_ms(self.alone, self.turns)
@@ -271,7 +271,7 @@ def _print(
 
 
 def _in_words(over_best: Ratio) -> str:
-    return f"{over_best.median:.3f} ± {over_best.error:.3f}"
+    return f"{over_best.middle:.3f} ± {over_best.error:.3f}"
 
 
 def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], steps: Sequence[Step]) -> str:

@@ -458,9 +458,12 @@ def test_only_what_was_better_before_and_is_so_by_far_in_turns_spares_the_start_
     for _ in range(4):
         tell(guard, GOOD, before_ms)
     best_ms, start_ms = turns_ms
-    assert not guard.is_far_better({GOOD: [], START: []})
-    assert guard.is_far_better({GOOD: [best_ms], START: [start_ms]}) == is_far
-    assert guard.is_far_better({GOOD: [best_ms, 90.0], START: [start_ms]}) == is_far
+    assert guard.is_far_better({GOOD: [best_ms, best_ms], START: [start_ms]}) == is_far
+    assert not guard.is_far_better(
+        {GOOD: [best_ms, start_ms], START: [start_ms]}
+    )  # the second does not agree
+    for turns in ({GOOD: [], START: []}, {GOOD: [20.0], START: [100.0]}, {GOOD: [20.0, 20.0]}):
+        assert not guard.is_far_better(turns)
 
 
 def test_without_turns_of_both_there_is_no_gain() -> None:

@@ -110,6 +110,16 @@ def test_where_changes_cost_what_was_seen_long_ago_gives_way_to_what_neighbours_
     assert abs(residual.log_ratio(RATE_PER_S)[0]) < 0.01
 
 
+def test_what_is_as_good_as_forgotten_is_seen_as_if_for_the_first_time() -> None:
+    residual = residual_of(KnownNetwork([1, 1, 1]), radius=0.0, changes_cost=True)
+    residual.learn(0, RATE_PER_S, 75.0, PREDICTED_MS)
+    first = residual.log_ratio(RATE_PER_S)[0]
+    for _ in range(25):
+        residual.learn(1, RATE_PER_S, 50.0, PREDICTED_MS)
+    residual.learn(0, RATE_PER_S, 75.0, PREDICTED_MS)
+    assert residual.log_ratio(RATE_PER_S)[0] == first
+
+
 def test_where_changes_cost_what_is_seen_again_and_again_does_not_harden() -> None:
     """Its mean is that of about the last thirty intervals."""
     residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)

@@ -153,7 +153,7 @@ def test_a_start_that_is_far_worse_is_put_in_force_once_more_only(tmp_path: Path
 
 
 def test_turns_that_were_broken_off_validate_nothing(tmp_path: Path) -> None:
-    run(tuning(tmp_path))
+    run(tuning(tmp_path, simulated(FarWorseAtFirst)))
     header, records = read(tmp_path)
     assert summarise(header, records).validated
     assert not summarise(header, records[:-1]).validated

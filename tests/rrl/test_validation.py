@@ -92,8 +92,16 @@ def test_turns_that_tell_no_cost_are_left_out_with_their_pair() -> None:
 
 def test_a_turn_between_two_of_the_best_is_compared_with_both() -> None:
     """So that a machine that gets slower, by as much from turn to turn, bears on both alike."""
-    assert gain_interval([200.0], [80.0, 125.0]) == gain_interval([200.0], [100.0])
-    assert gain_interval([200.0, 250.0], [80.0, 125.0, 125.0]) == of([(200.0, 100.0), (250.0, 125.0)])
+    assert gain_interval([200.0], [80.0, 125.0]).estimate == pytest.approx(2.0)
+    assert gain_interval([200.0, 250.0], [100.0, 125.0, 99.0]) == of([(200.0, 100.0), (250.0, 125.0)])
+    assert gain_interval([200.0], [100.0, math.nan]) == of([(200.0, 100.0)])
+
+
+def test_two_turns_of_the_best_far_apart_make_what_lies_between_them_unsure() -> None:
+    alike, apart = (gain_interval([300.0], costs, Noise(0.1, 8)) for costs in ([99.0, 101.0], [25.0, 400.0]))
+    assert alike.estimate == pytest.approx(apart.estimate, rel=0.01)
+    assert alike.beyond_noise
+    assert not apart.beyond_noise
 
 
 def test_costs_that_do_not_scatter_are_compared_too() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
@@ -16,9 +17,9 @@ from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import best_in_turns, ratio
+from scripts.benchmarks.in_turns import Ratio, best_in_turns, ratio
 from scripts.benchmarks.served_agents import Run, Unguarded, WatchOnly, cheapest
-from scripts.benchmarks.triton_head_to_head import _outcome, slowed
+from scripts.benchmarks.triton_head_to_head import _finalists, _outcome, slowed
 from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
@@ -166,14 +167,18 @@ def test_a_slow_spell_in_one_window_tells_nothing_of_its_configuration() -> None
     finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
     best = best_in_turns(finals)
     assert best == finals[BEST]
-    assert ratio(finals[NEARLY], best).median == pytest.approx(1.1)
-    assert ratio(finals[BEST], best).median == 1.0
+    assert ratio(finals[NEARLY], best).middle == pytest.approx(1.1)
+    assert ratio(finals[BEST], best).middle == 1.0
 
 
-def test_the_best_at_several_loads_is_best_beside_the_others_at_each() -> None:
-    rounds_ms = {BEST: (5.0, 50.0, 500.0), START: (4.9, 100.0, 1000.0)}
+def test_where_loads_differ_every_round_counts() -> None:
+    """The one that answers soonest at two loads of three collapses at the third."""
+    rounds_ms = {BEST: (10.0, 20.0, 30.0), NEARLY: (9.0, 18.0, 900.0), START: (40.0, 80.0, 120.0)}
     finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
-    assert best_in_turns(finals) == finals[BEST]
+    assert ratio(finals[NEARLY], finals[BEST]).middle < 1
+    assert ratio(finals[NEARLY], finals[BEST], middle=geometric_mean).middle == pytest.approx(24.3 ** (1 / 3))
+    assert case(finals=()).middle([9.0, 18.0, 900.0]) == 18.0
+    assert replace(case(), arrivals="wiki").middle([1.0, 100.0]) == pytest.approx(10.0)
 
 
 def test_a_ratio_is_that_of_rounds_of_the_same_arrivals() -> None:
@@ -181,20 +186,42 @@ def test_a_ratio_is_that_of_rounds_of_the_same_arrivals() -> None:
     twice = [requests([2 * ms] * 20) for ms in (10.0, 30.0, 10.0)]
     assert ratio(twice, slow_machine) == pytest.approx((2.0, 0.0))
     once_three_times = [*twice[:2], requests([30.0] * 20)]
-    assert ratio(once_three_times, slow_machine).median == pytest.approx(2.0)
+    assert ratio(once_three_times, slow_machine).middle == pytest.approx(2.0)
     assert math.isnan(ratio(twice[:1], slow_machine[:1]).error)
+
+
+def test_a_round_in_which_the_best_answers_nothing_tells_nothing() -> None:
+    best = [requests([10.0]), requests([9.0], failed=[0]), requests([10.0])]
+    assert ratio([requests([20.0])] * 3, best).middle == 2.0
+    turns = {
+        START: [requests([9.0], failed=[0]), requests([30.0])],
+        BEST: [requests([9.0], failed=[0]), requests([20.0])],
+    }
+    assert [part.mean_ms for part in best_in_turns(turns)][1] == 20.0
 
 
 def test_what_answers_nothing_is_infinitely_worse_than_the_best() -> None:
     silent = [requests([9.0], failed=[0])] * 3
-    assert math.isinf(ratio(silent, [requests([10.0])] * 3).median)
+    assert math.isinf(ratio(silent, [requests([10.0])] * 3).middle)
 
 
-def test_the_error_of_a_ratio_is_that_of_a_median() -> None:
+def test_the_error_of_a_ratio_is_about_the_scatter_of_what_other_rounds_would_say() -> None:
     rng = np.random.default_rng(0)
-    scattered = [requests([ms]) for ms in np.exp(rng.normal(0, 0.1, 401))]
-    found = ratio(scattered, [requests([1.0])] * 401)
-    assert found.error == pytest.approx(1.2533 * 0.1 / math.sqrt(401), rel=0.15)
+    best = [requests([1.0])] * 5
+
+    def found() -> Ratio:
+        return ratio([requests([ms]) for ms in np.exp(rng.normal(0, 0.1, 5))], best)
+
+    many = [found() for _ in range(60)]
+    assert np.mean([each.error for each in many]) == pytest.approx(
+        np.std([each.middle for each in many]), rel=0.3
+    )
+    assert ratio([requests([2.0])] * 5, best) == (2.0, 0.0)
+
+
+def test_finalists_are_chosen_before_anything_was_measured_in_turns() -> None:
+    seen = case(trial("sweep", [START, NEARLY, BAD, BEST], left=BEST), finals=())
+    assert _finalists(seen, 2) == sorted({START, NEARLY, BEST})
 
 
 def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
