@@ -67,7 +67,7 @@ class RegionResidual:
         region = self._space.region(number, self._settings.radius)
         region = region[(perceived.counts[region] < KNOWN) | (region == number)]
         if self._changes_cost and perceived.counts[number] < KNOWN:
-            # What is seen builds neither upon what neighbours made likely nor upon what is as good as forgotten.
+            # What is seen builds neither upon what neighbours made likely nor upon what is as good as gone.
             perceived.log_ratio[number] = perceived.counts[number] = 0.0
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)

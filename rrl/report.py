@@ -102,8 +102,8 @@ def summarise(
     """The figures of a run, finished or not.
 
     `left` is what the run left in force; without it, what a guard would leave that saw these records.
-    Start and best are validated by `turns` intervals each at least, or as many as the run planned; or by one of
-    the start between two of the best where that is far better.
+    Start and best are validated by `turns` intervals each at least, or as many as the run planned, or by one
+    of the start between two of the best where that is far better.
     """
     turns = header.validation if turns is None else turns
     start = header.space.number(header.start)

@@ -23,8 +23,8 @@ There is neither guard nor validation: what is left after the intervals measured
 or has in force then, and stays until the period is over, the same for all. It is compared with the best of
 the grid by long simulations without drift, with those factors. *Settled* is the first interval from which on
 nine in ten were within 10 % of the best. *Latency* is summed over all requests answered in the period, over
-what it would have been in the best configuration from the first request on, without drift and hiccups: above
-1 for anyone.
+what it would have been in the best configuration from the first request on, without drift, hiccups and
+spells: above 1 for anyone.
 
 The default agent is told what a process takes to start, and how slow the rest is meanwhile, as it was
 measured (`GuidedSettings.process_start_s`, `beside_a_start`): its settings were chosen on these very runs.
@@ -195,7 +195,7 @@ class Steps:
 
 
 class SimulatedTriton(SimulatedServing):
-    """Tells what a stock Triton tells, on a machine that drifts and hiccups as the measured one did."""
+    """Tells what a stock Triton tells, on a machine that drifts and hiccups like the measured one."""
 
     latency_s = 0.0  # of all requests since the episode began
 
