@@ -120,10 +120,12 @@ class Guard:
 
     @property
     def best(self) -> int:
-        """The best configuration known at the present load, or at the nearest load known."""
+        """The best configuration known at the present load, or at the nearest load at which a fit one is."""
         near = self._near_present_load()
         unfit = self._unfit(near)
-        costs = costs_by_configuration((s.number, s.cost) for s in near if s.number not in unfit)
+        fit = [seen for seen in near if seen.number not in unfit]
+        fit = fit or self._nearest([seen for seen in self._seen if seen.number not in unfit])
+        costs = costs_by_configuration((seen.number, seen.cost) for seen in fit)
         return best_known(costs, self.settings.noise) if costs else self.start
 
     def trusts(self, number: int) -> bool:
@@ -382,18 +384,18 @@ class Guard:
         """Intervals at the present load; if there are none, those at the nearest load that was seen."""
         asked = len(self._seen), self._rate_per_s
         if asked != self._near_asked:
-            self._near, self._near_asked = self._found_near(), asked
+            self._near, self._near_asked = self._nearest(self._seen), asked
         return self._near
 
-    def _found_near(self) -> list[Seen]:
-        if not self._seen:
+    def _nearest(self, among: Sequence[Seen]) -> list[Seen]:
+        if not among:
             return []
-        nearest = min(self._seen, key=lambda seen: _ratio(seen.rate_per_s, self._rate_per_s))
+        nearest = min(among, key=lambda seen: _ratio(seen.rate_per_s, self._rate_per_s))
         if _ratio(nearest.rate_per_s, self._rate_per_s) <= self.settings.same_load:
             centre = self._rate_per_s
         else:
             centre = nearest.rate_per_s
-        return [s for s in self._seen if _ratio(s.rate_per_s, centre) <= self.settings.same_load]
+        return [s for s in among if _ratio(s.rate_per_s, centre) <= self.settings.same_load]
 
     def _runaway_wait_ms(self) -> float:
         """The wait that a queue may grow by: the limit, or some times the latency at the start."""

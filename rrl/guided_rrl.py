@@ -118,7 +118,7 @@ class GuidedRRL:
         self.prior.refresh()
         self._learn_residual(number, measurement)
         self._next = self._chosen()
-        self._waits = self._is_hasty(measurement)
+        self._waits = self._is_hasty(transition)
         if self._waits:
             self._next = number
         self._is_new = False
@@ -206,17 +206,17 @@ class GuidedRRL:
         """
         return self._leaving_costs and self._suspected * log_factor <= 0
 
-    def _is_hasty(self, measurement: Measurement) -> bool:
+    def _is_hasty(self, transition: Transition) -> bool:
         """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
 
-        Not so what is overloaded or far worse.
+        Not so what is overloaded or far worse, as expected and as it was measured.
         """
-        if not self._is_new or self._next == self._in_force or measurement.aborted:
+        if not self._is_new or self._next == self._in_force or transition.measurement.aborted:
             return False
         if self._in_force not in self._stable(self.settings.stable_share):
             return False
-        costs = self._simulated_costs(np.array([self._in_force, self._next]), np.ones(2))
-        return bool(costs[0] <= self.settings.gamble * costs[1])
+        expected, following = self._simulated_costs(np.array([self._in_force, self._next]), np.ones(2))
+        return bool(min(expected, transition.cost) <= self.settings.gamble * following)
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:

@@ -466,6 +466,16 @@ def test_only_what_was_better_before_and_is_so_by_far_in_turns_spares_the_start_
         assert not guard.is_far_better(turns)
 
 
+def test_where_all_that_met_a_new_load_ran_away_the_best_of_the_nearest_load_is_best() -> None:
+    """And not a start that was overloaded at half of it."""
+    guard = begun(start_ms=900.0)
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 30.0)
+    assert tell(guard, BAD, 500.0, rate_per_s=80.0, **ABORTED).rollback
+    assert guard.best == GOOD
+    assert guard.admit(None) == (GOOD, "rollback", ABORTED["aborted"])
+
+
 def test_without_turns_of_both_there_is_no_gain() -> None:
     assert math.isnan(begun().gain({GOOD: [50.0]}).estimate)
     assert math.isnan(begun().gain({START: [50.0]}).estimate)
