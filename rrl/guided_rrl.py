@@ -28,7 +28,8 @@ process that it starts beside the load, and pay for the queue that grows meanwhi
 end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
 not build upon what was carried over from others; what processes were started for is not left after a single
-interval, unless it is far worse; and the machine has changed once a second interval says so.
+interval, unless it is far worse; and the machine has changed once a second interval says so, of what was in
+force for some time.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class GuidedRRL:
         self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
+        self._steady = 0  # intervals in a row of what is in force, after the first, that were not surprising
         self._suspected = 0.0  # ln of service times over those before, in an interval that may be a hiccup
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
@@ -116,6 +118,7 @@ class GuidedRRL:
         self._since_change += 1
         self.service_times.fit(self._variation)
         self.prior.refresh()
+        self.residual.follow(self._predicted_ms)
         self._learn_residual(number, measurement)
         self._next = self._chosen()
         self._waits = self._is_hasty(transition)
@@ -175,13 +178,14 @@ class GuidedRRL:
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        surprising = self._is_surprising(log_factor, sd)
+        surprising = self._is_surprising(log_factor, sd) and self._tells_of_machine(number)
         if surprising and self._may_pass(log_factor):
             self._suspected = log_factor
             return  # and learns nothing from it
         self._suspected = 0.0
         if math.isfinite(sd):
             self._surprises.append(abs(log_factor))
+        self._steady = 0 if surprising else self._steady + 1
         if surprising:
             self.service_times.changed(log_factor)
             self.residual.forget()
@@ -198,6 +202,15 @@ class GuidedRRL:
         s = self.settings
         commonly = s.change_commonly_costly if self._leaving_costs else s.change_commonly
         return abs(log_factor) > max(s.change, s.change_sd * sd, commonly * common)
+
+    def _tells_of_machine(self, number: int) -> bool:
+        """False of what was just put in force, where a change costs users something.
+
+        What was known of it is of long ago, or of processes just started: new service times are its own.
+        """
+        if not self._leaving_costs:
+            return True
+        return number == self._in_force and self._steady >= self.settings.steady
 
     def _may_pass(self, log_factor: float) -> bool:
         """True for the first interval of other service times, where a change costs users something.
@@ -220,6 +233,7 @@ class GuidedRRL:
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:
+            self._steady = 0
             self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
@@ -251,11 +265,15 @@ class GuidedRRL:
         if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         rate_per_s = measurement.arrival_rate_per_s
-        given = self._circumstances(rate_per_s, 0.0)
-        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
+        predicted_ms = self._predicted_ms(number, rate_per_s)
         if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
             return
         self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
+
+    def _predicted_ms(self, number: int, rate_per_s: float) -> np.ndarray:
+        """(intervals,) mean latencies that the prior expects."""
+        given = self._circumstances(rate_per_s, 0.0)
+        return self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
 
     def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)

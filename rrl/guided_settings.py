@@ -53,6 +53,7 @@ class GuidedSettings:
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
+    steady: int = 1  # intervals without surprise, after the first, of what tells of a change where it costs
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
@@ -89,8 +90,9 @@ class GuidedSettings:
         for name in ("first_within", "beside_a_start"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.process_start_s >= 0:
-            raise ValueError(f"process_start_s must not be negative, got {self.process_start_s}")
+        for name in ("process_start_s", "steady"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 GUIDED = GuidedSettings()

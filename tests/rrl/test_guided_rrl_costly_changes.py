@@ -171,6 +171,20 @@ def test_where_changes_cost_the_machine_has_changed_once_a_second_interval_says_
     assert learned_s == pytest.approx(0.05 * (slower[-1] if changes else 1.0), rel=0.02)
 
 
+@pytest.mark.parametrize(("in_place", "changes"), [(frozenset({"instances"}), 0), (None, 1)])
+def test_where_changes_cost_what_was_just_put_in_force_tells_of_itself_and_not_of_the_machine(
+    in_place: frozenset[str] | None, changes: int
+) -> None:
+    """What was known of it is of another time, and what is in force otherwise did not become slower."""
+    agent = GuidedRRL(Task(TWO, in_place=in_place))
+    for number, slower in ((2, 1.0), (0, 1.0), (0, 1.0), (0, 1.0), (2, 1.3), (2, 1.3)):
+        agent.update(transition(number, 60.0 * slower, [row(1, 100, 0.05 * slower)], TWO))
+    assert agent.changes == changes
+    _, of_0, of_2 = agent.prior.typical_entries(np.array([1, 0, 2]), RATE_PER_S)
+    learned_s = np.exp(agent.service_times._log_times[[of_0, of_2]])
+    np.testing.assert_allclose(learned_s, [0.065 if changes else 0.05, 0.065], rtol=0.03)
+
+
 def by_batch_size(number: int, latency_ms: float, service_s: float) -> Transition:
     """Ten seconds of batches of one at 20 requests/s, as a stock Triton tells them."""
     return transition(number, latency_ms, [ServiceTimes(0, 1, 200, 200 * service_s)], TWO, 20.0)
