@@ -38,9 +38,7 @@ class PlainView(Observer):
 
     def measured(self, record: Record) -> None:
         self._done += uses_up(record)
-        self._total = max(
-            self._total, self._done
-        )  # the validation may need more turns than planned, or fewer
+        self._total = max(self._total, self._done)  # the validation may need more turns than planned
         m = record.measurement
         remarks = "; ".join(filter(None, (_choice(record.decision, record.reason), record.verdict)))
         self._print(

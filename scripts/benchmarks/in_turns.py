@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
@@ -36,6 +38,56 @@ class Ratio(NamedTuple):
     error: float
 
 
+def mean_ms(part: Requests) -> float:
+    """Infinite where no request was answered; so is `p95_ms`."""
+    return _or_infinite(part.mean_ms)
+
+
+def p95_ms(part: Requests) -> float:
+    return _or_infinite(part.p95_ms)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """A few configurations measured in turns over several rounds, all under the same arrivals in a round."""
+
+    parts: Turns
+    middle: Middle = median
+
+    @cached_property
+    def best(self) -> list[Requests]:
+        """Of each round, what the clients saw of the configuration that is best by all the other rounds."""
+        return best_in_turns(self.parts, self.middle)
+
+    def best_ms(self, figure: Figure = mean_ms) -> float:
+        """The middle of the rounds; NaN where there are none."""
+        return middle_ms(self.best, figure, self.middle) if self.best else math.nan
+
+    def of_ms(self, number: int, figure: Figure = mean_ms) -> float:
+        """The middle of the rounds, of one configuration."""
+        return middle_ms(self.parts[number], figure, self.middle)
+
+    def ratio(self, number: int, figure: Figure = mean_ms) -> Ratio:
+        """How many times as much as the best's."""
+        return ratio(self.parts[number], self.best, figure, self.middle)
+
+    def beside_ms(self, alone: Turns) -> dict[int, float]:
+        """Mean latency of every configuration: by its ratio to the best in turns, else by its windows alone.
+
+        These (their median) are of another time, and right after changes mostly: they count by as much more
+        or less as those of the configurations measured in turns turned out to be worth (the median). Were
+        these chosen for their low means, that is rather too much more: the lowest of noisy means are too low.
+        """
+        best_ms = self.best_ms()
+        in_turns_ms = {number: best_ms * self.ratio(number).middle for number in self.parts}
+        alone_ms = {n: [ms for ms in map(mean_ms, parts) if math.isfinite(ms)] for n, parts in alone.items()}
+        medians_ms = {n: median(each_ms) for n, each_ms in alone_ms.items() if each_ms}
+        known_ms = {n: ms for n, ms in in_turns_ms.items() if math.isfinite(ms)}
+        both = known_ms.keys() & medians_ms.keys()
+        scale = median(known_ms[n] / medians_ms[n] for n in both) if both else 1.0
+        return {n: scale * ms for n, ms in medians_ms.items()} | known_ms
+
+
 def latencies_in_turns_ms(
     target: Target,
     space: ConfigurationSpace,
@@ -58,15 +110,6 @@ def latencies_in_turns_ms(
             raise RuntimeError(f"no request was answered under {space.configuration(n)}")
         medians_ms[n] = median(answered)
     return medians_ms
-
-
-def mean_ms(part: Requests) -> float:
-    """Infinite where no request was answered; so is `p95_ms`."""
-    return _or_infinite(part.mean_ms)
-
-
-def p95_ms(part: Requests) -> float:
-    return _or_infinite(part.p95_ms)
 
 
 def best_in_turns(turns: Turns, middle: Middle = median) -> list[Requests]:
@@ -112,24 +155,6 @@ def ratio(
     rng = np.random.default_rng(0)
     again = [middle(rng.choice(ratios, len(ratios)).tolist()) for _ in range(RESAMPLES)]
     return Ratio(float(middle(ratios)), float(np.std(again)))
-
-
-def beside_turns_ms(alone: Turns, turns: Turns, middle: Middle = median) -> dict[int, float]:
-    """Mean latency of every configuration: by its ratio to the best in turns, else by its windows alone.
-
-    These (their median) are of another time, and right after changes mostly: they count by as much more or
-    less as those of the configurations measured in turns turned out to be worth (the median). Were these
-    chosen for their low means, that is rather too much more: the lowest of noisy means are too low.
-    """
-    best = best_in_turns(turns, middle)
-    best_ms = middle_ms(best, middle=middle) if best else math.nan
-    in_turns_ms = {n: best_ms * ratio(parts, best, middle=middle).middle for n, parts in turns.items()}
-    alone_ms = {n: [ms for ms in map(mean_ms, parts) if math.isfinite(ms)] for n, parts in alone.items()}
-    medians_ms = {n: median(each_ms) for n, each_ms in alone_ms.items() if each_ms}
-    known_ms = {n: ms for n, ms in in_turns_ms.items() if math.isfinite(ms)}
-    both = known_ms.keys() & medians_ms.keys()
-    scale = median(known_ms[n] / medians_ms[n] for n in both) if both else 1.0
-    return {n: scale * ms for n, ms in medians_ms.items()} | known_ms
 
 
 def _or_infinite(ms: float) -> float:

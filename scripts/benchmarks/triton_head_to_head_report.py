@@ -20,14 +20,10 @@ from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.in_turns import (
-    Middle,
+    InTurns,
     Turns,
-    beside_turns_ms,
-    best_in_turns,
     mean_ms,
-    middle_ms,
     p95_ms,
-    ratio,
 )
 from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
 
@@ -65,13 +61,13 @@ class Case:
         return f"{self.model}, {self.arrivals}, seed {self.seed}"
 
     @property
-    def middle(self) -> Middle:
-        """Of what the last rounds say: their loads differ unless arrivals are Poisson's."""
-        return median if self.arrivals == "poisson" else geometric_mean
+    def last(self) -> InTurns:
+        """What the last rounds say; their loads differ unless arrivals are Poisson's."""
+        return InTurns(self.finals, median if self.arrivals == "poisson" else geometric_mean)
 
-    def _figures(self, parts: Sequence[Requests]) -> dict[str, float]:
-        mean, p95 = (middle_ms(parts, figure, self.middle) for figure in (mean_ms, p95_ms))
-        return {"mean_ms": mean, "p95_ms": p95, "requests": sum(map(len, parts))}
+    def _figures(self, number: int) -> dict[str, float]:
+        mean, p95 = (self.last.of_ms(number, figure) for figure in (mean_ms, p95_ms))
+        return {"mean_ms": mean, "p95_ms": p95, "requests": sum(map(len, self.finals[number]))}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -82,8 +78,8 @@ class Case:
             "period_s": self.period_s,
             "space": self.space.to_json(),
             "finals": [
-                {"configuration": self.space.configuration(number)} | self._figures(parts)
-                for number, parts in self.finals.items()
+                {"configuration": self.space.configuration(number)} | self._figures(number)
+                for number in self.finals
             ],
             "peers": {name: asdict(result) for name, result in results(self).items()},
         }
@@ -126,7 +122,7 @@ def client_ms(case: Case) -> dict[int, float]:
         for record in trial.run.records if trial.run else ():
             if record.learned and not record.measurement.aborted:
                 seen.setdefault(record.number, []).append(interval(trial.requests, record))
-    return beside_turns_ms(seen, case.finals, case.middle)
+    return case.last.beside_ms(seen)
 
 
 def validation(records: Sequence[Record], requests: Requests) -> Requests:
@@ -144,25 +140,23 @@ def interval(requests: Requests, record: Record) -> Requests:
 
 
 def results(case: Case) -> dict[str, Result]:
-    best = best_in_turns(case.finals, case.middle)
-    near_ms = REACH * middle_ms(best, middle=case.middle)
-    near = {number for number, ms in client_ms(case).items() if ms <= near_ms}
-    return {name: _result(case, trial, best, near) for name, trial in case.trials.items()}
+    last = case.last
+    near = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
+    return {name: _result(case, trial, last, near) for name, trial in case.trials.items()}
 
 
-def _result(case: Case, trial: Trial, best_parts: Sequence[Requests], near: set[int]) -> Result:
-    left = case.finals[trial.left]
-    over_best = ratio(left, best_parts, middle=case.middle)
-    limit_ms = LIMIT * middle_ms(best_parts, p95_ms, case.middle)
+def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
+    over_best = last.ratio(trial.left)
+    limit_ms = LIMIT * last.best_ms(p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
     return Result(
         configuration=case.space.configuration(trial.left),
-        mean_ms=middle_ms(left, middle=case.middle),
-        p95_ms=middle_ms(left, p95_ms, case.middle),
+        mean_ms=last.of_ms(trial.left),
+        p95_ms=last.of_ms(trial.left, p95_ms),
         mean_ratio=over_best.middle,
-        p95_ratio=ratio(left, best_parts, p95_ms, case.middle).middle,
+        p95_ratio=last.ratio(trial.left, p95_ms).middle,
         ratio_error=over_best.error,
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
@@ -225,8 +219,7 @@ def changes(records: Sequence[Record], start: int) -> int:
 def table(case: Case) -> str:
     """As Markdown."""
     found = results(case)
-    best = best_in_turns(case.finals, case.middle)
-    best_ms, best_p95_ms = middle_ms(best, middle=case.middle), middle_ms(best, p95_ms, case.middle)
+    best_ms, best_p95_ms = case.last.best_ms(), case.last.best_ms(p95_ms)
     head = (
         "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "in s", "changes", "latency, s",
         f"over {LIMIT * best_p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
@@ -330,8 +323,9 @@ def draw(path: Path, cases: Sequence[Case]) -> None:
             colour = FAINT if name in (FIXED, SWEEP) else COLOURS[k % len(COLOURS)]
             style, above = "--" if name == FIXED else "-", 2 + (name == DEFAULT)
             ax.plot(times_s, means_ms, style, color=colour, linewidth=1.4, label=name, zorder=above)
-        best_ms = middle_ms(best_in_turns(case.finals, case.middle), middle=case.middle)
-        ax.axhline(best_ms, color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="best configuration")
+        ax.axhline(
+            case.last.best_ms(), color=INK, linestyle=(0, (5, 4)), linewidth=1.1, label="best configuration"
+        )
         log_axis(ax, "y")
         ax.set_title(f"{case.name}: {case.rate_per_s:g} requests/s", fontsize=10)
         ax.set_xlabel("seconds since the arrivals began")

@@ -34,7 +34,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import Ratio, Turns, beside_turns_ms, best_in_turns, middle_ms, ratio
+from scripts.benchmarks.in_turns import InTurns, Ratio, Turns
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
     COLD_S,
@@ -98,21 +98,14 @@ class Landscape:
     """What the clients saw of every configuration at one load."""
 
     alone: Turns  # each once
-    turns: Turns  # the best few of them, and what the runs had in force
-
-    @property
-    def best_ms(self) -> float:
-        return middle_ms(best_in_turns(self.turns))
+    turns: InTurns  # the best few of them, and what the runs had in force
 
     def means_ms(self) -> dict[int, float]:
-        return beside_turns_ms(self.alone, self.turns)
+        return self.turns.beside_ms(self.alone)
 
     def near(self) -> set[int]:
-        return {number for number, ms in self.means_ms().items() if ms <= NEAR * self.best_ms}
-
-    def ratio(self, number: int) -> Ratio:
-        """Mean latency over the best's, of a configuration measured in turns."""
-        return ratio(self.turns[number], best_in_turns(self.turns))
+        near_ms = NEAR * self.turns.best_ms()
+        return {number for number, ms in self.means_ms().items() if ms <= near_ms}
 
 
 @dataclass(frozen=True)
@@ -210,7 +203,7 @@ def _landscape(
     best = sorted(answered, key=lambda number: alone[number][0].mean_ms)[: plan.finalists]
     finalists = sorted({*best, *in_force})
     turns = seen_in_turns(server, space, finalists, others, folder / "in-turns", plan.final_s, plan.cold_s)
-    return Landscape(alone, turns)
+    return Landscape(alone, InTurns(turns))
 
 
 def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:
@@ -251,18 +244,18 @@ def _print(
 ) -> None:
     for rate_per_s, seen in landscapes.items():
         print(
-            f"at {rate_per_s:g}/s the best of the other rounds takes {seen.best_ms:.1f} ms; "
+            f"at {rate_per_s:g}/s the best of the other rounds takes {seen.turns.best_ms():.1f} ms; "
             f"{len(seen.near())} of {len(space)} configurations are within 10 % of that"
         )
-        for number in sorted(seen.turns, key=seen.ratio):
-            over_best = seen.ratio(number)
+        for number in sorted(seen.turns.parts, key=seen.turns.ratio):
+            over_best = seen.turns.ratio(number)
             print(f"  {in_words(space.configuration(number))}: {_in_words(over_best)} times")
     for step in steps:
         after = "not before the next"
         if step.intervals is not None:
             after = f"after {step.intervals} intervals ({step.seconds:.0f} s)"
         rate_per_s = rates_per_s[step.phase]
-        over_best = landscapes[rate_per_s].ratio(step.in_force)
+        over_best = landscapes[rate_per_s].turns.ratio(step.in_force)
         print(
             f"seed {step.seed}, step {step.phase}: near the best again {after}; "
             f"at its end {in_words(space.configuration(step.in_force))}, {_in_words(over_best)} times the "
@@ -279,7 +272,7 @@ def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], step
         "landscapes": [
             {
                 "rate_per_s": rate,
-                "best_ms": seen.best_ms,
+                "best_ms": seen.turns.best_ms(),
                 "mean_ms": [
                     space.configuration(number) | {"mean_ms": ms} | _ratio(seen, number)
                     for number, ms in sorted(seen.means_ms().items())
@@ -293,6 +286,6 @@ def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], step
 
 
 def _ratio(seen: Landscape, number: int) -> dict[str, float]:
-    if number not in seen.turns:
+    if number not in seen.turns.parts:
         return {}
-    return dict(zip(("ratio", "ratio_error"), seen.ratio(number), strict=True))
+    return dict(zip(("ratio", "ratio_error"), seen.turns.ratio(number), strict=True))

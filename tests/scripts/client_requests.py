@@ -1,0 +1,15 @@
+"""What clients saw, told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scripts.benchmarks.client_log import Requests
+
+
+def requests(latencies_ms: Sequence[float], began_at: float = 0.0, failed: Sequence[int] = ()) -> Requests:
+    """One a second."""
+    at = began_at + np.arange(len(latencies_ms), dtype=float)
+    return Requests(at, np.asarray(latencies_ms, dtype=float), np.isin(np.arange(len(at)), failed))
