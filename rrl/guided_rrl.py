@@ -84,7 +84,7 @@ class GuidedRRL:
         self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
-        self._steady = 0  # intervals in a row of what is in force, after the first, that were not surprising
+        self._steady = 0  # intervals learned in a row of what is in force, after its first
         self._suspected = 0.0  # ln of service times over those before, in an interval that may be a hiccup
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
@@ -178,12 +178,13 @@ class GuidedRRL:
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        surprising = self._is_surprising(log_factor, sd) and self._tells_of_machine(number)
+        is_other = self._is_surprising(log_factor, sd)
+        surprising = is_other and self._tells_of_machine(number)
         if surprising and self._may_pass(log_factor):
             self._suspected = log_factor
             return  # and learns nothing from it
         self._suspected = 0.0
-        if math.isfinite(sd):
+        if math.isfinite(sd) and surprising == is_other:
             self._surprises.append(abs(log_factor))
         self._steady = 0 if surprising else self._steady + 1
         if surprising:

@@ -53,7 +53,7 @@ class GuidedSettings:
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
-    steady: int = 1  # intervals without surprise, after the first, of what tells of a change where it costs
+    steady: int = 1  # intervals of what is in force, after its first, before it tells of such a change, too
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours

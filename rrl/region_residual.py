@@ -90,8 +90,8 @@ class RegionResidual:
     def follow(self, predicted: Predicted) -> None:
         """Where the prior moved, moves ρ of what was observed against it, by the part that this counts there.
 
-        Then P·exp(ρ) of it is what it would be if the prior had been the present one all along. Only where
-        changes cost something; elsewhere what is observed anew soon says as much.
+        Then P·exp(ρ) of it, at the load last observed, is what it would be if the prior had been the present
+        one all along. Only where changes cost something; elsewhere what is observed anew soon says as much.
         """
         if not self._changes_cost:
             return
@@ -101,12 +101,14 @@ class RegionResidual:
                 if np.isfinite(predicted_ms):  # else so overloaded that whole intervals see no answer
                     moved = math.log(predicted_ms) - perceived.log_predicted[number]
                     perceived.log_predicted[number] += moved
-                    ρ = perceived.log_ratio[number] - perceived.weights[number] * moved
-                    perceived.log_ratio[number] = min(max(ρ, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
+                    perceived.log_ratio[number] -= perceived.weights[number] * moved
 
     def log_ratio(self, rate_per_s: float) -> np.ndarray:
-        """(size,) ρ at the level of this load, as it is now."""
-        return self._perceived(rate_per_s).log_ratio.copy()
+        """(size,) ρ at the level of this load, as it is now, bounded like what one interval says.
+
+        A prior that moved far is the prior of an overloaded configuration; it may come back.
+        """
+        return np.clip(self._perceived(rate_per_s).log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def forget(self) -> None:
         """All that is perceived; the network stays."""
@@ -121,7 +123,7 @@ class RegionResidual:
         self._training.close()
 
     def _fade(self) -> None:
-        """What was observed counts a little less with every interval since."""
+        """What was observed counts a little less with every interval learned since."""
         for perceived in self._levels.values():
             perceived.counts[:] *= self._kept
 

@@ -60,8 +60,9 @@ class InTurns:
         return best_in_turns(self.parts, self.middle)
 
     def best_ms(self, figure: Figure = mean_ms) -> float:
-        """The middle of the rounds; NaN where there are none."""
-        return middle_ms(self.best, figure, self.middle) if self.best else math.nan
+        """The middle of the rounds in which it answered; NaN where there are none."""
+        answered = [part for part in self.best if math.isfinite(figure(part))]
+        return middle_ms(answered, figure, self.middle) if answered else math.nan
 
     def of_ms(self, number: int, figure: Figure = mean_ms) -> float:
         """The middle of the rounds, of one configuration."""

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -60,7 +61,7 @@ class Case:
     def name(self) -> str:
         return f"{self.model}, {self.arrivals}, seed {self.seed}"
 
-    @property
+    @cached_property
     def last(self) -> InTurns:
         """What the last rounds say; their loads differ unless arrivals are Poisson's."""
         return InTurns(self.finals, median if self.arrivals == "poisson" else geometric_mean)

@@ -175,6 +175,16 @@ def test_what_now_counts_as_overloaded_waits_for_a_prior_that_tells_of_it() -> N
     assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(0.0)
 
 
+def test_a_prior_that_moves_far_and_comes_back_leaves_what_was_measured_as_it_was() -> None:
+    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
+    for _ in range(5):
+        residual.learn(0, RATE_PER_S, 50.0, PREDICTED_MS)
+    residual.follow(lambda number, rate_per_s: 100 * PREDICTED_MS)
+    assert residual.log_ratio(RATE_PER_S)[0] == -1.0
+    residual.follow(lambda number, rate_per_s: PREDICTED_MS)
+    assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_where_changes_cost_nothing_the_next_intervals_tell_what_the_prior_got_wrong() -> None:
     residual = residual_of(KnownNetwork([1, 1, 1]))
     residual.learn(0, RATE_PER_S, 60.0, PREDICTED_MS)

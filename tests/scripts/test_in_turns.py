@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from client_requests import requests
 
-from scripts.benchmarks.in_turns import Ratio, best_in_turns, ratio
+from scripts.benchmarks.in_turns import InTurns, Ratio, best_in_turns, p95_ms, ratio
 
 START, BEST, NEARLY = range(3)
 
@@ -43,6 +43,22 @@ def test_where_loads_differ_every_round_counts() -> None:
     finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
     assert ratio(finals[NEARLY], finals[BEST]).middle < 1
     assert ratio(finals[NEARLY], finals[BEST], middle=geometric_mean).middle == pytest.approx(24.3 ** (1 / 3))
+
+
+def test_what_is_said_of_rounds_of_different_loads_is_their_geometric_mean() -> None:
+    rounds_ms = {BEST: (10.0, 20.0, 80.0), NEARLY: (20.0, 30.0, 160.0)}
+    rounds = InTurns(
+        {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}, geometric_mean
+    )
+    assert rounds.best_ms() == rounds.of_ms(BEST, p95_ms) == pytest.approx(16000.0 ** (1 / 3))
+    assert rounds.ratio(NEARLY).middle == rounds.ratio(NEARLY, p95_ms).middle == pytest.approx(6.0 ** (1 / 3))
+    assert rounds.beside_ms({START: [requests([100.0])]})[NEARLY] == pytest.approx(96000.0 ** (1 / 3))
+
+
+def test_a_round_without_answers_of_the_best_says_nothing_of_its_latency() -> None:
+    silent, said = requests([9.0], failed=[0]), requests([10.0])
+    assert InTurns({BEST: [silent, said, said]}, geometric_mean).best_ms() == pytest.approx(10.0)
+    assert math.isnan(InTurns({}).best_ms())
 
 
 def test_a_ratio_is_that_of_rounds_of_the_same_arrivals() -> None:
