@@ -118,7 +118,6 @@ class GuidedRRL:
         self._since_change += 1
         self.service_times.fit(self._variation)
         self.prior.refresh()
-        self.residual.follow(self._predicted_ms)
         self._learn_residual(number, measurement)
         self._next = self._chosen()
         self._waits = self._is_hasty(transition)
@@ -266,15 +265,11 @@ class GuidedRRL:
         if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         rate_per_s = measurement.arrival_rate_per_s
-        predicted_ms = self._predicted_ms(number, rate_per_s)
+        given = self._circumstances(rate_per_s, 0.0)
+        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
         if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
             return
         self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
-
-    def _predicted_ms(self, number: int, rate_per_s: float) -> np.ndarray:
-        """(intervals,) mean latencies that the prior expects."""
-        given = self._circumstances(rate_per_s, 0.0)
-        return self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
 
     def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)

@@ -9,15 +9,11 @@
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
 | α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
-
-r_t is of the prior as it was then. Where changes cost users something, so that a configuration may not be
-observed again soon, what was measured of it stays what it was though the prior moves: see `follow`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +25,12 @@ from rrl.space import ConfigurationSpace
 KNOWN = 0.5  # of an observation: below it, what neighbours make likely counts more
 LOG_RATIO_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 
-Predicted = Callable[[int, float], np.ndarray]
-"""(intervals,) mean latencies in ms that the prior expects of a configuration at a load per second."""
-
 
 class Perceived(NamedTuple):
     """What is perceived at one load level."""
 
     log_ratio: np.ndarray  # (size,) ρ
     counts: np.ndarray  # (size,) own observations that count
-    weights: np.ndarray  # (size,) of ln(latency) observed, in ρ: of 0 to 1
-    rates_per_s: np.ndarray  # (size,) load of the last own observation
-    log_predicted: np.ndarray  # (size,) ln of what the prior expected at that load, when ρ last followed it
 
 
 class RegionResidual:
@@ -78,37 +68,15 @@ class RegionResidual:
         region = region[(perceived.counts[region] < KNOWN) | (region == number)]
         if self._changes_cost and perceived.counts[number] < KNOWN:
             # What is seen builds neither upon what neighbours made likely nor upon what is as good as gone.
-            perceived.log_ratio[number] = perceived.counts[number] = perceived.weights[number] = 0.0
+            perceived.log_ratio[number] = perceived.counts[number] = 0.0
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)
         estimated = self._estimated(rate_per_s, region, number, r)
         perceived.log_ratio[region] += α * (estimated - perceived.log_ratio[region])
-        perceived.weights[number] += float(α[region == number][0]) * (1 - perceived.weights[number])
-        perceived.rates_per_s[number] = rate_per_s
-        perceived.log_predicted[number] = math.log(predicted_ms.mean())
-
-    def follow(self, predicted: Predicted) -> None:
-        """Where the prior moved, moves ρ of what was observed against it, by the part that this counts there.
-
-        Then P·exp(ρ) of it, at the load last observed, is what it would be if the prior had been the present
-        one all along. Only where changes cost something; elsewhere what is observed anew soon says as much.
-        """
-        if not self._changes_cost:
-            return
-        for perceived in self._levels.values():
-            for number in np.flatnonzero(perceived.counts >= KNOWN):
-                predicted_ms = predicted(int(number), float(perceived.rates_per_s[number])).mean()
-                if np.isfinite(predicted_ms):  # else so overloaded that whole intervals see no answer
-                    moved = math.log(predicted_ms) - perceived.log_predicted[number]
-                    perceived.log_predicted[number] += moved
-                    perceived.log_ratio[number] -= perceived.weights[number] * moved
 
     def log_ratio(self, rate_per_s: float) -> np.ndarray:
-        """(size,) ρ at the level of this load, as it is now, bounded like what one interval says.
-
-        A prior that moved far is the prior of an overloaded configuration; it may come back.
-        """
-        return np.clip(self._perceived(rate_per_s).log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        """(size,) ρ at the level of this load, as it is now."""
+        return self._perceived(rate_per_s).log_ratio.copy()
 
     def forget(self) -> None:
         """All that is perceived; the network stays."""
@@ -130,7 +98,8 @@ class RegionResidual:
     def _perceived(self, rate_per_s: float) -> Perceived:
         level = self._settings.load_levels.level(rate_per_s)
         if level not in self._levels:
-            self._levels[level] = Perceived(*np.zeros((len(Perceived._fields), len(self._space))))
+            size = len(self._space)
+            self._levels[level] = Perceived(np.zeros(size), np.zeros(size))
         return self._levels[level]
 
     def _estimated(self, rate_per_s: float, region: np.ndarray, number: int, r: float) -> np.ndarray:

@@ -195,21 +195,6 @@ def test_the_first_intervals_of_what_was_put_in_force_do_not_tell_of_the_machine
     assert agent.changes == 0
 
 
-def test_what_was_measured_of_one_stays_though_another_moves_what_is_expected_of_it() -> None:
-    """Two that share all but a thread: the second turns out slow, and with it the model of the first."""
-
-    def expected_ms(slower: float) -> tuple[float, float]:
-        """Of the first, by the model alone and with what was measured."""
-        agent = GuidedRRL(Task(TWO, in_place=frozenset({"instances"})))
-        for number, factor in ((0, 1.0), (0, 1.0), (0, 1.0), (2, slower), (2, slower)):
-            agent.update(transition(number, 60.0 * factor, [row(1, 100, 0.05 * factor)], TWO, 5.0))
-        predicted_ms = agent._predicted_ms(0, 5.0).mean()
-        return predicted_ms, predicted_ms * float(np.exp(agent.residual.log_ratio(5.0)[0]))
-
-    (alone_ms, measured_ms), (moved_ms, still_ms) = expected_ms(1.0), expected_ms(2.0)
-    assert abs(still_ms / measured_ms - 1) < 0.3 * abs(moved_ms / alone_ms - 1)
-
-
 def by_batch_size(number: int, latency_ms: float, service_s: float) -> Transition:
     """Ten seconds of batches of one at 20 requests/s, as a stock Triton tells them."""
     return transition(number, latency_ms, [ServiceTimes(0, 1, 200, 200 * service_s)], TWO, 20.0)

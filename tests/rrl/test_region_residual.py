@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from guided_agents import LINE, RATE_PER_S
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rrl.guided_settings import GUIDED
 from rrl.region_residual import RegionResidual
@@ -129,68 +127,6 @@ def test_where_changes_cost_what_is_seen_again_and_again_does_not_harden() -> No
         residual.learn(0, RATE_PER_S, ms, PREDICTED_MS)
     now = residual.log_ratio(RATE_PER_S)[0]
     assert 0.94 * math.log(1.5) < now < math.log(1.5)
-
-
-@given(
-    observed_ms=st.lists(st.floats(40, 65), min_size=1, max_size=6),
-    moves=st.lists(st.floats(0.92, 1.08), min_size=6, max_size=6),
-)
-def test_where_changes_cost_what_was_measured_is_as_if_the_prior_had_been_the_present_one_all_along(
-    observed_ms: list[float], moves: list[float]
-) -> None:
-    followed, present = (residual_of(KnownNetwork([1, 1, 1]), changes_cost=True) for _ in range(2))
-    priors_ms = [factor * PREDICTED_MS for factor in np.cumprod(moves)]
-    for ms, prior_ms in zip(observed_ms, priors_ms, strict=False):
-        followed.follow(lambda number, rate_per_s, prior_ms=prior_ms: prior_ms)
-        followed.learn(0, RATE_PER_S, ms, prior_ms)
-    followed.follow(lambda number, rate_per_s: PREDICTED_MS)
-    for ms in observed_ms:
-        present.learn(0, RATE_PER_S, ms, PREDICTED_MS)
-    assert followed.log_ratio(RATE_PER_S)[0] == pytest.approx(present.log_ratio(RATE_PER_S)[0])
-
-
-def test_only_what_was_observed_follows_the_prior_at_the_load_that_it_was_observed_at() -> None:
-    asked = []
-
-    def predicted(number: int, rate_per_s: float) -> np.ndarray:
-        asked.append((number, rate_per_s))
-        return 1.2 * PREDICTED_MS
-
-    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
-    residual.learn(0, RATE_PER_S, 60.0, PREDICTED_MS)
-    residual.learn(2, 3 * RATE_PER_S, 60.0, PREDICTED_MS)
-    carried = residual.log_ratio(RATE_PER_S)[1]
-    residual.follow(predicted)
-    assert asked == [(0, RATE_PER_S), (2, 3 * RATE_PER_S)]
-    np.testing.assert_allclose(residual.log_ratio(RATE_PER_S)[:2], [0.0, carried], atol=1e-12)
-
-
-def test_what_now_counts_as_overloaded_waits_for_a_prior_that_tells_of_it() -> None:
-    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
-    residual.learn(0, RATE_PER_S, 60.0, PREDICTED_MS)
-    before = residual.log_ratio(RATE_PER_S)[0]
-    residual.follow(lambda number, rate_per_s: np.array([50.0, np.inf]))
-    assert residual.log_ratio(RATE_PER_S)[0] == before
-    residual.follow(lambda number, rate_per_s: 1.2 * PREDICTED_MS)
-    assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(0.0)
-
-
-def test_a_prior_that_moves_far_and_comes_back_leaves_what_was_measured_as_it_was() -> None:
-    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
-    for _ in range(5):
-        residual.learn(0, RATE_PER_S, 50.0, PREDICTED_MS)
-    residual.follow(lambda number, rate_per_s: 100 * PREDICTED_MS)
-    assert residual.log_ratio(RATE_PER_S)[0] == -1.0
-    residual.follow(lambda number, rate_per_s: PREDICTED_MS)
-    assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(0.0, abs=1e-12)
-
-
-def test_where_changes_cost_nothing_the_next_intervals_tell_what_the_prior_got_wrong() -> None:
-    residual = residual_of(KnownNetwork([1, 1, 1]))
-    residual.learn(0, RATE_PER_S, 60.0, PREDICTED_MS)
-    before = residual.log_ratio(RATE_PER_S)
-    residual.follow(lambda number, rate_per_s: 1.2 * PREDICTED_MS)
-    np.testing.assert_array_equal(residual.log_ratio(RATE_PER_S), before)
 
 
 def test_what_an_interval_says_against_the_prior_is_bounded() -> None:
