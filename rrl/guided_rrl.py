@@ -177,16 +177,16 @@ class GuidedRRL:
         rows = telemetry.service_times(measurement, configuration)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        is_other = self._is_surprising(log_factor, sd)
-        surprising = is_other and self._tells_of_machine(number)
-        if surprising and self._may_pass(log_factor):
+        surprising = self._is_surprising(log_factor, sd)
+        changed = surprising and self._tells_of_machine(number)
+        if changed and self._may_pass(log_factor):
             self._suspected = log_factor
             return  # and learns nothing from it
         self._suspected = 0.0
-        if math.isfinite(sd) and surprising == is_other:
+        if math.isfinite(sd) and (changed or not surprising):
             self._surprises.append(abs(log_factor))
-        self._steady = 0 if surprising else self._steady + 1
-        if surprising:
+        self._steady = 0 if changed else self._steady + 1
+        if changed:
             self.service_times.changed(log_factor)
             self.residual.forget()
             self.changes += 1
