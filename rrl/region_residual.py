@@ -9,6 +9,9 @@
 | r_t | `_log_ratio` | ln(observed / predicted) of interval t, at the load measured in it |
 | r̂_t(s, c) | `_estimated` | eq. (1): r_t at c_t, and for the rest of the region what the network adds |
 | α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
+
+Where changes cost users something, the rest of the region follows ρ(s, c_t) as it is perceived then, not r_t:
+else a single quick interval would make all that was never observed look better than what was.
 """
 
 from __future__ import annotations
@@ -71,6 +74,9 @@ class RegionResidual:
             perceived.log_ratio[number] = perceived.counts[number] = 0.0
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)
+        if self._changes_cost:
+            perceived.log_ratio[number] += α[region == number].item() * (r - perceived.log_ratio[number])
+            r = float(perceived.log_ratio[number])
         estimated = self._estimated(rate_per_s, region, number, r)
         perceived.log_ratio[region] += α * (estimated - perceived.log_ratio[region])
 

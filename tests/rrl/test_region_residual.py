@@ -97,6 +97,18 @@ def test_where_changes_cost_what_is_seen_counts_for_more() -> None:
     assert residual.log_ratio(RATE_PER_S)[0] == pytest.approx(α * math.log(1.2))
 
 
+@pytest.mark.parametrize("changes_cost", [True, False])
+def test_where_changes_cost_one_quick_interval_does_not_make_the_unseen_look_better_than_the_seen(
+    changes_cost: bool,
+) -> None:
+    residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=changes_cost)
+    for ms in [50.0] * 9 + [35.0]:
+        residual.learn(0, RATE_PER_S, ms, PREDICTED_MS)
+    seen, unseen, _ = residual.log_ratio(RATE_PER_S)
+    assert seen < 0
+    assert (unseen >= seen) == changes_cost
+
+
 def test_where_changes_cost_what_was_seen_long_ago_gives_way_to_what_neighbours_show() -> None:
     """A single interval may have met a slow spell of the machine; it counts for half after 21 others."""
     residual = residual_of(KnownNetwork([1, 1, 1]), changes_cost=True)
