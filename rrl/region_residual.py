@@ -74,7 +74,7 @@ class RegionResidual:
             perceived.log_ratio[number] = perceived.counts[number] = 0.0
         perceived.counts[number] += 1
         α = self._learning_rate(perceived.counts[region], variance)
-        if self._changes_cost:
+        if self._changes_cost:  # what is perceived of it now is what the others follow
             perceived.log_ratio[number] += α[region == number].item() * (r - perceived.log_ratio[number])
             r = float(perceived.log_ratio[number])
         estimated = self._estimated(rate_per_s, region, number, r)

@@ -20,12 +20,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import (
-    InTurns,
-    Turns,
-    mean_ms,
-    p95_ms,
-)
+from scripts.benchmarks.in_turns import InTurns, Turns, mean_ms, p95_ms
 from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
 
 FIXED = "default"

@@ -171,14 +171,19 @@ def test_where_changes_cost_the_machine_has_changed_once_a_second_interval_says_
     assert learned_s == pytest.approx(0.05 * (slower[-1] if changes else 1.0), rel=0.02)
 
 
+def returned_to(agent: GuidedRRL, slower: tuple[float, ...]) -> None:
+    """A configuration of two, then three intervals of another, and the first again, so many times slower."""
+    for number, factor in ((2, 1.0), (0, 1.0), (0, 1.0), (0, 1.0), *((2, factor) for factor in slower)):
+        agent.update(transition(number, 60.0 * factor, [row(1, 100, 0.05 * factor)], TWO))
+
+
 @pytest.mark.parametrize(("in_place", "changes"), [(frozenset({"instances"}), 0), (None, 1)])
 def test_where_changes_cost_what_was_just_put_in_force_tells_of_itself_and_not_of_the_machine(
     in_place: frozenset[str] | None, changes: int
 ) -> None:
     """What was known of it is of another time, and what is in force otherwise did not become slower."""
     agent = GuidedRRL(Task(TWO, in_place=in_place))
-    for number, slower in ((2, 1.0), (0, 1.0), (0, 1.0), (0, 1.0), (2, 1.3), (2, 1.3)):
-        agent.update(transition(number, 60.0 * slower, [row(1, 100, 0.05 * slower)], TWO))
+    returned_to(agent, (1.3, 1.3))
     assert agent.changes == changes
     _, of_0, of_2 = agent.prior.typical_entries(np.array([1, 0, 2]), RATE_PER_S)
     learned_s = np.exp(agent.service_times._log_times[[of_0, of_2]])
@@ -190,8 +195,7 @@ def test_the_first_intervals_of_what_was_put_in_force_do_not_tell_of_the_machine
     slower: tuple[float, ...],
 ) -> None:
     agent = GuidedRRL(Task(TWO, in_place=frozenset({"instances"})))
-    for number, factor in ((2, 1.0), (0, 1.0), (0, 1.0), (0, 1.0), *((2, factor) for factor in slower)):
-        agent.update(transition(number, 60.0 * factor, [row(1, 100, 0.05 * factor)], TWO))
+    returned_to(agent, slower)
     assert agent.changes == 0
 
 

@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 import numpy as np
 import pytest
-from client_requests import requests
+from client_requests import requests, rounds
 
 from scripts.benchmarks.in_turns import InTurns, Ratio, best_in_turns, p95_ms, ratio
 
@@ -17,7 +17,7 @@ START, BEST, NEARLY = range(3)
 def test_the_best_of_a_round_is_chosen_by_the_others() -> None:
     """Two configurations of 10 ms, each lucky in one of three rounds."""
     rounds_ms = {NEARLY: (10.0, 10.0, 8.0), BEST: (7.0, 10.0, 10.0), START: (40.0, 40.0, 40.0)}
-    finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
+    finals = rounds(rounds_ms)
     assert [part.mean_ms for part in best_in_turns(finals)] == [10.0, 10.0, 10.0]
     alone = {n: parts[:1] for n, parts in finals.items()}
     assert [part.mean_ms for part in best_in_turns(alone)] == [7.0]
@@ -30,7 +30,7 @@ def test_a_configuration_without_answers_is_not_the_best() -> None:
 
 def test_a_slow_spell_in_one_window_tells_nothing_of_its_configuration() -> None:
     rounds_ms = {BEST: (10.0, 10.0, 90.0, 10.0, 10.0), NEARLY: (11.0,) * 5, START: (40.0,) * 5}
-    finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
+    finals = rounds(rounds_ms)
     best = best_in_turns(finals)
     assert best == finals[BEST]
     assert ratio(finals[NEARLY], best).middle == pytest.approx(1.1)
@@ -40,19 +40,17 @@ def test_a_slow_spell_in_one_window_tells_nothing_of_its_configuration() -> None
 def test_where_loads_differ_every_round_counts() -> None:
     """The one that answers soonest at two loads of three collapses at the third."""
     rounds_ms = {BEST: (10.0, 20.0, 30.0), NEARLY: (9.0, 18.0, 900.0), START: (40.0, 80.0, 120.0)}
-    finals = {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}
+    finals = rounds(rounds_ms)
     assert ratio(finals[NEARLY], finals[BEST]).middle < 1
     assert ratio(finals[NEARLY], finals[BEST], middle=geometric_mean).middle == pytest.approx(24.3 ** (1 / 3))
 
 
 def test_what_is_said_of_rounds_of_different_loads_is_their_geometric_mean() -> None:
     rounds_ms = {BEST: (10.0, 20.0, 80.0), NEARLY: (20.0, 30.0, 160.0)}
-    rounds = InTurns(
-        {n: [requests([ms] * 20) for ms in each] for n, each in rounds_ms.items()}, geometric_mean
-    )
-    assert rounds.best_ms() == rounds.of_ms(BEST, p95_ms) == pytest.approx(16000.0 ** (1 / 3))
-    assert rounds.ratio(NEARLY).middle == rounds.ratio(NEARLY, p95_ms).middle == pytest.approx(6.0 ** (1 / 3))
-    assert rounds.beside_ms({START: [requests([100.0])]})[NEARLY] == pytest.approx(96000.0 ** (1 / 3))
+    seen = InTurns(rounds(rounds_ms), geometric_mean)
+    assert seen.best_ms() == seen.of_ms(BEST, p95_ms) == pytest.approx(16000.0 ** (1 / 3))
+    assert seen.ratio(NEARLY).middle == seen.ratio(NEARLY, p95_ms).middle == pytest.approx(6.0 ** (1 / 3))
+    assert seen.beside_ms({START: [requests([100.0])]})[NEARLY] == pytest.approx(96000.0 ** (1 / 3))
 
 
 def test_a_round_without_answers_of_the_best_says_nothing_of_its_latency() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_requests import requests
+from client_requests import requests, rounds
 
 from rrl.agent import Transition, observe
 from rrl.journal import Header, Record
@@ -299,10 +299,7 @@ def test_near_the_best_of_a_load_are_those_within_a_tenth_of_it(far_ms: float, i
     """What was measured alone counts by as much less as the others turned out to be worth: 10 / 17."""
     alone_ms = {START: 20.0, BEST: 18.0, NEARLY: 17.0, BAD: far_ms}
     turns_ms = {START: (15.0, 15.0, 15.0), BEST: (7.0, 10.0, 10.0), NEARLY: (10.0, 10.0, 8.0)}
-    seen = Landscape(
-        {n: [requests([ms] * 20)] for n, ms in alone_ms.items()},
-        InTurns({n: [requests([ms] * 20) for ms in each] for n, each in turns_ms.items()}),
-    )
+    seen = Landscape(rounds({n: [ms] for n, ms in alone_ms.items()}), InTurns(rounds(turns_ms)))
     assert seen.turns.best_ms() == pytest.approx(10.0)
     assert seen.near() == ({BEST, NEARLY, BAD} if is_near else {BEST, NEARLY})
     ratio, error = seen.turns.ratio(START)
