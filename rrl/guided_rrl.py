@@ -28,8 +28,9 @@ process that it starts beside the load, and pay for the queue that grows meanwhi
 end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
 not build upon what was carried over from others; what processes were started for is not left after a single
-interval, unless it is far worse; and the machine has changed once a second interval says so, of what was in
-force for some time.
+interval, unless it is far worse; what service times move by is for the most part the machine's, of all
+configurations alike; it has changed for good once a second interval says so, of what was in force for some
+time; and of what is about as good what bears more is preferred.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -174,7 +176,8 @@ class GuidedRRL:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
         self._estimates_busy = self._change_costs.exist and not telemetry.tells_busy_instances(measurement)
-        rows = telemetry.service_times(measurement, configuration)
+        expected_s = partial(self.service_times.expected_s, configuration)
+        rows = telemetry.service_times(measurement, configuration, expected_s)
         rows = [row for row in rows if self._of_this(row, number)]
         log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
         surprising = self._is_surprising(log_factor, sd)
@@ -191,8 +194,11 @@ class GuidedRRL:
             self.residual.forget()
             self.changes += 1
             self._since_change = 0
+        elif self._leaving_costs and self._tells_of_machine(number):
+            self.service_times.slowed(self.settings.common_share * log_factor)
         self._learn_variation(measurement, rows)
-        self.service_times.add(configuration, rows, rate_per_s, self._variation)
+        told_apart = not telemetry.tells_busy_instances(measurement)
+        self.service_times.add(configuration, rows, rate_per_s, self._variation, told_apart)
 
     def _is_surprising(self, log_factor: float, sd: float) -> bool:
         """True if service times moved by more than noise and more than they commonly do here."""
@@ -356,9 +362,19 @@ class GuidedRRL:
         return numbers, self._mean_costs(numbers, simulated)
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost, where every process that a change starts must pay by so much less."""
+        """The lowest cost, where every process that a change starts must pay by so much less, and what bears
+        more is preferred a little, so that a load that rises needs no change."""
         started = self._change_costs.processes_started(self._in_force, numbers)
-        return int(numbers[np.argmin(costs / (1 - reluctance) ** started)])
+        return int(numbers[np.argmin(costs / (1 - reluctance) ** started / self._headroom(numbers))])
+
+    def _headroom(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) by how much less what bears more counts as costing, where a change costs users something."""
+        if not self._leaving_costs:
+            return np.ones(len(numbers))
+        s, rate_per_s = self.settings, self.forecast.rate_per_s
+        bears = self.prior.capacity_per_s[numbers] / rate_per_s
+        result: np.ndarray = np.clip(bears, 1.0, s.headroom_up_to) ** s.headroom
+        return result
 
     def _waiting_for_change(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) what the queue of a change adds to costs in ms; those in other units know of no waiting."""

@@ -36,11 +36,14 @@ class GuidedSettings:
     overload_pace_later: float = 0.05
     # Where a change costs users something: so much less it must promise for every process that it starts,
     reluctance: float = 0.08  # while exploring, and later
-    reluctance_later: float = 0.04
+    reluctance_later: float = 0.03
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
     # anew, while the queue grows, where something in place costs at most so many times the best, nor is what
     # was just started left that costs at most so many times what would follow.
     gamble: float = 1.6
+    # What bears more counts as costing less, by this power of how many times the load it bears, ...
+    headroom: float = 0.1
+    headroom_up_to: float = 2.5  # ... up to so many
     # The queue that grows while it starts them counts as spread over so long.
     spread_s: float = 100.0
     process_start_s: float = 0.9  # measured of a stock Triton on 2 cores, for each; meanwhile batches ...
@@ -53,7 +56,10 @@ class GuidedSettings:
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
-    steady: int = 1  # intervals of what is in force, after its first, before it tells of such a change, too
+    # Where a change costs users something: intervals of what is in force, after its first, before it tells of
+    # the machine, and the part of what its service times otherwise move by that all configurations share.
+    steady: int = 1
+    common_share: float = 0.75
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
@@ -87,10 +93,12 @@ class GuidedSettings:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        for name in ("first_within", "beside_a_start"):
+        if not 0 <= self.common_share <= 1:
+            raise ValueError(f"common_share must be in [0, 1], got {self.common_share}")
+        for name in ("first_within", "beside_a_start", "headroom_up_to"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("process_start_s", "steady"):
+        for name in ("process_start_s", "steady", "headroom"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 

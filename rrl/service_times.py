@@ -29,6 +29,8 @@ NOISE_SDS = (0.004, 0.03, 0.1)  # more than telemetry's own: where S depends on 
 NOISE_SD = NOISE_SDS[0]
 SLOPE_SD = 0.1  # of d ln S / d ln b, by which a batch size stands for its neighbour in the table
 JITTER = 1e-6  # added to variances, so that entries that go together can be drawn together
+APART_SD = 0.3  # of ln S, for each unit of ln n between busy instances and the mean that they are part of
+BATCH_SD = 0.2  # of ln S of a single batch, beside which that counts when two means are made one
 OLD_SD = 0.05  # more, of one learned before the machine changed
 
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -56,6 +58,7 @@ class _Mean:
     configuration: Configuration  # that it was last seen under
     rate_per_s: float  # ... and the load
     era: int  # changes of the machine before
+    apart_sd: float = 0.0  # of its logarithm, as it was told apart from a mean over several busy instances
 
 
 _Entry = dict[int, _Mean]
@@ -87,6 +90,7 @@ class ServiceTimeModel:
         self._features = {h: of_kind[h.cores, h.utilisation] for h in self._hypotheses}
         self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._entries: dict[int, _Entry] = {}  # the one seen longest ago first
+        self._log_slowness = 0.0  # of the machine now, over the times that are remembered
         self._first_log_time = math.nan
         self._era = 0
         self._fits: list[Fit] = []
@@ -116,13 +120,18 @@ class ServiceTimeModel:
         rows: Iterable[ServiceTimes],
         rate_per_s: float,
         variation: float = 0.0,
+        told_apart: bool = False,
     ) -> None:
-        """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S."""
+        """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S.
+
+        `told_apart`: busy instances were not told; rows of a batch size are the parts of one mean.
+        """
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
         self._compare_with_prediction(numbers, rows, variation)
         for number, row in zip(numbers, rows, strict=True):
-            self._add(number, row, configuration, rate_per_s, variation)
+            apart_sd = _apart_sd(row, rows) if told_apart else 0.0
+            self._add(number, row, configuration, rate_per_s, variation, apart_sd)
         while len(self._entries) > MOST_ENTRIES:
             forgotten = next(iter(self._entries))
             del self._entries[forgotten]
@@ -146,11 +155,15 @@ class ServiceTimeModel:
             if abs(math.log(mean.rate_per_s / rate_per_s)) > SIMILAR_LOAD:
                 continue
             weight = 1.0 / (1.0 / row.count + 1.0 / mean.batches)
-            total += weight * (_log_time(row) - mean.log_time)
+            total += weight * (self._log_time(row) - mean.log_time)
             weights += weight
         if weights == 0:
             return 0.0, math.inf
         return total / weights, math.sqrt(variation**2 / weights + NOISE_SD**2)
+
+    def slowed(self, log_factor: float) -> None:
+        """The machine takes exp(log_factor) times as long as before for everything, perhaps for a while."""
+        self._log_slowness += log_factor
 
     def changed(self, log_factor: float) -> None:
         """The machine has become exp(log_factor) times slower: all known times shift, and are worth less."""
@@ -185,8 +198,17 @@ class ServiceTimeModel:
     def service_time_s(self) -> np.ndarray:
         """(tables, N, B) predicted S of every (i, a, c), row-major, with n = 1..N busy, b over `batch`."""
         log_times = np.zeros(self.shape)
-        log_times[self._used] = self._log_times
+        log_times[self._used] = self._log_slowness + self._log_times
         return np.exp(log_times).reshape(-1, *self.shape[3:])
+
+    def expected_s(self, configuration: Configuration, batch_size: int) -> np.ndarray:
+        """(c,) predicted S of a batch of this size with 1 .. c instances busy; relative ones at first."""
+        inter, intra, instances = self._positions(configuration)
+        numbers = self._number[
+            inter, intra, instances, : int(self.instances[instances]), self._nearest(batch_size)
+        ]
+        result: np.ndarray = np.exp(self._log_slowness + self._log_times[numbers])
+        return result
 
     def standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln S at these entries."""
@@ -210,7 +232,7 @@ class ServiceTimeModel:
         log_times = np.zeros((count, *self.shape))
         counts = rng.multinomial(count, self._weights)
         drawn = [self._drawn(k, n, rng) for k, n in enumerate(counts) if n > 0]
-        log_times[:, self._used] = rng.permutation(np.concatenate(drawn))
+        log_times[:, self._used] = self._log_slowness + rng.permutation(np.concatenate(drawn))
         return np.exp(log_times).reshape(count, -1, *self.shape[3:])
 
     def entries(
@@ -268,7 +290,7 @@ class ServiceTimeModel:
         if not self._fits or not new:
             return
         entries = np.array([numbers[k] for k in new])
-        error = np.array([_log_time(rows[k]) for k in new]) - self._log_times[entries]
+        error = np.array([self._log_time(rows[k]) for k in new]) - self._log_times[entries]
         noise = variation**2 / np.array([rows[k].count for k in new])
         variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
         self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
@@ -280,28 +302,46 @@ class ServiceTimeModel:
         configuration: Configuration,
         rate_per_s: float,
         variation: float,
+        apart_sd: float,
     ) -> None:
-        log_time, batches = _log_time(row), float(row.count)
+        log_time, batches = self._log_time(row), float(row.count)
         if math.isnan(self._first_log_time):
             self._first_log_time = log_time
         entry = self._entries.pop(number, {})
         before = entry.get(row.batch_size)
         if before is not None and before.era == self._era:
-            sd = math.hypot(variation * math.sqrt(1 / batches + 1 / before.batches), 5 * NOISE_SD)
+            sd = math.hypot(
+                variation * math.sqrt(1 / batches + 1 / before.batches),
+                5 * NOISE_SD,
+                apart_sd,
+                before.apart_sd,
+            )
             if abs(log_time - before.log_time) < NEWS * sd:
                 remembered = min(before.batches, MOST_BATCHES)
-                log_time = (remembered * before.log_time + batches * log_time) / (remembered + batches)
+                weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
+                log_time = float(np.average([before.log_time, log_time], weights=weights))
                 batches += remembered
-        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era)
+                apart_sd = min(apart_sd, before.apart_sd)
+        entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, apart_sd)
         self._entries[number] = entry
 
+    def _log_time(self, row: ServiceTimes) -> float:
+        """ln of the mean, as it would be if the machine were no slower than usual."""
+        return math.log(row.total_s / row.count) - self._log_slowness
+
     def _entry_of(self, configuration: Configuration, row: ServiceTimes) -> int:
+        inter, intra, instances = self._positions(configuration)
+        busy = min(row.busy_instances, int(self.instances[instances])) - 1
+        return int(self._number[inter, intra, instances, busy, self._nearest(row.batch_size)])
+
+    def _positions(self, configuration: Configuration) -> tuple[int, int, int]:
+        """Along the first three axes of the table."""
         inter = int(np.searchsorted(self.inter, configuration.get("inter_op_threads", 1)))
         intra = int(np.searchsorted(self.intra, configuration.get("intra_op_threads", 1)))
-        instances = int(np.searchsorted(self.instances, configuration.get("instances", 1)))
-        busy = min(row.busy_instances, int(self.instances[instances])) - 1
-        batch = int(np.argmin(np.abs(np.log(self.batch / row.batch_size))))
-        return int(self._number[inter, intra, instances, busy, batch])
+        return inter, intra, int(np.searchsorted(self.instances, configuration.get("instances", 1)))
+
+    def _nearest(self, batch_size: int) -> int:
+        return int(np.argmin(np.abs(np.log(self.batch / batch_size))))
 
     def _column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(P,), (P,) covariance of f, and of h, between every entry and this one."""
@@ -334,7 +374,7 @@ class ServiceTimeModel:
 
     def _variance(self, mean: _Mean, variation: float) -> float:
         old = OLD_SD**2 if mean.era != self._era else 0.0
-        return NOISE_SD**2 + variation**2 / mean.batches + old
+        return NOISE_SD**2 + variation**2 / mean.batches + mean.apart_sd**2 + old
 
     def _mean(self, fit: Fit) -> np.ndarray:
         weights = self._prior[:, 0] + self._prior[:, 1] ** 2 * (fit.features.T @ fit.alpha)
@@ -343,9 +383,17 @@ class ServiceTimeModel:
         return mean
 
 
+def _apart_sd(row: ServiceTimes, rows: Iterable[ServiceTimes]) -> float:
+    """Of ln S: the further a number of busy instances is from their mean, the less the mean tells of it."""
+    parts = [(part.busy_instances, part.count) for part in rows if part.batch_size == row.batch_size]
+    mean = sum(busy * count for busy, count in parts) / sum(count for _, count in parts)
+    return APART_SD * abs(math.log(row.busy_instances / mean))
+
+
+def _precision(batches: float, apart_sd: float) -> float:
+    """Of a mean, in batches."""
+    return batches / (1 + batches * (apart_sd / BATCH_SD) ** 2)
+
+
 def _batch_grid(largest: int) -> np.ndarray:
     return np.array([size for size in BATCH_SIZES if size < largest] + [largest])
-
-
-def _log_time(row: ServiceTimes) -> float:
-    return math.log(row.total_s / row.count)

@@ -3,7 +3,7 @@
 | target | tells of a batch's service time | here |
 |---|---|---|
 | ours, the simulator | by busy instances and batch size | as it is |
-| a stock Triton | by batch size; `busy_instances` is 0 | the number is estimated from the load |
+| a stock Triton | by batch size; `busy_instances` is 0 | told apart by how often each number is busy |
 | with a metrics page only | the mean of all | one row, of the mean batch size |
 
 | symbol | here | meaning |
@@ -11,13 +11,14 @@
 | c | `instances` | instances of the configuration in force |
 | a | `in_service` | batches in service on average: Little's law, arrival rate · mean service time |
 | C(c, a) | `probability_of_waiting` | Erlang's: that a batch finds all instances busy |
+| p_n | `busy_shares` | of the batches: those that start with n of c instances busy, by the load |
 | σ | `variation` | of lognormal service times |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import ndtr
@@ -27,19 +28,43 @@ from rrl.space import Configuration
 
 VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ that are told apart
 UNTOLD_VARIATION = 0.2  # σ where a target tells no p95; single batches of MiniLM on a Triton: 0.16 to 0.24
+RARE = 0.05  # of the batches: numbers of busy instances that fewer meet are not learned from an estimate
 AS_MEAN = 0.96  # of the batches: so many must clearly be faster than the p95 for it to tell a variation
 
 
-def service_times(measurement: Measurement, configuration: Configuration) -> list[ServiceTimes]:
-    """The rows of an interval under this configuration, each with a number of busy instances."""
+def service_times(
+    measurement: Measurement, configuration: Configuration, expected_s: Callable[[int], np.ndarray]
+) -> list[ServiceTimes]:
+    """The rows of an interval under this configuration, each with a number of busy instances.
+
+    `expected_s(batch_size)` (c,) is what is expected with 1 .. c busy instances: a mean over several numbers
+    is told apart in these proportions.
+    """
     rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
     rows = rows or _of_the_means(measurement)
     if all(row.busy_instances > 0 for row in rows):
         return rows
     in_service = sum(row.total_s for row in rows) / measurement.duration_s
-    instances = configuration.get("instances", 1)
-    busy = round(float(busy_instances(np.array(in_service), np.array(instances))))
-    return [row if row.busy_instances > 0 else row._replace(busy_instances=busy) for row in rows]
+    shares = busy_shares(in_service, configuration.get("instances", 1))
+    return [part for row in rows for part in _told_apart(row, shares, expected_s)]
+
+
+def _told_apart(
+    row: ServiceTimes, shares: np.ndarray, expected_s: Callable[[int], np.ndarray]
+) -> list[ServiceTimes]:
+    """The row itself if it tells of busy instances; else a row for each number that is not rare."""
+    if row.busy_instances > 0:
+        return [row]
+    shares = np.where(shares >= RARE, shares, 0.0)
+    shares = shares / shares.sum()
+    times_s = expected_s(row.batch_size)
+    times_s = times_s * row.total_s / (row.count * (shares @ times_s))
+    counts = np.round(shares * row.count)
+    return [
+        ServiceTimes(busy, row.batch_size, int(count), float(count * time_s))
+        for busy, (count, time_s) in enumerate(zip(counts, times_s, strict=True), start=1)
+        if count
+    ]
 
 
 def tells_batch_sizes(measurement: Measurement) -> bool:
@@ -64,6 +89,20 @@ def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
     """
     busy = 1.0 + in_service - probability_of_waiting(in_service, instances)
     return np.clip(busy, 1.0, instances)
+
+
+def busy_shares(in_service: float, instances: int) -> np.ndarray:
+    """(c,) of the batches: those that start with 1 .. c instances busy; their mean is `busy_instances`.
+
+    p_n = (1 - C(c, a)) a^(n-1)/(n-1)! / Σ_k a^k/k! for k < c: of those that need not wait, found n - 1 busy;
+    those that must wait start with all c busy. As of M/M/c, too.
+    """
+    shares = np.zeros(instances)
+    shares[-1] = waiting = float(probability_of_waiting(np.array(in_service), np.array(instances)))
+    if waiting < 1:
+        found = np.cumprod([1.0, *(in_service / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
+        shares += (1 - waiting) * found / found.sum()
+    return shares
 
 
 def probability_of_waiting(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:

@@ -1,19 +1,20 @@
 """`triton-load-steps`: the load of a stock Triton doubles, and halves again, while `rrl-tune` tunes it.
 
-The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.25 of what two
-instances of one thread serve of a burst, so that Triton's default bears R, but not 2 R. What is
-best is measured in the same run: every configuration once at each of the two loads, under the same arrivals
-each, then the best few and what the runs had in force last at this load several times in turns (the others'
-single windows count by as much more or less as those of the best few then turn out); the first 3 s of every
-window are left out, as requests take longer right after a change. The best of a round is the one that is
-best by the other rounds: the lowest of several noisy means is lower than it is worth. Ratios to it are
-medians over the rounds, as a slow spell of the machine commonly meets one window alone.
+The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.55 (`--share`) of
+what Triton's default serves of a burst, so that the default bears R, but not 2 R; `triton-simulated` has the
+same loads. What is best is measured in the same run of the benchmark: every configuration once at each of the
+two loads at first, under the same arrivals each; then, right after each run of `rrl-tune`, as the machine's
+speed changes within half an hour, the best few and what this run had in force at this load, several times in
+turns (the others' single windows count by as much more or less as those of the best few then turn out); the
+first 3 s of every window are left out, as requests take longer right after a change. The best of a round is
+the one that is best by the other rounds: the lowest of several noisy means is lower than it is worth. Ratios
+to it are medians over the rounds, as a slow spell of the machine commonly meets one window alone.
 
 Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
 then, from which on nine in ten are; one that begins with a change lasts longer than others, so their time is
 told, too. The first one is that in which the step falls.
 
-    scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--quick] [--out FOLDER]
+    scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--share 0.55] [--quick] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import InTurns, Ratio, Turns
+from scripts.benchmarks.in_turns import InTurns, Ratio, Turns, mean_ms
 from scripts.benchmarks.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
 from scripts.benchmarks.triton_served import (
     COLD_S,
@@ -50,8 +52,6 @@ from scripts.benchmarks.triton_served import (
 )
 from serving_adapter.options import parse
 
-UTILISATION = 0.25
-GOOD = {"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 0}
 NEAR = 1.10  # of the best for a load
 REACH_INTERVALS = 5
 
@@ -64,6 +64,8 @@ class Options:
     """minilm, efficientnet_lite0, burn."""
     seeds: tuple[int, ...] = (0,)
     """A run of rrl-tune for each."""
+    share: float = 0.55
+    """R, of what Triton's default serves of a burst."""
     quick: bool = False
     """A light model and short phases: only to see that it works."""
     out: Path | None = None
@@ -72,6 +74,8 @@ class Options:
     def __post_init__(self) -> None:
         if not self.seeds:
             raise ValueError("give at least one seed")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"--share must be above 0 and at most 1, got {self.share}")
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Plan:
     window_s: float = 9.0  # of a configuration, when all are measured
     cold_s: float = COLD_S  # the first part of every window, left out
     finalists: int = 4
-    rounds: int = 5
+    rounds: int = 4
     final_s: float = 15.0
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
@@ -97,8 +101,8 @@ QUICK = Plan(
 class Landscape:
     """What the clients saw of every configuration at one load."""
 
-    alone: Turns  # each once
-    turns: InTurns  # the best few of them, and what the runs had in force
+    alone: Turns  # each once, before all runs
+    turns: InTurns  # the best few of them, and what a run had in force, right after it
 
     def means_ms(self) -> dict[int, float]:
         return self.turns.beside_ms(self.alone)
@@ -106,6 +110,15 @@ class Landscape:
     def near(self) -> set[int]:
         near_ms = NEAR * self.turns.best_ms()
         return {number for number, ms in self.means_ms().items() if ms <= near_ms}
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One run of `rrl-tune`, and what was found of each load right after it."""
+
+    run: Run
+    requests: Requests
+    seen: dict[float, Landscape]  # by rate
 
 
 @dataclass(frozen=True)
@@ -126,24 +139,26 @@ def run() -> dict[str, Any]:
     folder = options.out or Path("runs") / f"triton-load-steps-{datetime.now():%Y%m%d-%H%M%S}"
     with triton(model) as server:
         space = ConfigurationSpace.parse(plan.knobs)
-        server.target.apply(GOOD)
-        rate_per_s = round(UTILISATION * capacity_per_s(server), 1)
+        rate_per_s = round(options.share * capacity_per_s(server), 1)
         rates_per_s = (rate_per_s, 2 * rate_per_s, rate_per_s)
         print(f"{model}: {rate_per_s:g}/s, then {2 * rate_per_s:g}/s, then {rate_per_s:g}/s", flush=True)
-        runs = [_stepped(server, space, rates_per_s, seed, plan, folder) for seed in options.seeds]
-        landscapes = {}
-        for rate in sorted(set(rates_per_s)):
-            in_force = {
-                phase[-1].number
-                for run_, requests in runs
-                for at_per_s, phase in zip(rates_per_s, phases(run_, requests, plan.phases_s), strict=True)
-                if at_per_s == rate
+        alone = {rate: _alone(server, space, rate, plan, folder) for rate in sorted(set(rates_per_s))}
+        runs = []
+        for seed in options.seeds:
+            of_run = folder / f"seed-{seed}"
+            run_, requests = _stepped(server, space, rates_per_s, seed, plan, of_run)
+            kept = _kept(rates_per_s, phases(run_, requests, plan.phases_s))
+            seen = {
+                rate: Landscape(each, _in_turns(server, space, rate, each, kept[rate], plan, of_run))
+                for rate, each in alone.items()
             }
-            landscapes[rate] = _landscape(server, space, rate, in_force, plan, folder / f"at-{rate:g}")
-    near = [landscapes[rate].near() for rate in rates_per_s]
-    steps = [step for run_, requests in runs for step in judged(run_, requests, plan.phases_s, near)]
-    _print(space, landscapes, rates_per_s, steps)
-    (folder / "summary.json").write_text(_summary(space, landscapes, steps), encoding="utf-8")
+            runs.append(Stepped(run_, requests, seen))
+    steps = []
+    for each in runs:
+        near = [each.seen[rate].near() for rate in rates_per_s]
+        steps += judged(each.run, each.requests, plan.phases_s, near)
+    _print(space, runs, rates_per_s, steps)
+    (folder / "summary.json").write_text(_summary(space, runs, steps), encoding="utf-8")
     slowest = [step.intervals for step in steps]
     known = [count for count in slowest if count is not None]
     value = max(known) if len(known) == len(slowest) else None
@@ -167,7 +182,6 @@ def _stepped(
     folder: Path,
 ) -> tuple[Run, Requests]:
     """A run of rrl-tune from Triton's default configuration to the end of the stepped load."""
-    folder = folder / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     moments_s = step_moments_s(rates_per_s, plan.phases_s, np.random.default_rng(seed))
     trace = folder / "arrivals.csv"
@@ -191,31 +205,50 @@ def step_moments_s(
     return np.concatenate(moments)
 
 
-def _landscape(
-    server: Triton, space: ConfigurationSpace, rate_per_s: float, in_force: set[int], plan: Plan, folder: Path
-) -> Landscape:
-    """Every configuration at a load once; the best few, and what was in force, again in turns."""
+def _alone(server: Triton, space: ConfigurationSpace, rate_per_s: float, plan: Plan, folder: Path) -> Turns:
+    """Every configuration at a load, once."""
+    traffics, everyone = [Traffic("poisson", rate_per_s, 1000)], range(len(space))
+    folder = folder / f"at-{rate_per_s:g}"
+    return seen_in_turns(server, space, everyone, traffics, folder, plan.window_s, plan.cold_s)
 
-    first, *others = [Traffic("poisson", rate_per_s, 1000 + k) for k in range(1 + plan.rounds)]
-    everyone = range(len(space))
-    alone = seen_in_turns(server, space, everyone, [first], folder / "alone", plan.window_s, plan.cold_s)
-    answered = [number for number in everyone if math.isfinite(alone[number][0].mean_ms)]
-    best = sorted(answered, key=lambda number: alone[number][0].mean_ms)[: plan.finalists]
-    finalists = sorted({*best, *in_force})
-    turns = seen_in_turns(server, space, finalists, others, folder / "in-turns", plan.final_s, plan.cold_s)
-    return Landscape(alone, InTurns(turns))
+
+def _in_turns(
+    server: Triton,
+    space: ConfigurationSpace,
+    rate_per_s: float,
+    alone: Turns,
+    kept: set[int],
+    plan: Plan,
+    folder: Path,
+) -> InTurns:
+    """The best few of a load, and what a run kept at it, in turns."""
+    means_ms = {number: mean_ms(part) for number, (part,) in alone.items()}
+    answered = [number for number, ms in means_ms.items() if math.isfinite(ms)]
+    best = sorted(answered, key=means_ms.__getitem__)[: plan.finalists]
+    traffics = [Traffic("poisson", rate_per_s, 1001 + k) for k in range(plan.rounds)]
+    folder = folder / f"in-turns-at-{rate_per_s:g}"
+    numbers = sorted({*best, *kept})
+    return InTurns(seen_in_turns(server, space, numbers, traffics, folder, plan.final_s, plan.cold_s))
+
+
+def _kept(rates_per_s: Sequence[float], of_phases: Sequence[Sequence[Record]]) -> dict[float, set[int]]:
+    """By load, what was in force most of the time in a phase of it, or last."""
+    kept: dict[float, set[int]] = {rate: set() for rate in rates_per_s}
+    for rate, phase in zip(rates_per_s, of_phases, strict=True):
+        kept[rate] |= {mode(record.number for record in phase), phase[-1].number}
+    return kept
 
 
 def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:
-    """What became of each step; the first phase begins with no step."""
+    """What became of each step, by what is near the best in each phase; the first one begins with no step."""
     ends_at = _ends_at(requests, phases_s)
     steps = []
     for k, records in enumerate(phases(run_, requests, phases_s)[1:], start=1):
         start_at, end_at = ends_at[k - 1], ends_at[k]
         count = settled_after([record.number in near[k] for record in records])
         seconds = None if count is None else records[count - 1].wall_time_s - start_at
-        mean_ms = requests.between(start_at, end_at).mean_ms
-        steps.append(Step(run_.header.seed, k, count, seconds, mean_ms, records[-1].number))
+        saw_ms = requests.between(start_at, end_at).mean_ms
+        steps.append(Step(run_.header.seed, k, count, seconds, saw_ms, records[-1].number))
     return steps
 
 
@@ -237,27 +270,27 @@ def _ends_at(requests: Requests, phases_s: Sequence[float]) -> list[float]:
 
 
 def _print(
-    space: ConfigurationSpace,
-    landscapes: dict[float, Landscape],
-    rates_per_s: Sequence[float],
-    steps: Sequence[Step],
+    space: ConfigurationSpace, runs: Sequence[Stepped], rates_per_s: Sequence[float], steps: Sequence[Step]
 ) -> None:
-    for rate_per_s, seen in landscapes.items():
-        print(
-            f"at {rate_per_s:g}/s the best of the other rounds takes {seen.turns.best_ms():.1f} ms; "
-            f"{len(seen.near())} of {len(space)} configurations are within 10 % of that"
-        )
-        for number in sorted(seen.turns.parts, key=seen.turns.ratio):
-            over_best = seen.turns.ratio(number)
-            print(f"  {in_words(space.configuration(number))}: {_in_words(over_best)} times")
+    for each in runs:
+        for rate_per_s, seen in each.seen.items():
+            print(
+                f"after seed {each.run.header.seed}, at {rate_per_s:g}/s: "
+                f"the best of the other rounds takes {seen.turns.best_ms():.1f} ms; "
+                f"{len(seen.near())} of {len(space)} configurations are within 10 % of that"
+            )
+            for number in sorted(seen.turns.parts, key=seen.turns.ratio):
+                over_best = seen.turns.ratio(number)
+                print(f"  {in_words(space.configuration(number))}: {_in_words(over_best)} times")
+    by_seed = {each.run.header.seed: each for each in runs}
     for step in steps:
         after = "not before the next"
         if step.intervals is not None:
             after = f"after {step.intervals} intervals ({step.seconds:.0f} s)"
         rate_per_s = rates_per_s[step.phase]
-        over_best = landscapes[rate_per_s].turns.ratio(step.in_force)
+        over_best = by_seed[step.seed].seen[rate_per_s].turns.ratio(step.in_force)
         print(
-            f"seed {step.seed}, step {step.phase}: near the best again {after}; "
+            f"seed {step.seed}, step {step.phase}, to {rate_per_s:g}/s: near the best again {after}; "
             f"at its end {in_words(space.configuration(step.in_force))}, {_in_words(over_best)} times the "
             f"best; clients saw {step.mean_ms:.1f} ms on average"
         )
@@ -267,10 +300,11 @@ def _in_words(over_best: Ratio) -> str:
     return f"{over_best.middle:.3f} ± {over_best.error:.3f}"
 
 
-def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], steps: Sequence[Step]) -> str:
+def _summary(space: ConfigurationSpace, runs: Sequence[Stepped], steps: Sequence[Step]) -> str:
     values = {
         "landscapes": [
             {
+                "after_seed": each.run.header.seed,
                 "rate_per_s": rate,
                 "best_ms": seen.turns.best_ms(),
                 "mean_ms": [
@@ -278,7 +312,8 @@ def _summary(space: ConfigurationSpace, landscapes: dict[float, Landscape], step
                     for number, ms in sorted(seen.means_ms().items())
                 ],
             }
-            for rate, seen in landscapes.items()
+            for each in runs
+            for rate, seen in each.seen.items()
         ],
         "steps": [vars(step) | {"in_force": space.configuration(step.in_force)} for step in steps],
     }

@@ -199,6 +199,17 @@ def test_the_first_intervals_of_what_was_put_in_force_do_not_tell_of_the_machine
     assert agent.changes == 0
 
 
+def test_where_changes_cost_what_slows_what_is_in_force_slows_all() -> None:
+    """A machine that drifts says nothing for another configuration."""
+    agent = GuidedRRL(Task(TWO, in_place=frozenset({"instances"})))
+    for number, factor in ((2, 1.0), (2, 1.0), (0, 1.0), (0, 1.0), (0, 1.05)):
+        agent.update(transition(number, 60.0 * factor, [row(1, 100, 0.05 * factor)], TWO))
+    assert agent.changes == 0
+    in_force_s, other_s = (agent.service_times.expected_s(TWO.configuration(n), 1)[0] for n in (0, 2))
+    assert in_force_s > 0.051
+    assert other_s == pytest.approx(in_force_s, rel=0.01)
+
+
 def by_batch_size(number: int, latency_ms: float, service_s: float) -> Transition:
     """Ten seconds of batches of one at 20 requests/s, as a stock Triton tells them."""
     return transition(number, latency_ms, [ServiceTimes(0, 1, 200, 200 * service_s)], TWO, 20.0)

@@ -146,6 +146,48 @@ def test_a_slow_down_shifts_all_and_is_less_certain() -> None:
     assert sd(model, SPACE.configuration(9), 1) > seen
 
 
+def test_what_slows_all_alike_for_a_while_is_no_news_of_any() -> None:
+    machine, configuration = family_machine(1), SPACE.configuration(9)
+    model = taught(machine, np.arange(0, 125, 9))
+    before_s, seen = model.service_time_s(), sd(model, configuration, 1)
+    model.slowed(math.log(1.4))
+    slower = of_machine(machine.slower(1.4), configuration)
+    assert model.surprise(configuration, slower, RATE_PER_S, 0.0)[0] == pytest.approx(0.0)
+    model.add(configuration, slower, RATE_PER_S)
+    model.fit()
+    used = before_s != 1.0
+    np.testing.assert_allclose(model.service_time_s()[used] / before_s[used], 1.4, rtol=1e-3)
+    assert sd(model, configuration, 1) == pytest.approx(seen, rel=0.01)
+    model.slowed(math.log(1 / 1.4))
+    np.testing.assert_allclose(model.service_time_s()[used] / before_s[used], 1.0, rtol=1e-3)
+
+
+def test_parts_told_apart_from_a_mean_count_for_less_the_further_they_are_from_it() -> None:
+    four = SPACE.configuration(SPACE.number({"instances": 4, "inter_op_threads": 1, "intra_op_threads": 1}))
+
+    def deviations(told_apart: bool) -> list[float]:
+        model = ServiceTimeModel(SPACE, cores=2)
+        model.add(four, rows(lambda n, b: 0.1 * n, (1, 2, 3)), RATE_PER_S, 0.2, told_apart)
+        model.fit(0.2)
+        return [sd(model, four, busy) for busy in (1, 2, 3)]
+
+    alone, middle, beside_two = deviations(told_apart=True)
+    assert alone > 2 * middle  # the mean is of two
+    assert beside_two > middle
+    assert max(deviations(told_apart=False)) < min(alone, beside_two)
+
+
+def test_what_a_heavier_load_told_of_busy_instances_outlasts_what_a_lighter_one_tells() -> None:
+    two = SPACE.configuration(SPACE.number({"instances": 2, "inter_op_threads": 1, "intra_op_threads": 1}))
+    model = ServiceTimeModel(SPACE, cores=2)
+    model.add(two, rows(lambda n, b: 0.1, (2,), count=400), 30.0, 0.2, told_apart=True)
+    for _ in range(5):
+        light = [ServiceTimes(1, 1, 400, 400 * 0.08), ServiceTimes(2, 1, 100, 100 * 0.11)]
+        model.add(two, light, 10.0, 0.2, told_apart=True)
+    model.fit(0.2)
+    assert predicted_s(model, two, 2) == pytest.approx(0.1, rel=0.01)
+
+
 def test_after_a_slow_down_new_service_times_count_for_more_than_old() -> None:
     machine = family_machine(1)
     model = taught(machine, np.arange(0, 125, 9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,6 +15,11 @@ from rrl.queueing.simulator import Simulation
 
 THREE = {"instances": 3, "max_batch_size": 4}
 ONE = {"instances": 1, "max_batch_size": 4}
+
+
+def slower_beside_others(instances: int) -> Callable[[int], np.ndarray]:
+    """Half as long again beside one other, twice as long beside two."""
+    return lambda batch_size: 0.1 * batch_size * (1 + np.arange(instances) / 2)
 
 
 def interval(*rows: ServiceTimes, **fields: object) -> Measurement:
@@ -48,34 +54,53 @@ def test_the_busy_instances_estimated_are_those_of_a_simulated_queue(
     machine = Machine(one, one, busy, one, np.full((1, 1, instances, 1), 0.1))
     arrivals_s = np.cumsum(np.random.default_rng(3).exponential(0.1 / (utilisation * instances), 40_000))
     outcome = Simulation(machine).run(arrivals_s, None, {"instances": instances}, math.inf)
-    estimated = telemetry.busy_instances(np.array(utilisation * instances), np.array(instances))
+    in_service = utilisation * instances
+    estimated = telemetry.busy_instances(np.array(in_service), np.array(instances))
     assert estimated == pytest.approx(outcome.batch_busy.mean(), abs=0.15)
+    shares = telemetry.busy_shares(in_service, instances)
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares @ busy == pytest.approx(float(estimated))
+    seen = [np.mean(outcome.batch_busy == n) for n in busy]
+    assert shares == pytest.approx(seen, abs=0.1)
+
+
+def test_beyond_what_all_instances_serve_all_are_busy() -> None:
+    assert telemetry.busy_shares(3.5, 3) == pytest.approx([0.0, 0.0, 1.0])
 
 
 def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
     rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
-    told = telemetry.service_times(interval(*rows, ServiceTimes(2, 1, 0, 0.0)), THREE)
+    some = interval(*rows, ServiceTimes(2, 1, 0, 0.0))
+    told = telemetry.service_times(some, THREE, slower_beside_others(3))
     assert told == rows
     assert telemetry.tells_busy_instances(interval(*rows))
 
 
-def test_rows_without_busy_instances_get_those_of_the_load() -> None:
-    """20 instance-seconds in 10 s: two are in service; a batch starts as 1 + 2 - C(3, 2) = 2.56."""
-    rows = (ServiceTimes(0, 1, 40, 8.0), ServiceTimes(0, 4, 15, 12.0))
-    told = telemetry.service_times(interval(*rows), THREE)
-    assert told == [ServiceTimes(3, 1, 40, 8.0), ServiceTimes(3, 4, 15, 12.0)]
-    assert not telemetry.tells_busy_instances(interval(*rows))
+def test_a_mean_over_several_busy_instances_is_told_apart_as_expected() -> None:
+    """20 instance-seconds in 10 s: two are in service; 1, 2, 6 of 9 batches start with 1, 2, 3 busy."""
+    row = ServiceTimes(0, 1, 90, 20.0)
+    told = telemetry.service_times(interval(row), THREE, slower_beside_others(3))
+    assert [(part.busy_instances, part.count) for part in told] == [(1, 10), (2, 20), (3, 60)]
+    alone_s, beside_one_s, beside_two_s = (part.total_s / part.count for part in told)
+    assert (beside_one_s, beside_two_s) == (pytest.approx(1.5 * alone_s), pytest.approx(2 * alone_s))
+    assert sum(part.total_s for part in told) == pytest.approx(row.total_s)
+    assert not telemetry.tells_busy_instances(interval(row))
+
+
+def test_what_few_batches_meet_is_not_told_apart() -> None:
+    """0.02 are in service: 2 % of the batches start beside another."""
+    told = telemetry.service_times(interval(ServiceTimes(0, 2, 10, 0.2)), THREE, slower_beside_others(3))
+    assert told == [ServiceTimes(1, 2, 10, pytest.approx(0.2))]
 
 
 def test_a_single_instance_is_busy_alone() -> None:
-    assert telemetry.service_times(interval(ServiceTimes(0, 2, 50, 9.9)), ONE) == [
-        ServiceTimes(1, 2, 50, 9.9)
-    ]
+    told = telemetry.service_times(interval(ServiceTimes(0, 2, 50, 9.9)), ONE, slower_beside_others(1))
+    assert told == [ServiceTimes(1, 2, 50, pytest.approx(9.9))]
 
 
 def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
     means = interval(service=LatencySummary(mean_ms=80.0), mean_batch_size=2.1)
-    told = telemetry.service_times(means, ONE)
+    told = telemetry.service_times(means, ONE, slower_beside_others(1))
     assert [tuple(row) for row in told] == [(1, 2, 48, pytest.approx(48 * 0.08))]
     assert not telemetry.tells_batch_sizes(means)
     assert telemetry.tells_batch_sizes(interval(service=LatencySummary(80.0), mean_batch_size=1.0))
@@ -83,7 +108,7 @@ def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
 
 
 def test_a_target_that_tells_no_service_times_tells_nothing() -> None:
-    assert telemetry.service_times(interval(), THREE) == []
+    assert telemetry.service_times(interval(), THREE, slower_beside_others(3)) == []
 
 
 def test_the_variation_is_that_of_the_95th_percentile() -> None:
