@@ -30,7 +30,8 @@ enough in place comes first; what is measured of a configuration counts for more
 not build upon what was carried over from others; what processes were started for is not left after a single
 interval, unless it is far worse; what service times move by is for the most part the machine's, of all
 configurations alike; it has changed for good once a second interval says so, of what was in force for some
-time; and of what is about as good what bears more is preferred.
+time; costs are means over a faster and a slower machine; and of what is about as good what bears more is
+preferred.
 """
 
 from __future__ import annotations
@@ -50,18 +51,20 @@ from rrl.estimator import LatencyEstimator
 from rrl.guided_settings import GUIDED, GuidedSettings
 from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
 from rrl.load_forecast import LoadForecast
+from rrl.machine_watch import MachineWatch, Verdict
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import in_unit
 from rrl.region_residual import RegionResidual
 from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
+from rrl.space import Configuration
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
+DRIFT_SD = 0.05  # of ln of service times, from one interval to the next, where they drift
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
-RECENT_SURPRISES = 1000  # intervals: what is common is told by a long time
 
 
 class GuidedRRL:
@@ -86,8 +89,8 @@ class GuidedRRL:
         self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
-        self._steady = 0  # intervals learned in a row of what is in force, after its first
-        self._suspected = 0.0  # ln of service times over those before, in an interval that may be a hiccup
+        self._machine = MachineWatch(settings)
+        self._verdict = Verdict.NOTHING  # of the last interval
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
@@ -95,9 +98,7 @@ class GuidedRRL:
         self._is_new = False  # processes were started for what is in force, and no interval told of it yet
         self._waits = False  # for another interval of it, as one may mislead
         self._left_over = 0  # batches that may still have been in service when the last interval ended
-        # |ln| of service times over those before, and σ of their variation, by interval
-        self._surprises: deque[float] = deque(maxlen=RECENT_SURPRISES)
-        self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)
+        self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)  # σ of service times, by interval
         self._variation = 0.0
         self._next = self._first()
 
@@ -115,7 +116,7 @@ class GuidedRRL:
         self._carries = self._carries or measurement.backlog > 0
         self._learn_service_times(number, measurement)
         self._remember_in_force(number, measurement)
-        if not self.service_times.known or self._suspected:
+        if not self.service_times.known or self._verdict is Verdict.MAY_PASS:
             return
         self._since_change += 1
         self.service_times.fit(self._variation)
@@ -161,8 +162,14 @@ class GuidedRRL:
         elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
             words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
         else:
-            words = f"expects {expected} instead of {present}"
+            words = f"expects {expected} instead of {present}{self._and_more(number)}"
         return f"the machine has changed: {words}" if self.changes and self._since_change == 1 else words
+
+    def _and_more(self, number: int) -> str:
+        """What else speaks for a change to this configuration, in words."""
+        numbers = np.array([number, self._in_force])
+        proposed, present = self._headroom(numbers)
+        return ", and bears more" if proposed > present else ""
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
@@ -176,54 +183,41 @@ class GuidedRRL:
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
         self._estimates_busy = self._change_costs.exist and not telemetry.tells_busy_instances(measurement)
+        told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
+        shares = telemetry.busy_shares(telemetry.in_service(measurement), int(self.prior.instances[number]))
         expected_s = partial(self.service_times.expected_s, configuration)
-        rows = telemetry.service_times(measurement, configuration, expected_s)
-        rows = [row for row in rows if self._of_this(row, number)]
-        log_factor, sd = self.service_times.surprise(configuration, rows, rate_per_s, self._variation)
-        surprising = self._is_surprising(log_factor, sd)
-        changed = surprising and self._tells_of_machine(number)
-        if changed and self._may_pass(log_factor):
-            self._suspected = log_factor
+        parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
+        log_factor, sd = self._surprise(configuration, parts, rate_per_s)
+        self._verdict = self._machine.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
+        if self._verdict is Verdict.MAY_PASS:
             return  # and learns nothing from it
-        self._suspected = 0.0
-        if math.isfinite(sd) and (changed or not surprising):
-            self._surprises.append(abs(log_factor))
-        self._steady = 0 if changed else self._steady + 1
-        if changed:
+        if self._verdict is Verdict.CHANGE:
             self.service_times.changed(log_factor)
             self.residual.forget()
             self.changes += 1
             self._since_change = 0
-        elif self._leaving_costs and self._tells_of_machine(number):
-            self.service_times.slowed(self.settings.common_share * log_factor)
-        self._learn_variation(measurement, rows)
-        told_apart = not telemetry.tells_busy_instances(measurement)
-        self.service_times.add(configuration, rows, rate_per_s, self._variation, told_apart)
+        elif self._verdict is Verdict.DRIFT:
+            self.service_times.slowed(self._common_part(log_factor, sd))
+        self._learn_variation(measurement, told)
+        rows = [row for each in parts for row in each]
+        mean_busy = None if telemetry.tells_busy_instances(measurement) else telemetry.mean_busy(shares)
+        self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
 
-    def _is_surprising(self, log_factor: float, sd: float) -> bool:
-        """True if service times moved by more than noise and more than they commonly do here."""
-        if not math.isfinite(sd):
-            return False
-        common = median(self._surprises) if self._surprises else 0.0
-        s = self.settings
-        commonly = s.change_commonly_costly if self._leaving_costs else s.change_commonly
-        return abs(log_factor) > max(s.change, s.change_sd * sd, commonly * common)
+    def _surprise(
+        self, configuration: Configuration, parts: Sequence[Sequence[ServiceTimes]], rate_per_s: float
+    ) -> tuple[float, float]:
+        """ln of service times over those before, and its standard deviation.
 
-    def _tells_of_machine(self, number: int) -> bool:
-        """False of what was just put in force, where a change costs users something.
-
-        What was known of it is of long ago, or of processes just started: new service times are its own.
+        Of what was told apart from one mean, all parts must be known: they share what they gain and lose.
         """
-        if not self._leaving_costs:
-            return True
-        return number == self._in_force and self._steady >= self.settings.steady
+        model = self.service_times
+        known = [each for each in parts if all(model.knows(configuration, row, rate_per_s) for row in each)]
+        rows = [row for each in known for row in each]
+        return model.surprise(configuration, rows, rate_per_s, self._variation)
 
-    def _may_pass(self, log_factor: float) -> bool:
-        """True for the first interval of other service times, where a change costs users something.
-
-        A hiccup of the machine is over by the next; to begin anew for it would cost more than to wait.
-        """
-        return self._leaving_costs and self._suspected * log_factor <= 0
+    def _common_part(self, log_factor: float, sd: float) -> float:
+        """Of what service times moved by: what all configurations share, without the noise."""
+        return self.settings.common_share * log_factor / (1 + (sd / DRIFT_SD) ** 2)
 
     def _is_hasty(self, transition: Transition) -> bool:
         """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
@@ -239,7 +233,7 @@ class GuidedRRL:
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:
-            self._steady = 0
+            self._machine.put_in_force()
             self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
@@ -339,7 +333,7 @@ class GuidedRRL:
         best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
         best = self._with_free(best, numbers)
         numbers, scale = numbers[best], scale[best]
-        costs = self._simulated_costs(numbers, scale)
+        costs = self._costs_at_all_speeds(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
         costs = costs + self._waiting_for_change(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance)
@@ -353,6 +347,8 @@ class GuidedRRL:
     def _mean_costs_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
         one longer."""
+        if self._machine_sd:
+            sd = np.hypot(sd, self._machine_sd)
         scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
         screened = [self.prior.screened(numbers, scale, rate_per_s) for scale in scales]
         best = np.argsort(self._mean_costs(numbers, screened), kind="stable")[: self.settings.simulated_twice]
@@ -368,8 +364,8 @@ class GuidedRRL:
         return int(numbers[np.argmin(costs / (1 - reluctance) ** started / self._headroom(numbers))])
 
     def _headroom(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) by how much less what bears more counts as costing, where a change costs users something."""
-        if not self._leaving_costs:
+        """(K,) by how much less latency counts of what bears more, where a change costs users something."""
+        if not self._leaving_costs or self._objective.unit != "ms":
             return np.ones(len(numbers))
         s, rate_per_s = self.settings, self.forecast.rate_per_s
         bears = self.prior.capacity_per_s[numbers] / rate_per_s
@@ -432,6 +428,22 @@ class GuidedRRL:
         """(K,) Q at the load expected, with service times `scale` times as long."""
         given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
         return self._costs(numbers, self.prior.simulated(numbers, scale, given))
+
+    @property
+    def _machine_sd(self) -> float:
+        """σ of ln of all service times, over the time in which a change that costs something must pay."""
+        return self.settings.machine_sd if self._leaving_costs else 0.0
+
+    def _costs_at_all_speeds(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) Q as in `_simulated_costs`, in the mean over how slow the machine may become."""
+        if not self._machine_sd:
+            return self._simulated_costs(numbers, scale)
+        slower = math.exp(self._machine_sd)
+        costs = [
+            np.minimum(self._simulated_costs(numbers, s * scale), LARGEST_COST) for s in (1 / slower, slower)
+        ]
+        result: np.ndarray = np.mean(costs, axis=0)
+        return result
 
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q at the load expected."""

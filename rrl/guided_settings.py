@@ -1,4 +1,4 @@
-"""The settings of `rrl.guided_rrl`, and of its parts `rrl.change_costs` and `rrl.region_residual`."""
+"""The settings of `rrl.guided_rrl` and its parts: `change_costs`, `machine_watch` and `region_residual`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class GuidedSettings:
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
-    # Where a change costs users something: intervals of what is in force, after its first, before it tells of
-    # the machine, and the part of what its service times otherwise move by that all configurations share.
+    # Where a change costs users something: σ of ln of all service times over the time in which it must pay,
+    # as a machine that others use, too, is faster and slower; intervals of what is in force, after its first,
+    # before it tells of a change of the machine; the part of what else they move by that all share.
+    machine_sd: float = 0.15
     steady: int = 1
     common_share: float = 0.75
     radius: float = 2.0  # δ of the region
@@ -98,7 +100,7 @@ class GuidedSettings:
         for name in ("first_within", "beside_a_start", "headroom_up_to"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("process_start_s", "steady", "headroom"):
+        for name in ("process_start_s", "steady", "headroom", "machine_sd"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 

@@ -120,17 +120,18 @@ class ServiceTimeModel:
         rows: Iterable[ServiceTimes],
         rate_per_s: float,
         variation: float = 0.0,
-        told_apart: bool = False,
+        mean_busy: float | None = None,
     ) -> None:
         """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S.
 
-        `told_apart`: busy instances were not told; rows of a batch size are the parts of one mean.
+        `mean_busy`: instances, where it is not told how many were: then rows of a batch size are the parts of
+        one mean (`rrl.telemetry.told_apart`), and those of other numbers say less.
         """
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
-        self._compare_with_prediction(numbers, rows, variation)
-        for number, row in zip(numbers, rows, strict=True):
-            apart_sd = _apart_sd(row, rows) if told_apart else 0.0
+        apart_sds = [_apart_sd(row, mean_busy) for row in rows]
+        self._compare_with_prediction(numbers, rows, variation, apart_sds)
+        for number, row, apart_sd in zip(numbers, rows, apart_sds, strict=True):
             self._add(number, row, configuration, rate_per_s, variation, apart_sd)
         while len(self._entries) > MOST_ENTRIES:
             forgotten = next(iter(self._entries))
@@ -147,12 +148,8 @@ class ServiceTimeModel:
         """
         total = weights = 0.0
         for row in rows:
-            mean = self._entries.get(self._entry_of(configuration, row), {}).get(row.batch_size)
-            if mean is None or row.count <= 0 or not row.total_s > 0:
-                continue
-            if mean.configuration != configuration or mean.era != self._era:
-                continue
-            if abs(math.log(mean.rate_per_s / rate_per_s)) > SIMILAR_LOAD:
+            mean = self._before(configuration, row, rate_per_s)
+            if mean is None:
                 continue
             weight = 1.0 / (1.0 / row.count + 1.0 / mean.batches)
             total += weight * (self._log_time(row) - mean.log_time)
@@ -160,6 +157,10 @@ class ServiceTimeModel:
         if weights == 0:
             return 0.0, math.inf
         return total / weights, math.sqrt(variation**2 / weights + NOISE_SD**2)
+
+    def knows(self, configuration: Configuration, row: ServiceTimes, rate_per_s: float) -> bool:
+        """True if it was seen under this very configuration at a similar load since the machine changed."""
+        return self._before(configuration, row, rate_per_s) is not None
 
     def slowed(self, log_factor: float) -> None:
         """The machine takes exp(log_factor) times as long as before for everything, perhaps for a while."""
@@ -283,7 +284,7 @@ class ServiceTimeModel:
         return [fit.hypothesis for fit in self._fits]
 
     def _compare_with_prediction(
-        self, numbers: list[int], rows: list[ServiceTimes], variation: float
+        self, numbers: list[int], rows: list[ServiceTimes], variation: float, apart_sds: list[float]
     ) -> None:
         """Notes how far what is new lies from what was predicted, in squared standard deviations."""
         new = [k for k, number in enumerate(numbers) if number not in self._entries]
@@ -292,6 +293,7 @@ class ServiceTimeModel:
         entries = np.array([numbers[k] for k in new])
         error = np.array([self._log_time(rows[k]) for k in new]) - self._log_times[entries]
         noise = variation**2 / np.array([rows[k].count for k in new])
+        noise += np.array([apart_sds[k] for k in new]) ** 2
         variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
         self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
 
@@ -321,9 +323,18 @@ class ServiceTimeModel:
                 weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
                 log_time = float(np.average([before.log_time, log_time], weights=weights))
                 batches += remembered
-                apart_sd = min(apart_sd, before.apart_sd)
+                if any((apart_sd, before.apart_sd)):  # the surer one says how sure
+                    apart_sd = BATCH_SD * math.sqrt(max(0.0, 1 / max(weights) - 1 / batches))
         entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, apart_sd)
         self._entries[number] = entry
+
+    def _before(self, configuration: Configuration, row: ServiceTimes, rate_per_s: float) -> _Mean | None:
+        mean = self._entries.get(self._entry_of(configuration, row), {}).get(row.batch_size)
+        if mean is None or row.count <= 0 or not row.total_s > 0:
+            return None
+        if mean.configuration != configuration or mean.era != self._era:
+            return None
+        return mean if abs(math.log(mean.rate_per_s / rate_per_s)) <= SIMILAR_LOAD else None
 
     def _log_time(self, row: ServiceTimes) -> float:
         """ln of the mean, as it would be if the machine were no slower than usual."""
@@ -383,11 +394,9 @@ class ServiceTimeModel:
         return mean
 
 
-def _apart_sd(row: ServiceTimes, rows: Iterable[ServiceTimes]) -> float:
+def _apart_sd(row: ServiceTimes, mean_busy: float | None) -> float:
     """Of ln S: the further a number of busy instances is from their mean, the less the mean tells of it."""
-    parts = [(part.busy_instances, part.count) for part in rows if part.batch_size == row.batch_size]
-    mean = sum(busy * count for busy, count in parts) / sum(count for _, count in parts)
-    return APART_SD * abs(math.log(row.busy_instances / mean))
+    return 0.0 if mean_busy is None else APART_SD * abs(math.log(row.busy_instances / mean_busy))
 
 
 def _precision(batches: float, apart_sd: float) -> float:

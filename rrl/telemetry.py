@@ -24,7 +24,6 @@ import numpy as np
 from scipy.special import ndtr
 
 from rrl.measurement import Measurement, ServiceTimes
-from rrl.space import Configuration
 
 VARIATIONS = np.linspace(0.0, 1.2, 25)  # σ that are told apart
 UNTOLD_VARIATION = 0.2  # σ where a target tells no p95; single batches of MiniLM on a Triton: 0.16 to 0.24
@@ -32,39 +31,41 @@ RARE = 0.05  # of the batches: numbers of busy instances that fewer meet are not
 AS_MEAN = 0.96  # of the batches: so many must clearly be faster than the p95 for it to tell a variation
 
 
-def service_times(
-    measurement: Measurement, configuration: Configuration, expected_s: Callable[[int], np.ndarray]
-) -> list[ServiceTimes]:
-    """The rows of an interval under this configuration, each with a number of busy instances.
-
-    `expected_s(batch_size)` (c,) is what is expected with 1 .. c busy instances: a mean over several numbers
-    is told apart in these proportions.
-    """
+def service_times(measurement: Measurement) -> list[ServiceTimes]:
+    """The rows of an interval as they are told, or one of the means."""
     rows = [row for row in measurement.telemetry if row.count > 0 and row.total_s > 0]
-    rows = rows or _of_the_means(measurement)
-    if all(row.busy_instances > 0 for row in rows):
-        return rows
-    in_service = sum(row.total_s for row in rows) / measurement.duration_s
-    shares = busy_shares(in_service, configuration.get("instances", 1))
-    return [part for row in rows for part in _told_apart(row, shares, expected_s)]
+    return rows or _of_the_means(measurement)
 
 
-def _told_apart(
+def told_apart(
     row: ServiceTimes, shares: np.ndarray, expected_s: Callable[[int], np.ndarray]
 ) -> list[ServiceTimes]:
-    """The row itself if it tells of busy instances; else a row for each number that is not rare."""
+    """A row for each number of busy instances that is not rare; the row itself if it tells the number.
+
+    `shares` (c,) of the batches start with 1 .. c busy; `expected_s(batch_size)` (c,) is expected of them:
+    their mean is told apart in these proportions.
+    """
     if row.busy_instances > 0:
         return [row]
-    shares = np.where(shares >= RARE, shares, 0.0)
-    shares = shares / shares.sum()
-    times_s = expected_s(row.batch_size)
-    times_s = times_s * row.total_s / (row.count * (shares @ times_s))
-    counts = np.round(shares * row.count)
+    times_s, counts = expected_s(row.batch_size), _counts(row.count, shares)
+    times_s = times_s * row.total_s / (counts @ times_s)
     return [
         ServiceTimes(busy, row.batch_size, int(count), float(count * time_s))
         for busy, (count, time_s) in enumerate(zip(counts, times_s, strict=True), start=1)
-        if count
+        if count > 0
     ]
+
+
+def _counts(count: int, shares: np.ndarray) -> np.ndarray:
+    """(c,) whole numbers of batches, `count` of them in all; none where they would be rare."""
+    frequent = np.where(shares >= min(RARE, shares.max()), shares, 0.0)
+    before = np.round(count * np.concatenate([[0.0], np.cumsum(frequent / frequent.sum())]))
+    return np.diff(before)
+
+
+def in_service(measurement: Measurement) -> float:
+    """a: batches in service on average."""
+    return sum(row.total_s for row in service_times(measurement)) / measurement.duration_s
 
 
 def tells_batch_sizes(measurement: Measurement) -> bool:
@@ -91,18 +92,23 @@ def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
     return np.clip(busy, 1.0, instances)
 
 
-def busy_shares(in_service: float, instances: int) -> np.ndarray:
+def busy_shares(a: float, instances: int) -> np.ndarray:
     """(c,) of the batches: those that start with 1 .. c instances busy; their mean is `busy_instances`.
 
     p_n = (1 - C(c, a)) a^(n-1)/(n-1)! / Σ_k a^k/k! for k < c: of those that need not wait, found n - 1 busy;
     those that must wait start with all c busy. As of M/M/c, too.
     """
     shares = np.zeros(instances)
-    shares[-1] = waiting = float(probability_of_waiting(np.array(in_service), np.array(instances)))
+    shares[-1] = waiting = float(probability_of_waiting(np.array(a), np.array(instances)))
     if waiting < 1:
-        found = np.cumprod([1.0, *(in_service / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
+        found = np.cumprod([1.0, *(a / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
         shares += (1 - waiting) * found / found.sum()
     return shares
+
+
+def mean_busy(shares: np.ndarray) -> float:
+    """Instances, of which `shares` (c,) are those of 1 .. c."""
+    return float(shares @ np.arange(1, len(shares) + 1))
 
 
 def probability_of_waiting(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:

@@ -1,14 +1,14 @@
 """`triton-load-steps`: the load of a stock Triton doubles, and halves again, while `rrl-tune` tunes it.
 
 The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.55 (`--share`) of
-what Triton's default serves of a burst, so that the default bears R, but not 2 R; `triton-simulated` has the
-same loads. What is best is measured in the same run of the benchmark: every configuration once at each of the
-two loads at first, under the same arrivals each; then, right after each run of `rrl-tune`, as the machine's
-speed changes within half an hour, the best few and what this run had in force at this load, several times in
-turns (the others' single windows count by as much more or less as those of the best few then turn out); the
-first 3 s of every window are left out, as requests take longer right after a change. The best of a round is
-the one that is best by the other rounds: the lowest of several noisy means is lower than it is worth. Ratios
-to it are medians over the rounds, as a slow spell of the machine commonly meets one window alone.
+what Triton's default serves of a burst: the default bears it, but not 2 R. What is best is measured in the
+same run of the benchmark: every configuration once at each of the two loads at first, under the same arrivals
+each; then, right after each run of `rrl-tune`, as the machine's speed changes within half an hour, the best
+few and what this run had in force at this load, several times in turns (the others' single windows count by
+as much more or less as those of the best few then turn out); the first 3 s of every window are left out, as
+requests take longer right after a change. The best of a round is the one that is best by the other rounds:
+the lowest of several noisy means is lower than it is worth. Ratios to it are medians over the rounds, as a
+slow spell of the machine commonly meets one window alone.
 
 Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
 then, from which on nine in ten are; one that begins with a change lasts longer than others, so their time is
@@ -65,7 +65,7 @@ class Options:
     seeds: tuple[int, ...] = (0,)
     """A run of rrl-tune for each."""
     share: float = 0.55
-    """R, of what Triton's default serves of a burst."""
+    """R, of what Triton's default serves of a burst; from 0.5 on it does not bear 2 R."""
     quick: bool = False
     """A light model and short phases: only to see that it works."""
     out: Path | None = None
@@ -139,6 +139,7 @@ def run() -> dict[str, Any]:
     folder = options.out or Path("runs") / f"triton-load-steps-{datetime.now():%Y%m%d-%H%M%S}"
     with triton(model) as server:
         space = ConfigurationSpace.parse(plan.knobs)
+        server.target.apply(TRITONS_DEFAULT)
         rate_per_s = round(options.share * capacity_per_s(server), 1)
         rates_per_s = (rate_per_s, 2 * rate_per_s, rate_per_s)
         print(f"{model}: {rate_per_s:g}/s, then {2 * rate_per_s:g}/s, then {rate_per_s:g}/s", flush=True)
@@ -147,9 +148,9 @@ def run() -> dict[str, Any]:
         for seed in options.seeds:
             of_run = folder / f"seed-{seed}"
             run_, requests = _stepped(server, space, rates_per_s, seed, plan, of_run)
-            kept = _kept(rates_per_s, phases(run_, requests, plan.phases_s))
+            kept_at = kept(rates_per_s, phases(run_, requests, plan.phases_s))
             seen = {
-                rate: Landscape(each, _in_turns(server, space, rate, each, kept[rate], plan, of_run))
+                rate: Landscape(each, _in_turns(server, space, rate, each, kept_at[rate], plan, of_run))
                 for rate, each in alone.items()
             }
             runs.append(Stepped(run_, requests, seen))
@@ -217,26 +218,26 @@ def _in_turns(
     space: ConfigurationSpace,
     rate_per_s: float,
     alone: Turns,
-    kept: set[int],
+    had: set[int],
     plan: Plan,
     folder: Path,
 ) -> InTurns:
-    """The best few of a load, and what a run kept at it, in turns."""
+    """The best few of a load, and what a run had in force at it, in turns."""
     means_ms = {number: mean_ms(part) for number, (part,) in alone.items()}
     answered = [number for number, ms in means_ms.items() if math.isfinite(ms)]
     best = sorted(answered, key=means_ms.__getitem__)[: plan.finalists]
     traffics = [Traffic("poisson", rate_per_s, 1001 + k) for k in range(plan.rounds)]
     folder = folder / f"in-turns-at-{rate_per_s:g}"
-    numbers = sorted({*best, *kept})
+    numbers = sorted({*best, *had})
     return InTurns(seen_in_turns(server, space, numbers, traffics, folder, plan.final_s, plan.cold_s))
 
 
-def _kept(rates_per_s: Sequence[float], of_phases: Sequence[Sequence[Record]]) -> dict[float, set[int]]:
+def kept(rates_per_s: Sequence[float], of_phases: Sequence[Sequence[Record]]) -> dict[float, set[int]]:
     """By load, what was in force most of the time in a phase of it, or last."""
-    kept: dict[float, set[int]] = {rate: set() for rate in rates_per_s}
+    found: dict[float, set[int]] = {rate: set() for rate in rates_per_s}
     for rate, phase in zip(rates_per_s, of_phases, strict=True):
-        kept[rate] |= {mode(record.number for record in phase), phase[-1].number}
-    return kept
+        found[rate] |= {mode(record.number for record in phase), phase[-1].number}
+    return found
 
 
 def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:

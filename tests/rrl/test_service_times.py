@@ -165,27 +165,39 @@ def test_what_slows_all_alike_for_a_while_is_no_news_of_any() -> None:
 def test_parts_told_apart_from_a_mean_count_for_less_the_further_they_are_from_it() -> None:
     four = SPACE.configuration(SPACE.number({"instances": 4, "inter_op_threads": 1, "intra_op_threads": 1}))
 
-    def deviations(told_apart: bool) -> list[float]:
+    def deviations(mean_busy: float | None) -> list[float]:
         model = ServiceTimeModel(SPACE, cores=2)
-        model.add(four, rows(lambda n, b: 0.1 * n, (1, 2, 3)), RATE_PER_S, 0.2, told_apart)
+        model.add(four, rows(lambda n, b: 0.1 * n, (1, 2, 3)), RATE_PER_S, 0.2, mean_busy)
         model.fit(0.2)
         return [sd(model, four, busy) for busy in (1, 2, 3)]
 
-    alone, middle, beside_two = deviations(told_apart=True)
-    assert alone > 2 * middle  # the mean is of two
+    alone, middle, beside_two = deviations(mean_busy=2.0)
+    assert alone > 2 * middle
     assert beside_two > middle
-    assert max(deviations(told_apart=False)) < min(alone, beside_two)
+    assert max(deviations(mean_busy=None)) < min(alone, beside_two)
 
 
 def test_what_a_heavier_load_told_of_busy_instances_outlasts_what_a_lighter_one_tells() -> None:
     two = SPACE.configuration(SPACE.number({"instances": 2, "inter_op_threads": 1, "intra_op_threads": 1}))
     model = ServiceTimeModel(SPACE, cores=2)
-    model.add(two, rows(lambda n, b: 0.1, (2,), count=400), 30.0, 0.2, told_apart=True)
+    model.add(two, rows(lambda n, b: 0.1, (2,), count=400), 30.0, 0.2, mean_busy=2.0)
     for _ in range(5):
         light = [ServiceTimes(1, 1, 400, 400 * 0.08), ServiceTimes(2, 1, 100, 100 * 0.11)]
-        model.add(two, light, 10.0, 0.2, told_apart=True)
+        model.add(two, light, 10.0, 0.2, mean_busy=1.2)
     model.fit(0.2)
     assert predicted_s(model, two, 2) == pytest.approx(0.1, rel=0.01)
+
+
+def test_the_one_batch_that_was_told_outweighs_many_told_apart() -> None:
+    two = SPACE.configuration(SPACE.number({"instances": 2, "inter_op_threads": 1, "intra_op_threads": 1}))
+    model = ServiceTimeModel(SPACE, cores=2)
+    model.add(two, rows(lambda n, b: 0.12, (2,), count=400), RATE_PER_S, 0.2, mean_busy=1.0)
+    model.add(two, rows(lambda n, b: 0.1, (2,), count=1), RATE_PER_S, 0.2)
+    model.fit(0.2)
+    only_told = ServiceTimeModel(SPACE, cores=2)
+    only_told.add(two, rows(lambda n, b: 0.1, (2,), count=400), RATE_PER_S, 0.2)
+    only_told.fit(0.2)
+    assert sd(model, two, 2) > 2 * sd(only_told, two, 2)  # but is still only one
 
 
 def test_after_a_slow_down_new_service_times_count_for_more_than_old() -> None:

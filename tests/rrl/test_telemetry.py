@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rrl import telemetry
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.queueing.machine import Machine
 from rrl.queueing.simulator import Simulation
-
-THREE = {"instances": 3, "max_batch_size": 4}
-ONE = {"instances": 1, "max_batch_size": 4}
 
 
 def slower_beside_others(instances: int) -> Callable[[int], np.ndarray]:
@@ -59,7 +58,7 @@ def test_the_busy_instances_estimated_are_those_of_a_simulated_queue(
     assert estimated == pytest.approx(outcome.batch_busy.mean(), abs=0.15)
     shares = telemetry.busy_shares(in_service, instances)
     assert shares.sum() == pytest.approx(1.0)
-    assert shares @ busy == pytest.approx(float(estimated))
+    assert telemetry.mean_busy(shares) == pytest.approx(float(estimated))
     seen = [np.mean(outcome.batch_busy == n) for n in busy]
     assert shares == pytest.approx(seen, abs=0.1)
 
@@ -70,45 +69,61 @@ def test_beyond_what_all_instances_serve_all_are_busy() -> None:
 
 def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
     rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
-    some = interval(*rows, ServiceTimes(2, 1, 0, 0.0))
-    told = telemetry.service_times(some, THREE, slower_beside_others(3))
-    assert told == rows
+    seen = interval(*rows, ServiceTimes(2, 1, 0, 0.0))
+    assert telemetry.service_times(seen) == rows
+    assert telemetry.in_service(seen) == pytest.approx(0.44)
+    assert telemetry.told_apart(rows[1], np.ones(3) / 3, slower_beside_others(3)) == [rows[1]]
     assert telemetry.tells_busy_instances(interval(*rows))
 
 
 def test_a_mean_over_several_busy_instances_is_told_apart_as_expected() -> None:
     """20 instance-seconds in 10 s: two are in service; 1, 2, 6 of 9 batches start with 1, 2, 3 busy."""
     row = ServiceTimes(0, 1, 90, 20.0)
-    told = telemetry.service_times(interval(row), THREE, slower_beside_others(3))
+    shares = telemetry.busy_shares(telemetry.in_service(interval(row)), 3)
+    told = telemetry.told_apart(row, shares, slower_beside_others(3))
     assert [(part.busy_instances, part.count) for part in told] == [(1, 10), (2, 20), (3, 60)]
     alone_s, beside_one_s, beside_two_s = (part.total_s / part.count for part in told)
     assert (beside_one_s, beside_two_s) == (pytest.approx(1.5 * alone_s), pytest.approx(2 * alone_s))
-    assert sum(part.total_s for part in told) == pytest.approx(row.total_s)
     assert not telemetry.tells_busy_instances(interval(row))
+
+
+@given(
+    st.integers(1, 500),
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=100),
+    st.floats(1e-3, 10.0),
+)
+def test_no_batch_and_no_time_is_lost_when_a_mean_is_told_apart(
+    count: int, weights: list[float], mean_s: float
+) -> None:
+    shares = np.array(weights) / sum(weights)
+    row = ServiceTimes(0, 2, count, count * mean_s)
+    told = telemetry.told_apart(row, shares, slower_beside_others(len(shares)))
+    assert sum(part.count for part in told) == count
+    assert sum(part.total_s for part in told) == pytest.approx(row.total_s)
+    assert all(part.count > 0 and 1 <= part.busy_instances <= len(shares) for part in told)
 
 
 def test_what_few_batches_meet_is_not_told_apart() -> None:
     """0.02 are in service: 2 % of the batches start beside another."""
-    told = telemetry.service_times(interval(ServiceTimes(0, 2, 10, 0.2)), THREE, slower_beside_others(3))
-    assert told == [ServiceTimes(1, 2, 10, pytest.approx(0.2))]
-
-
-def test_a_single_instance_is_busy_alone() -> None:
-    told = telemetry.service_times(interval(ServiceTimes(0, 2, 50, 9.9)), ONE, slower_beside_others(1))
-    assert told == [ServiceTimes(1, 2, 50, pytest.approx(9.9))]
+    row = ServiceTimes(0, 2, 100, 0.2)
+    shares = telemetry.busy_shares(telemetry.in_service(interval(row)), 3)
+    assert telemetry.told_apart(row, shares, slower_beside_others(3)) == [
+        ServiceTimes(1, 2, 100, pytest.approx(0.2))
+    ]
 
 
 def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
     means = interval(service=LatencySummary(mean_ms=80.0), mean_batch_size=2.1)
-    told = telemetry.service_times(means, ONE, slower_beside_others(1))
-    assert [tuple(row) for row in told] == [(1, 2, 48, pytest.approx(48 * 0.08))]
+    told = telemetry.service_times(means)
+    assert [tuple(row) for row in told] == [(0, 2, 48, pytest.approx(48 * 0.08))]
     assert not telemetry.tells_batch_sizes(means)
     assert telemetry.tells_batch_sizes(interval(service=LatencySummary(80.0), mean_batch_size=1.0))
     assert telemetry.tells_batch_sizes(interval(ServiceTimes(0, 2, 50, 4.0), mean_batch_size=2.0))
 
 
 def test_a_target_that_tells_no_service_times_tells_nothing() -> None:
-    assert telemetry.service_times(interval(), THREE, slower_beside_others(3)) == []
+    assert telemetry.service_times(interval()) == []
+    assert telemetry.in_service(interval()) == 0
 
 
 def test_the_variation_is_that_of_the_95th_percentile() -> None:

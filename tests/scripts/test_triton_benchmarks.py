@@ -30,7 +30,7 @@ from scripts.benchmarks.triton_head_to_head_report import (
     table,
     write_intervals,
 )
-from scripts.benchmarks.triton_load_steps import Landscape, judged, phases, step_moments_s
+from scripts.benchmarks.triton_load_steps import Landscape, judged, kept, phases, step_moments_s
 from scripts.benchmarks.triton_served import Traffic
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
@@ -285,6 +285,12 @@ def test_intervals_after_a_step_count_from_the_one_it_falls_into() -> None:
     assert down.mean_ms == pytest.approx(10.0)
     up, _ = judged(run.run, run.requests, (45.0, 30.0, 5.0), near)
     assert up.intervals is None  # it left again
+
+
+def test_what_a_run_kept_at_a_load_is_what_it_had_longest_and_last_in_each_phase() -> None:
+    of_phases = [[START, BEST, BEST], [BAD], [NEARLY, NEARLY, START]]
+    records = [[record(number) for number in phase] for phase in of_phases]
+    assert kept((100.0, 200.0, 100.0), records) == {100.0: {BEST, NEARLY, START}, 200.0: {BAD}}
 
 
 def test_a_phase_in_which_no_interval_ended_is_an_error() -> None:
