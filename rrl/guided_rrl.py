@@ -29,9 +29,9 @@ end far worse; fewer decisions explore, and they look further more rarely; while
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
 not build upon what was carried over from others; what processes were started for is not left after a single
 interval, unless it is far worse; what service times move by is for the most part the machine's, of all
-configurations alike; it has changed for good once a second interval says so, of what was in force for some
-time; costs are means over a faster and a slower machine; and of what is about as good what bears more is
-preferred.
+configurations alike, and it has changed for good once a second interval says so, of what was in force for
+some time (`rrl.machine_watch`); costs are means over a faster and a slower machine; and of latencies about as
+low that of what bears more is preferred.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ from rrl.service_times import ServiceTimeModel
 from rrl.space import Configuration
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
-DRIFT_SD = 0.05  # of ln of service times, from one interval to the next, where they drift
+USUAL_MOVE = 0.05  # standard deviation of ln of service times over those before, beside which noise counts
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
+MUCH_HEADROOM = 1.02  # times that of what is in force: as much as to tell of
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 
@@ -89,7 +90,7 @@ class GuidedRRL:
         self._change_costs = ChangeCosts(task, self.prior, settings)
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
-        self._machine = MachineWatch(settings)
+        self._watch = MachineWatch(settings)
         self._verdict = Verdict.NOTHING  # of the last interval
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
@@ -167,9 +168,8 @@ class GuidedRRL:
 
     def _and_more(self, number: int) -> str:
         """What else speaks for a change to this configuration, in words."""
-        numbers = np.array([number, self._in_force])
-        proposed, present = self._headroom(numbers)
-        return ", and bears more" if proposed > present else ""
+        proposed, present = self._headroom(np.array([number, self._in_force]))
+        return ", and bears more" if proposed > MUCH_HEADROOM * present else ""
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
@@ -188,7 +188,7 @@ class GuidedRRL:
         expected_s = partial(self.service_times.expected_s, configuration)
         parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
         log_factor, sd = self._surprise(configuration, parts, rate_per_s)
-        self._verdict = self._machine.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
+        self._verdict = self._watch.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
         if self._verdict is Verdict.MAY_PASS:
             return  # and learns nothing from it
         if self._verdict is Verdict.CHANGE:
@@ -217,7 +217,7 @@ class GuidedRRL:
 
     def _common_part(self, log_factor: float, sd: float) -> float:
         """Of what service times moved by: what all configurations share, without the noise."""
-        return self.settings.common_share * log_factor / (1 + (sd / DRIFT_SD) ** 2)
+        return self.settings.common_share * log_factor / (1 + (sd / USUAL_MOVE) ** 2)
 
     def _is_hasty(self, transition: Transition) -> bool:
         """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
@@ -233,7 +233,7 @@ class GuidedRRL:
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:
-            self._machine.put_in_force()
+            self._watch.put_in_force()
             self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
@@ -333,7 +333,7 @@ class GuidedRRL:
         best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
         best = self._with_free(best, numbers)
         numbers, scale = numbers[best], scale[best]
-        costs = self._costs_at_all_speeds(numbers, scale)
+        costs = self._costs_at_both_speeds(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
         costs = costs + self._waiting_for_change(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance)
@@ -346,7 +346,7 @@ class GuidedRRL:
 
     def _mean_costs_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
-        one longer."""
+        one longer; where a change costs users something, by what the machine's own speed varies, too."""
         if self._machine_sd:
             sd = np.hypot(sd, self._machine_sd)
         scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
@@ -434,16 +434,13 @@ class GuidedRRL:
         """σ of ln of all service times, over the time in which a change that costs something must pay."""
         return self.settings.machine_sd if self._leaving_costs else 0.0
 
-    def _costs_at_all_speeds(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) Q as in `_simulated_costs`, in the mean over how slow the machine may become."""
+    def _costs_at_both_speeds(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) Q as in `_simulated_costs`, in the mean over a faster and a slower machine."""
         if not self._machine_sd:
             return self._simulated_costs(numbers, scale)
-        slower = math.exp(self._machine_sd)
-        costs = [
-            np.minimum(self._simulated_costs(numbers, s * scale), LARGEST_COST) for s in (1 / slower, slower)
-        ]
-        result: np.ndarray = np.mean(costs, axis=0)
-        return result
+        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
+        scales = (math.exp(-self._machine_sd) * scale, math.exp(self._machine_sd) * scale)
+        return self._mean_costs(numbers, [self.prior.simulated(numbers, each, given) for each in scales])
 
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q at the load expected."""

@@ -41,7 +41,7 @@ class GuidedSettings:
     # anew, while the queue grows, where something in place costs at most so many times the best, nor is what
     # was just started left that costs at most so many times what would follow.
     gamble: float = 1.6
-    # What bears more counts as costing less, by this power of how many times the load it bears, ...
+    # Latency of what bears more counts for less, by this power of how many times the load it bears, ...
     headroom: float = 0.1
     headroom_up_to: float = 2.5  # ... up to so many
     # The queue that grows while it starts them counts as spread over so long.
@@ -56,12 +56,10 @@ class GuidedSettings:
     change_sd: float = 4.0  # ... if it is also so many standard deviations
     change_commonly: float = 3.0  # ... and so many times the median of what was seen so far,
     change_commonly_costly: float = 5.0  # or so many where a change costs users something
-    # Where a change costs users something: σ of ln of all service times over the time in which it must pay,
-    # as a machine that others use, too, is faster and slower; intervals of what is in force, after its first,
-    # before it tells of a change of the machine; the part of what else they move by that all share.
-    machine_sd: float = 0.15
-    steady: int = 1
-    common_share: float = 0.75
+    # Where a change costs users something: intervals of what is in force, after its first, before it tells of
+    steady: int = 1  # the machine ...
+    common_share: float = 0.75  # ... and the part of what its times move by that all share, noise apart
+    machine_sd: float = 0.15  # σ of ln of all service times while such a change must pay
     radius: float = 2.0  # δ of the region
     residual_sd: float = 0.03  # σ of ρ, and where a change costs users something:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours

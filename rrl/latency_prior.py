@@ -93,8 +93,8 @@ class LatencyPrior:
     ) -> np.ndarray:
         """(K,) the service time that matters most to each: with as many busy as the load needs.
 
-        `as_estimated`: with as many as `rrl.telemetry` estimates on average where a target does not tell, so
-        that the entry asked for is the one that most is learned of.
+        `as_estimated`: with as many as `rrl.telemetry` estimates on average where a target does not tell, as
+        about that entry most is learned.
         """
         instances = self.instances[numbers]
         alone_s = self._times_s[self._table[numbers], instances - 1, 0]

@@ -39,7 +39,8 @@ class MachineWatch:
     def judged(self, log_factor: float, sd: float, stayed: bool, costly: bool) -> Verdict:
         """Of an interval whose service times were exp(log_factor) times those before, sd of the logarithm.
 
-        `stayed`: its configuration was in force before, too. `costly`: to leave it may cost users something.
+        sd is infinite where nothing was known. `stayed`: its configuration was in force before, too.
+        `costly`: to leave it may cost users something.
         """
         surprising = self._is_surprising(log_factor, sd, costly)
         tells = not costly or (stayed and self._steady >= self._settings.steady)
@@ -53,14 +54,13 @@ class MachineWatch:
         self._steady += 1
         if changed:
             return Verdict.CHANGE
-        drifts = costly and stayed and not surprising and math.isfinite(sd)
-        return Verdict.DRIFT if drifts else Verdict.NOTHING
+        return Verdict.DRIFT if costly and tells and math.isfinite(sd) else Verdict.NOTHING
 
     def put_in_force(self) -> None:
-        """After the first interval of another configuration was judged.
+        """Another configuration was; its first interval, if it told anything, has been judged.
 
-        It does not tell of a change of the machine, where its own costs users something, until it is steady:
-        what was known of it is of long ago, or of processes just started, so that new times are its own.
+        Where changes cost users something it does not tell of the machine until it is steady: what was known
+        of it is of long ago, or of processes just started, so that new times are its own.
         """
         self._steady = 0
 

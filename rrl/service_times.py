@@ -124,8 +124,8 @@ class ServiceTimeModel:
     ) -> None:
         """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S.
 
-        `mean_busy`: instances, where it is not told how many were: then rows of a batch size are the parts of
-        one mean (`rrl.telemetry.told_apart`), and those of other numbers say less.
+        `mean_busy`: instances busy on average, where the target does not tell them. Then rows of a batch size
+        are the parts of one mean (`rrl.telemetry.told_apart`); the further from it, the less they say.
         """
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
@@ -322,13 +322,19 @@ class ServiceTimeModel:
                 remembered = min(before.batches, MOST_BATCHES)
                 weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
                 log_time = float(np.average([before.log_time, log_time], weights=weights))
-                batches += remembered
-                if any((apart_sd, before.apart_sd)):  # the surer one says how sure
-                    apart_sd = BATCH_SD * math.sqrt(max(0.0, 1 / max(weights) - 1 / batches))
+                if (
+                    apart_sd or before.apart_sd
+                ):  # what batches vary by averages out, what is told apart does not
+                    apart_sd = float(np.average([before.apart_sd, apart_sd], weights=weights))
+                    shares = np.array(weights) / sum(weights)
+                    batches = 1.0 / float(shares**2 @ (1 / np.array([remembered, batches])))
+                else:
+                    batches += remembered
         entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, apart_sd)
         self._entries[number] = entry
 
     def _before(self, configuration: Configuration, row: ServiceTimes, rate_per_s: float) -> _Mean | None:
+        """The mean under this very configuration at a similar load since the machine changed, if any."""
         mean = self._entries.get(self._entry_of(configuration, row), {}).get(row.batch_size)
         if mean is None or row.count <= 0 or not row.total_s > 0:
             return None

@@ -4,12 +4,12 @@
 |---|---|---|
 | ours, the simulator | by busy instances and batch size | as it is |
 | a stock Triton | by batch size; `busy_instances` is 0 | told apart by how often each number is busy |
-| with a metrics page only | the mean of all | one row, of the mean batch size |
+| with a metrics page only | the mean of all | one row, of the mean batch size, told apart |
 
 | symbol | here | meaning |
 |---|---|---|
 | c | `instances` | instances of the configuration in force |
-| a | `in_service` | batches in service on average: Little's law, arrival rate · mean service time |
+| a | `in_service` | batches in service on average: all service times over the interval's length |
 | C(c, a) | `probability_of_waiting` | Erlang's: that a batch finds all instances busy |
 | p_n | `busy_shares` | of the batches: those that start with n of c instances busy, by the load |
 | σ | `variation` | of lognormal service times |
@@ -40,7 +40,7 @@ def service_times(measurement: Measurement) -> list[ServiceTimes]:
 def told_apart(
     row: ServiceTimes, shares: np.ndarray, expected_s: Callable[[int], np.ndarray]
 ) -> list[ServiceTimes]:
-    """A row for each number of busy instances that is not rare; the row itself if it tells the number.
+    """A row for each number of busy instances; the row itself if it tells the number.
 
     `shares` (c,) of the batches start with 1 .. c busy; `expected_s(batch_size)` (c,) is expected of them:
     their mean is told apart in these proportions.
@@ -57,10 +57,8 @@ def told_apart(
 
 
 def _counts(count: int, shares: np.ndarray) -> np.ndarray:
-    """(c,) whole numbers of batches, `count` of them in all; none where they would be rare."""
-    frequent = np.where(shares >= min(RARE, shares.max()), shares, 0.0)
-    before = np.round(count * np.concatenate([[0.0], np.cumsum(frequent / frequent.sum())]))
-    return np.diff(before)
+    """(c,) whole numbers of batches, `count` of them in all."""
+    return np.diff(np.round(count * np.concatenate([[0.0], np.cumsum(shares)])))
 
 
 def in_service(measurement: Measurement) -> float:
@@ -93,21 +91,23 @@ def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
 
 
 def busy_shares(a: float, instances: int) -> np.ndarray:
-    """(c,) of the batches: those that start with 1 .. c instances busy; their mean is `busy_instances`.
+    """(c,) of the batches: those that start with 1 .. c instances busy; 0 where they would be rare.
 
-    p_n = (1 - C(c, a)) a^(n-1)/(n-1)! / Σ_k a^k/k! for k < c: of those that need not wait, found n - 1 busy;
-    those that must wait start with all c busy. As of M/M/c, too.
+    p_n = (1 - C(c, a)) a^(n-1)/(n-1)! / Σ_k a^k/k! over k < c: those that need not wait, as n - 1 were busy;
+    p_c is greater by C(c, a): those that must wait. As of M/M/c, too; with the rare, their mean is
+    `busy_instances`.
     """
     shares = np.zeros(instances)
     shares[-1] = waiting = float(probability_of_waiting(np.array(a), np.array(instances)))
     if waiting < 1:
         found = np.cumprod([1.0, *(a / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
         shares += (1 - waiting) * found / found.sum()
-    return shares
+    frequent = np.where(shares >= min(RARE, shares.max()), shares, 0.0)
+    return frequent / frequent.sum()
 
 
 def mean_busy(shares: np.ndarray) -> float:
-    """Instances, of which `shares` (c,) are those of 1 .. c."""
+    """Busy instances on average, where 1 .. c are in these shares (c,) of the cases."""
     return float(shares @ np.arange(1, len(shares) + 1))
 
 

@@ -139,7 +139,6 @@ def run() -> dict[str, Any]:
     folder = options.out or Path("runs") / f"triton-load-steps-{datetime.now():%Y%m%d-%H%M%S}"
     with triton(model) as server:
         space = ConfigurationSpace.parse(plan.knobs)
-        server.target.apply(TRITONS_DEFAULT)
         rate_per_s = round(options.share * capacity_per_s(server), 1)
         rates_per_s = (rate_per_s, 2 * rate_per_s, rate_per_s)
         print(f"{model}: {rate_per_s:g}/s, then {2 * rate_per_s:g}/s, then {rate_per_s:g}/s", flush=True)
@@ -148,9 +147,9 @@ def run() -> dict[str, Any]:
         for seed in options.seeds:
             of_run = folder / f"seed-{seed}"
             run_, requests = _stepped(server, space, rates_per_s, seed, plan, of_run)
-            kept_at = kept(rates_per_s, phases(run_, requests, plan.phases_s))
+            in_force = kept(rates_per_s, phases(run_, requests, plan.phases_s))
             seen = {
-                rate: Landscape(each, _in_turns(server, space, rate, each, kept_at[rate], plan, of_run))
+                rate: Landscape(each, _in_turns(server, space, rate, each, in_force[rate], plan, of_run))
                 for rate, each in alone.items()
             }
             runs.append(Stepped(run_, requests, seen))
@@ -218,7 +217,7 @@ def _in_turns(
     space: ConfigurationSpace,
     rate_per_s: float,
     alone: Turns,
-    had: set[int],
+    in_force: set[int],
     plan: Plan,
     folder: Path,
 ) -> InTurns:
@@ -228,12 +227,12 @@ def _in_turns(
     best = sorted(answered, key=means_ms.__getitem__)[: plan.finalists]
     traffics = [Traffic("poisson", rate_per_s, 1001 + k) for k in range(plan.rounds)]
     folder = folder / f"in-turns-at-{rate_per_s:g}"
-    numbers = sorted({*best, *had})
+    numbers = sorted({*best, *in_force})
     return InTurns(seen_in_turns(server, space, numbers, traffics, folder, plan.final_s, plan.cold_s))
 
 
 def kept(rates_per_s: Sequence[float], of_phases: Sequence[Sequence[Record]]) -> dict[float, set[int]]:
-    """By load, what was in force most of the time in a phase of it, or last."""
+    """By load, what was in force longest in a phase of it, or last."""
     found: dict[float, set[int]] = {rate: set() for rate in rates_per_s}
     for rate, phase in zip(rates_per_s, of_phases, strict=True):
         found[rate] |= {mode(record.number for record in phase), phase[-1].number}

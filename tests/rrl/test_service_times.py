@@ -188,7 +188,7 @@ def test_what_a_heavier_load_told_of_busy_instances_outlasts_what_a_lighter_one_
     assert predicted_s(model, two, 2) == pytest.approx(0.1, rel=0.01)
 
 
-def test_the_one_batch_that_was_told_outweighs_many_told_apart() -> None:
+def test_one_batch_that_was_told_does_not_make_many_told_apart_sure() -> None:
     two = SPACE.configuration(SPACE.number({"instances": 2, "inter_op_threads": 1, "intra_op_threads": 1}))
     model = ServiceTimeModel(SPACE, cores=2)
     model.add(two, rows(lambda n, b: 0.12, (2,), count=400), RATE_PER_S, 0.2, mean_busy=1.0)
@@ -197,7 +197,21 @@ def test_the_one_batch_that_was_told_outweighs_many_told_apart() -> None:
     only_told = ServiceTimeModel(SPACE, cores=2)
     only_told.add(two, rows(lambda n, b: 0.1, (2,), count=400), RATE_PER_S, 0.2)
     only_told.fit(0.2)
-    assert sd(model, two, 2) > 2 * sd(only_told, two, 2)  # but is still only one
+    assert sd(model, two, 2) > 2 * sd(only_told, two, 2)
+
+
+def test_what_is_told_apart_again_and_again_is_known_as_well_as_if_it_was_told_apart_once() -> None:
+    two = SPACE.configuration(SPACE.number({"instances": 2, "inter_op_threads": 1, "intra_op_threads": 1}))
+
+    def deviation(intervals: int, count: int) -> float:
+        model = ServiceTimeModel(SPACE, cores=2)
+        for _ in range(intervals):
+            model.add(two, rows(lambda n, b: 0.1, (2,), count=count), RATE_PER_S, 0.2, mean_busy=1.6)
+        model.fit(0.2)
+        return sd(model, two, 2)
+
+    assert deviation(8, 50) == pytest.approx(deviation(1, 400), rel=0.02)
+    assert deviation(1, 50) > 1.05 * deviation(8, 50)
 
 
 def test_after_a_slow_down_new_service_times_count_for_more_than_old() -> None:
