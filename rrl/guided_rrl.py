@@ -57,7 +57,6 @@ from rrl.objective import in_unit
 from rrl.region_residual import RegionResidual
 from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
-from rrl.space import Configuration
 
 LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
 USUAL_MOVE = 0.05  # standard deviation of ln of service times over those before, beside which noise counts
@@ -91,7 +90,6 @@ class GuidedRRL:
         self.changes = 0  # of the machine, so far
         self._since_change = 0  # decisions
         self._watch = MachineWatch(settings)
-        self._verdict = Verdict.NOTHING  # of the last interval
         self._overloaded = 0  # decisions in a row without a configuration that seems stable
         self._carries = False
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
@@ -115,9 +113,9 @@ class GuidedRRL:
             return
         self.forecast.add(measurement.arrivals, measurement.duration_s)
         self._carries = self._carries or measurement.backlog > 0
-        self._learn_service_times(number, measurement)
+        verdict = self._learn_service_times(number, measurement)
         self._remember_in_force(number, measurement)
-        if not self.service_times.known or self._verdict is Verdict.MAY_PASS:
+        if not self.service_times.known or verdict is Verdict.MAY_PASS:
             return
         self._since_change += 1
         self.service_times.fit(self._variation)
@@ -179,44 +177,37 @@ class GuidedRRL:
         """Ends training; raises if its last round failed."""
         self.residual.close()
 
-    def _learn_service_times(self, number: int, measurement: Measurement) -> None:
+    def _learn_service_times(self, number: int, measurement: Measurement) -> Verdict:
+        """What they say of the machine; from a hiccup nothing is learned."""
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
-        self._estimates_busy = self._change_costs.exist and not telemetry.tells_busy_instances(measurement)
+        estimated = not telemetry.tells_busy_instances(measurement)
+        self._estimates_busy = self._change_costs.exist and estimated
         told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
-        shares = telemetry.busy_shares(telemetry.in_service(measurement), int(self.prior.instances[number]))
+        shares = telemetry.busy_shares(
+            telemetry.batches_in_service(measurement), int(self.prior.instances[number])
+        )
         expected_s = partial(self.service_times.expected_s, configuration)
         parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
-        log_factor, sd = self._surprise(configuration, parts, rate_per_s)
-        self._verdict = self._watch.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
-        if self._verdict is Verdict.MAY_PASS:
-            return  # and learns nothing from it
-        if self._verdict is Verdict.CHANGE:
+        log_factor, sd = self.service_times.surprise(configuration, parts, rate_per_s, self._variation)
+        verdict = self._watch.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
+        if verdict is Verdict.MAY_PASS:
+            return verdict
+        if verdict is Verdict.CHANGE:
             self.service_times.changed(log_factor)
             self.residual.forget()
             self.changes += 1
             self._since_change = 0
-        elif self._verdict is Verdict.DRIFT:
+        elif verdict is Verdict.DRIFT:
             self.service_times.slowed(self._common_part(log_factor, sd))
         self._learn_variation(measurement, told)
         rows = [row for each in parts for row in each]
-        mean_busy = None if telemetry.tells_busy_instances(measurement) else telemetry.mean_busy(shares)
+        mean_busy = telemetry.mean_busy(shares) if estimated else None
         self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
-
-    def _surprise(
-        self, configuration: Configuration, parts: Sequence[Sequence[ServiceTimes]], rate_per_s: float
-    ) -> tuple[float, float]:
-        """ln of service times over those before, and its standard deviation.
-
-        Of what was told apart from one mean, all parts must be known: they share what they gain and lose.
-        """
-        model = self.service_times
-        known = [each for each in parts if all(model.knows(configuration, row, rate_per_s) for row in each)]
-        rows = [row for each in known for row in each]
-        return model.surprise(configuration, rows, rate_per_s, self._variation)
+        return verdict
 
     def _common_part(self, log_factor: float, sd: float) -> float:
-        """Of what service times moved by: what all configurations share, without the noise."""
+        """What all configurations share of what service times moved by, noise (of this sd) apart."""
         return self.settings.common_share * log_factor / (1 + (sd / USUAL_MOVE) ** 2)
 
     def _is_hasty(self, transition: Transition) -> bool:

@@ -1,4 +1,4 @@
-"""Tells a change of the machine from noise, from hiccups, and from what is of one configuration alone.
+"""Tells a change of the machine from noise, from hiccups, and from what is of one configuration alone (ours).
 
 By how service times moved in an interval, over those before of the same configuration at a similar load
 (`rrl.service_times.ServiceTimeModel.surprise`). Where changes of configuration cost users something, the

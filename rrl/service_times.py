@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,28 +139,31 @@ class ServiceTimeModel:
             self._columns.pop(forgotten, None)
 
     def surprise(
-        self, configuration: Configuration, rows: Iterable[ServiceTimes], rate_per_s: float, variation: float
+        self,
+        configuration: Configuration,
+        parts: Iterable[Sequence[ServiceTimes]],
+        rate_per_s: float,
+        variation: float,
     ) -> tuple[float, float]:
         """By how much, as ln, the machine is slower than it was, and the standard deviation of that.
 
         Over the busy instances and batch sizes seen before under this very configuration at a similar load;
-        (0, inf) if none were.
+        (0, inf) if none were. `parts` of one mean (`rrl.telemetry.told_apart`), or single rows, count where
+        all of them were seen: they share what they gain and lose.
         """
         total = weights = 0.0
-        for row in rows:
-            mean = self._before(configuration, row, rate_per_s)
-            if mean is None:
+        for rows in parts:
+            means = [self._before(configuration, row, rate_per_s) for row in rows]
+            known = [(row, mean) for row, mean in zip(rows, means, strict=True) if mean is not None]
+            if len(known) < len(rows):
                 continue
-            weight = 1.0 / (1.0 / row.count + 1.0 / mean.batches)
-            total += weight * (self._log_time(row) - mean.log_time)
-            weights += weight
+            for row, mean in known:
+                weight = 1.0 / (1.0 / row.count + 1.0 / mean.batches)
+                total += weight * (self._log_time(row) - mean.log_time)
+                weights += weight
         if weights == 0:
             return 0.0, math.inf
         return total / weights, math.sqrt(variation**2 / weights + NOISE_SD**2)
-
-    def knows(self, configuration: Configuration, row: ServiceTimes, rate_per_s: float) -> bool:
-        """True if it was seen under this very configuration at a similar load since the machine changed."""
-        return self._before(configuration, row, rate_per_s) is not None
 
     def slowed(self, log_factor: float) -> None:
         """The machine takes exp(log_factor) times as long as before for everything, perhaps for a while."""
@@ -312,24 +315,10 @@ class ServiceTimeModel:
         entry = self._entries.pop(number, {})
         before = entry.get(row.batch_size)
         if before is not None and before.era == self._era:
-            sd = math.hypot(
-                variation * math.sqrt(1 / batches + 1 / before.batches),
-                5 * NOISE_SD,
-                apart_sd,
-                before.apart_sd,
-            )
+            noise_sd = variation * math.sqrt(1 / batches + 1 / before.batches)
+            sd = math.hypot(noise_sd, 5 * NOISE_SD, apart_sd, before.apart_sd)
             if abs(log_time - before.log_time) < NEWS * sd:
-                remembered = min(before.batches, MOST_BATCHES)
-                weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
-                log_time = float(np.average([before.log_time, log_time], weights=weights))
-                if (
-                    apart_sd or before.apart_sd
-                ):  # what batches vary by averages out, what is told apart does not
-                    apart_sd = float(np.average([before.apart_sd, apart_sd], weights=weights))
-                    shares = np.array(weights) / sum(weights)
-                    batches = 1.0 / float(shares**2 @ (1 / np.array([remembered, batches])))
-                else:
-                    batches += remembered
+                log_time, batches, apart_sd = _merged(before, log_time, batches, apart_sd)
         entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, apart_sd)
         self._entries[number] = entry
 
@@ -403,6 +392,18 @@ class ServiceTimeModel:
 def _apart_sd(row: ServiceTimes, mean_busy: float | None) -> float:
     """Of ln S: the further a number of busy instances is from their mean, the less the mean tells of it."""
     return 0.0 if mean_busy is None else APART_SD * abs(math.log(row.busy_instances / mean_busy))
+
+
+def _merged(before: _Mean, log_time: float, batches: float, apart_sd: float) -> tuple[float, float, float]:
+    """Two means as one. What batches vary by averages out; what telling apart is wrong by does not."""
+    remembered = min(before.batches, MOST_BATCHES)
+    weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
+    log_time = float(np.average([before.log_time, log_time], weights=weights))
+    if not (apart_sd or before.apart_sd):
+        return log_time, batches + remembered, 0.0
+    apart_sd = float(np.average([before.apart_sd, apart_sd], weights=weights))
+    shares = np.array(weights) / sum(weights)
+    return log_time, 1.0 / float(shares**2 @ (1 / np.array([remembered, batches]))), apart_sd
 
 
 def _precision(batches: float, apart_sd: float) -> float:

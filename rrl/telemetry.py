@@ -9,7 +9,7 @@
 | symbol | here | meaning |
 |---|---|---|
 | c | `instances` | instances of the configuration in force |
-| a | `in_service` | batches in service on average: all service times over the interval's length |
+| a | `batches_in_service` | batches in service on average: all service times over the interval's length |
 | C(c, a) | `probability_of_waiting` | Erlang's: that a batch finds all instances busy |
 | p_n | `busy_shares` | of the batches: those that start with n of c instances busy, by the load |
 | σ | `variation` | of lognormal service times |
@@ -61,7 +61,7 @@ def _counts(count: int, shares: np.ndarray) -> np.ndarray:
     return np.diff(np.round(count * np.concatenate([[0.0], np.cumsum(shares)])))
 
 
-def in_service(measurement: Measurement) -> float:
+def batches_in_service(measurement: Measurement) -> float:
     """a: batches in service on average."""
     return sum(row.total_s for row in service_times(measurement)) / measurement.duration_s
 
@@ -90,7 +90,7 @@ def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
     return np.clip(busy, 1.0, instances)
 
 
-def busy_shares(a: float, instances: int) -> np.ndarray:
+def busy_shares(in_service: float, instances: int) -> np.ndarray:
     """(c,) of the batches: those that start with 1 .. c instances busy; 0 where they would be rare.
 
     p_n = (1 - C(c, a)) a^(n-1)/(n-1)! / Σ_k a^k/k! over k < c: those that need not wait, as n - 1 were busy;
@@ -98,16 +98,17 @@ def busy_shares(a: float, instances: int) -> np.ndarray:
     `busy_instances`.
     """
     shares = np.zeros(instances)
-    shares[-1] = waiting = float(probability_of_waiting(np.array(a), np.array(instances)))
+    shares[-1] = waiting = float(probability_of_waiting(np.array(in_service), np.array(instances)))
     if waiting < 1:
-        found = np.cumprod([1.0, *(a / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
+        found = np.cumprod([1.0, *(in_service / np.arange(1, instances))])  # of finding 0 .. c - 1 busy
         shares += (1 - waiting) * found / found.sum()
     frequent = np.where(shares >= min(RARE, shares.max()), shares, 0.0)
     return frequent / frequent.sum()
 
 
 def mean_busy(shares: np.ndarray) -> float:
-    """Busy instances on average, where 1 .. c are in these shares (c,) of the cases."""
+    """Busy instances on average, where 1 .. c are in these shares (c,) of the cases: without the rare, unlike
+    `busy_instances`, so that what is of a single part counts as told."""
     return float(shares @ np.arange(1, len(shares) + 1))
 
 

@@ -32,6 +32,11 @@ def rows(
     return [ServiceTimes(n, b, count, count * time_s(n, b)) for n in busy for b in sizes]
 
 
+def singly(told: list[ServiceTimes]) -> list[list[ServiceTimes]]:
+    """As rows that tell of busy instances are: none is a part of a mean."""
+    return [[row] for row in told]
+
+
 def of_machine(machine: Machine, configuration: Configuration) -> list[ServiceTimes]:
     table_s = machine.table(configuration)
     return rows(lambda n, b: float(table_s[n - 1, b - 1]), range(1, configuration["instances"] + 1))
@@ -152,7 +157,7 @@ def test_what_slows_all_alike_for_a_while_is_no_news_of_any() -> None:
     before_s, seen = model.service_time_s(), sd(model, configuration, 1)
     model.slowed(math.log(1.4))
     slower = of_machine(machine.slower(1.4), configuration)
-    assert model.surprise(configuration, slower, RATE_PER_S, 0.0)[0] == pytest.approx(0.0)
+    assert model.surprise(configuration, singly(slower), RATE_PER_S, 0.0)[0] == pytest.approx(0.0)
     model.add(configuration, slower, RATE_PER_S)
     model.fit()
     used = before_s != 1.0
@@ -230,7 +235,7 @@ def test_a_configuration_that_is_slower_than_it_was_surprises_by_how_much(factor
     model, machine, configuration = ServiceTimeModel(SPACE), family_machine(2), SPACE.configuration(99)
     model.add(configuration, of_machine(machine, configuration), RATE_PER_S)
     log_factor, deviation = model.surprise(
-        configuration, of_machine(machine.slower(factor), configuration), 1.1 * RATE_PER_S, 0.0
+        configuration, singly(of_machine(machine.slower(factor), configuration)), 1.1 * RATE_PER_S, 0.0
     )
     assert log_factor == pytest.approx(math.log(factor))
     assert deviation < 0.01
@@ -241,18 +246,26 @@ def test_only_the_same_configuration_at_a_similar_load_surprises() -> None:
     seen = of_machine(machine, configuration)
     model.add(configuration, seen, RATE_PER_S)
     slower = of_machine(machine.slower(1.5), configuration)
-    assert model.surprise(SPACE.configuration(98), slower, RATE_PER_S, 0.0) == (0.0, math.inf)
-    assert model.surprise(configuration, slower, 2 * RATE_PER_S, 0.0) == (0.0, math.inf)
-    assert model.surprise(configuration, slower, RATE_PER_S, 0.0)[0] > 0.3
+    assert model.surprise(SPACE.configuration(98), singly(slower), RATE_PER_S, 0.0) == (0.0, math.inf)
+    assert model.surprise(configuration, singly(slower), 2 * RATE_PER_S, 0.0) == (0.0, math.inf)
+    assert model.surprise(configuration, singly(slower), RATE_PER_S, 0.0)[0] > 0.3
     model.changed(math.log(1.5))  # nothing has been seen since
-    assert model.surprise(configuration, slower, RATE_PER_S, 0.0) == (0.0, math.inf)
+    assert model.surprise(configuration, singly(slower), RATE_PER_S, 0.0) == (0.0, math.inf)
+
+
+def test_parts_of_a_mean_surprise_where_all_of_them_were_seen() -> None:
+    model, configuration = ServiceTimeModel(SPACE), SPACE.configuration(124)
+    model.add(configuration, rows(lambda n, b: 0.1, (1,)), RATE_PER_S)
+    parts = rows(lambda n, b: 0.2, (1, 2))
+    assert model.surprise(configuration, [parts], RATE_PER_S, 0.0) == (0.0, math.inf)
+    assert model.surprise(configuration, singly(parts), RATE_PER_S, 0.0)[0] == pytest.approx(math.log(2))
 
 
 def test_where_batches_vary_a_surprise_of_few_of_them_is_worth_little() -> None:
     model, configuration = ServiceTimeModel(SPACE), SPACE.configuration(0)
     model.add(configuration, rows(lambda n, b: 0.1, [1], count=100), RATE_PER_S)
-    few = model.surprise(configuration, rows(lambda n, b: 0.12, [1], count=4), RATE_PER_S, 0.6)[1]
-    many = model.surprise(configuration, rows(lambda n, b: 0.12, [1], count=100), RATE_PER_S, 0.6)[1]
+    few = model.surprise(configuration, singly(rows(lambda n, b: 0.12, [1], count=4)), RATE_PER_S, 0.6)[1]
+    many = model.surprise(configuration, singly(rows(lambda n, b: 0.12, [1], count=100)), RATE_PER_S, 0.6)[1]
     assert few == pytest.approx(0.6 * math.sqrt(1 / 4 + 1 / 100), rel=0.01)
     assert many == pytest.approx(0.6 * math.sqrt(2 / 100), rel=0.01)
 
@@ -273,7 +286,7 @@ def test_batch_sizes_between_those_of_the_table_are_told_apart() -> None:
 
     for sizes in ([9, 13, 20], [10, 11, 14], [5, 7, 9, 19, 27, 31]):
         seen = rows(time_s, [1, 2], sizes)
-        log_factor, deviation = model.surprise(configuration, seen, RATE_PER_S, 0.0)
+        log_factor, deviation = model.surprise(configuration, singly(seen), RATE_PER_S, 0.0)
         assert deviation == math.inf or log_factor == pytest.approx(0.0, abs=1e-9)
         model.add(configuration, seen, RATE_PER_S)
         model.fit()

@@ -71,7 +71,7 @@ def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
     rows = [ServiceTimes(1, 1, 40, 2.0), ServiceTimes(3, 2, 30, 2.4)]
     seen = interval(*rows, ServiceTimes(2, 1, 0, 0.0))
     assert telemetry.service_times(seen) == rows
-    assert telemetry.in_service(seen) == pytest.approx(0.44)
+    assert telemetry.batches_in_service(seen) == pytest.approx(0.44)
     assert telemetry.told_apart(rows[1], np.ones(3) / 3, slower_beside_others(3)) == [rows[1]]
     assert telemetry.tells_busy_instances(interval(*rows))
 
@@ -79,7 +79,7 @@ def test_what_a_target_tells_in_full_is_taken_as_it_is() -> None:
 def test_a_mean_over_several_busy_instances_is_told_apart_as_expected() -> None:
     """20 instance-seconds in 10 s: two are in service; 1, 2, 6 of 9 batches start with 1, 2, 3 busy."""
     row = ServiceTimes(0, 1, 90, 20.0)
-    shares = telemetry.busy_shares(telemetry.in_service(interval(row)), 3)
+    shares = telemetry.busy_shares(telemetry.batches_in_service(interval(row)), 3)
     told = telemetry.told_apart(row, shares, slower_beside_others(3))
     assert [(part.busy_instances, part.count) for part in told] == [(1, 10), (2, 20), (3, 60)]
     alone_s, beside_one_s, beside_two_s = (part.total_s / part.count for part in told)
@@ -106,7 +106,7 @@ def test_no_batch_and_no_time_is_lost_when_a_mean_is_told_apart(
 def test_what_few_batches_meet_is_not_told_apart() -> None:
     """0.02 are in service: 2 % of the batches start beside another."""
     row = ServiceTimes(0, 2, 100, 0.2)
-    shares = telemetry.busy_shares(telemetry.in_service(interval(row)), 3)
+    shares = telemetry.busy_shares(telemetry.batches_in_service(interval(row)), 3)
     assert telemetry.told_apart(row, shares, slower_beside_others(3)) == [
         ServiceTimes(1, 2, 100, pytest.approx(0.2))
     ]
@@ -123,7 +123,7 @@ def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
 
 def test_a_target_that_tells_no_service_times_tells_nothing() -> None:
     assert telemetry.service_times(interval()) == []
-    assert telemetry.in_service(interval()) == 0
+    assert telemetry.batches_in_service(interval()) == 0
 
 
 def test_the_variation_is_that_of_the_95th_percentile() -> None:
