@@ -8,7 +8,6 @@ import fcntl
 import hmac
 import os
 import resource
-import signal
 import socket
 import stat
 import time
@@ -35,6 +34,7 @@ from serving_adapter.model_store.sessions import Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
 from serving_adapter.model_store.store import ModelStore
+from serving_adapter.stop_signal import stop_on_signal
 
 MAX_REQUEST_BYTES = 64 << 10
 MAX_REPLY_BYTES = 64 << 20  # a list of all tensors of a model
@@ -96,9 +96,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
         if not costs.open_s:
             store.costs = costs._replace(open_s=await asyncio.to_thread(_open_s, endpoint, settings.token))
             store.costs.write(endpoint.folder)
-        stop = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        stop = stop_on_signal()
         on_ready()
         try:
             await _stopped(stop, sessions, settings.idle_exit_s)

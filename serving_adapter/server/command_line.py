@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import os
-import signal
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from serving_adapter.server.resilience import Resilience
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
 from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.worker_pool import ModelFailed, ModelReference
+from serving_adapter.stop_signal import stop_on_signal
 
 log = logging.getLogger(__name__)
 
@@ -159,9 +159,7 @@ async def serve(options: ServeOptions) -> None:
             f"cannot serve metrics on {options.host}:{options.metrics_port} ({error.strerror}); "
             "choose another --metrics-port, or 0 for any free one"
         )
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    stop = stop_on_signal()
     try:
         for model in models.values():
             await model.start()

@@ -199,6 +199,14 @@ def test_sigterm_answers_what_is_in_flight_and_ends_every_process(start_server):
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_again_and_again_it_still_ends_well(start_server, signum):
+    server = start_server("--model", "noop")
+    while server.process.poll() is None:
+        server.process.send_signal(signum)
+    assert server.process.returncode == 0
+
+
 BAD_STARTS = [
     (("--model", "no_such_model"), "no_such_model"),
     (("--model", "noop", "--device", "tpu"), "--device must be cpu, cuda or cuda:N, got 'tpu'"),
