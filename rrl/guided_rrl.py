@@ -10,7 +10,7 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 |---|---|---|
 | P(c) | `LatencyPrior` | latency that the prior predicts for configuration c at the load expected |
 | ρ_t(s, c) | `RegionResidual` | perceived ln(latency / P) at load level s, by equations (1) and (2) |
-| Q_t(c) | `_costs` | expected cost of the latencies P·exp(ρ), over simulated intervals |
+| Q_t(c) | `PredictedCosts` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
 The first choice, where no interval was measured before, is the most central of the configurations that a
@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
@@ -49,17 +48,16 @@ from rrl.agent import Task, Transition
 from rrl.change_costs import NONE_YET, ChangeCosts
 from rrl.estimator import LatencyEstimator
 from rrl.guided_settings import GUIDED, GuidedSettings
-from rrl.latency_prior import Circumstances, Latencies, LatencyPrior
+from rrl.latency_prior import Circumstances, LatencyPrior
 from rrl.load_forecast import LoadForecast
 from rrl.machine_watch import MachineWatch, Verdict
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import in_unit
+from rrl.predicted_costs import PredictedCosts
 from rrl.region_residual import RegionResidual
 from rrl.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.service_times import ServiceTimeModel
 
-LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration in a mean
-USUAL_MOVE = 0.05  # standard deviation of ln of service times over those before, beside which noise counts
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
 MUCH_HEADROOM = 1.02  # times that of what is in force: as much as to tell of
@@ -108,6 +106,8 @@ class GuidedRRL:
         """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
         measurement = transition.measurement
         number = self.space.number_of_action(transition.action)
+        if number != self._in_force:
+            self._watch.put_in_force()
         if not transition.has_cost or measurement.arrivals == 0:
             self._remember_in_force(number, measurement)
             return
@@ -134,9 +134,9 @@ class GuidedRRL:
         stable = self._stable(self.settings.stable_share)
         if len(stable) == 0:
             return None
-        numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[: self.settings.screened_later]]
-        numbers, costs = self._mean_costs_of_best(numbers, self._standard_deviations(numbers))
-        return self._cheapest(numbers, costs, self.settings.reluctance_later)
+        costs = self._costs()
+        numbers = stable[costs.by_screened(stable, np.ones(len(stable)))[: self.settings.screened_later]]
+        return costs.lowest_once_changed(numbers, self._standard_deviations(numbers))
 
     @property
     def variation(self) -> float:
@@ -166,7 +166,7 @@ class GuidedRRL:
 
     def _and_more(self, number: int) -> str:
         """What else speaks for a change to this configuration, in words."""
-        proposed, present = self._headroom(np.array([number, self._in_force]))
+        proposed, present = self._costs().headroom(np.array([number, self._in_force]))
         return ", and bears more" if proposed > MUCH_HEADROOM * present else ""
 
     def finish_training(self) -> None:
@@ -190,7 +190,7 @@ class GuidedRRL:
         expected_s = partial(self.service_times.expected_s, configuration)
         parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
         log_factor, sd = self.service_times.surprise(configuration, parts, rate_per_s, self._variation)
-        verdict = self._watch.judged(log_factor, sd, number == self._in_force, self._leaving_costs)
+        verdict = self._watch.judged(log_factor, sd, self._leaving_costs)
         if verdict is Verdict.MAY_PASS:
             return verdict
         if verdict is Verdict.CHANGE:
@@ -199,16 +199,12 @@ class GuidedRRL:
             self.changes += 1
             self._since_change = 0
         elif verdict is Verdict.DRIFT:
-            self.service_times.slowed(self._common_part(log_factor, sd))
+            self.service_times.slowed(self._watch.common_part(log_factor, sd))
         self._learn_variation(measurement, told)
         rows = [row for each in parts for row in each]
         mean_busy = telemetry.mean_busy(shares) if estimated else None
         self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
         return verdict
-
-    def _common_part(self, log_factor: float, sd: float) -> float:
-        """What all configurations share of what service times moved by, noise (of this sd) apart."""
-        return self.settings.common_share * log_factor / (1 + (sd / USUAL_MOVE) ** 2)
 
     def _is_hasty(self, transition: Transition) -> bool:
         """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
@@ -219,12 +215,11 @@ class GuidedRRL:
             return False
         if self._in_force not in self._stable(self.settings.stable_share):
             return False
-        expected, following = self._simulated_costs(np.array([self._in_force, self._next]), np.ones(2))
+        expected, following = self._costs().simulated(np.array([self._in_force, self._next]), np.ones(2))
         return bool(min(expected, transition.cost) <= self.settings.gamble * following)
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:
-            self._watch.put_in_force()
             self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
         self._in_force, self._left_over = number, int(self.prior.instances[number])
         if not measurement.gap:
@@ -262,6 +257,19 @@ class GuidedRRL:
             return
         self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
 
+    def _costs(self) -> PredictedCosts:
+        """Of configurations at the load expected, seen from what is in force."""
+        return PredictedCosts(
+            self._objective,
+            self.space.threads,
+            self.prior,
+            self.residual,
+            self._change_costs,
+            self.settings,
+            self._in_force,
+            self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd),
+        )
+
     def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
         return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
 
@@ -290,24 +298,25 @@ class GuidedRRL:
             self._overloaded += 1
             return self._largest_capacity(self._optimism_overloaded())
         self._overloaded = 0
-        stable = self._in_place_while_overloaded(stable)
+        costs = self._costs()
+        stable = self._in_place_while_overloaded(stable, costs)
         most = self.settings.screened if self._explores() else self.settings.screened_later
-        numbers = stable[self._by_screened_cost(stable, np.ones(len(stable)))[:most]]
+        numbers = stable[costs.by_screened(stable, np.ones(len(stable)))[:most]]
         numbers, sd = self._safe(numbers, self._standard_deviations(numbers), self.forecast.rate_per_s)
         if self._looks_further() or self._explores():
-            return self._lowest(numbers, np.exp(-self._optimism(sd)))
-        return self._lowest_in_the_mean(numbers, sd)
+            return costs.lowest(numbers, np.exp(-self._optimism(sd)))
+        return costs.lowest_in_the_mean(numbers, sd)
 
-    def _in_place_while_overloaded(self, stable: np.ndarray) -> np.ndarray:
+    def _in_place_while_overloaded(self, stable: np.ndarray, costs: PredictedCosts) -> np.ndarray:
         """Where the present cannot bear the load, only what can in place, if not far worse than the best.
 
         A reload lasts, and the queue grows meanwhile.
         """
         if not self._leaving_costs or self._in_force in stable:
             return stable
-        costs = self._screened_costs(stable, np.ones(len(stable)))
+        screened = costs.screened(stable, np.ones(len(stable)))
         in_place = ~self._change_costs.reloads(self._in_force, stable)
-        relief = stable[in_place & (costs <= self.settings.gamble * costs.min())]
+        relief = stable[in_place & (screened <= self.settings.gamble * screened.min())]
         return relief if len(relief) else stable
 
     def _stable(self, share: float) -> np.ndarray:
@@ -319,128 +328,22 @@ class GuidedRRL:
         entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
         return self.service_times.standard_deviations(entries)
 
-    def _lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
-        """The configuration of the lowest simulated cost, among those that screening finds most promising."""
-        best = self._by_screened_cost(numbers, scale)[: self.settings.simulated]
-        best = self._with_free(best, numbers)
-        numbers, scale = numbers[best], scale[best]
-        costs = self._costs_at_both_speeds(numbers, scale)
-        costs[self._are_gambles(numbers)] = np.inf
-        costs = costs + self._waiting_for_change(numbers)
-        return self._cheapest(numbers, costs, self.settings.reluctance)
-
-    def _lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
-        """The configuration of the lowest cost in the mean, that of the change itself included."""
-        numbers, costs = self._mean_costs_of_best(numbers, sd)
-        costs = costs + self._waiting_for_change(numbers)
-        return self._cheapest(numbers, costs, self.settings.reluctance_later)
-
-    def _mean_costs_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
-        one longer; where a change costs users something, by what the machine's own speed varies, too."""
-        if self._machine_sd:
-            sd = np.hypot(sd, self._machine_sd)
-        scales, rate_per_s = (np.exp(-sd), np.exp(sd)), self.forecast.rate_per_s
-        screened = [self.prior.screened(numbers, scale, rate_per_s) for scale in scales]
-        best = np.argsort(self._mean_costs(numbers, screened), kind="stable")[: self.settings.simulated_twice]
-        best = self._with_free(best, numbers)
-        numbers, given = numbers[best], self._circumstances(rate_per_s, self.forecast.log_sd)
-        simulated = [self.prior.simulated(numbers, scale[best], given) for scale in scales]
-        return numbers, self._mean_costs(numbers, simulated)
-
-    def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost, where every process that a change starts must pay by so much less, and what bears
-        more is preferred a little, so that a load that rises needs no change."""
-        started = self._change_costs.processes_started(self._in_force, numbers)
-        return int(numbers[np.argmin(costs / (1 - reluctance) ** started / self._headroom(numbers))])
-
-    def _headroom(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) by how much less latency counts of what bears more, where a change costs users something."""
-        if not self._leaving_costs or self._objective.unit != "ms":
-            return np.ones(len(numbers))
-        s, rate_per_s = self.settings, self.forecast.rate_per_s
-        bears = self.prior.capacity_per_s[numbers] / rate_per_s
-        result: np.ndarray = np.clip(bears, 1.0, s.headroom_up_to) ** s.headroom
-        return result
-
-    def _waiting_for_change(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) what the queue of a change adds to costs in ms; those in other units know of no waiting."""
-        if self._objective.unit != "ms":
-            return np.zeros(len(numbers))
-        return self._change_costs.waiting_ms(self._in_force, numbers, self.forecast.rate_per_s)
-
-    def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
-        where a change costs users something, it is not soon undone."""
-        if not self._leaving_costs:
-            return np.zeros(len(numbers), dtype=bool)
-        expected = self._simulated_costs(np.append(numbers, self._in_force), np.ones(len(numbers) + 1))
-        return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
-
-    def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Positions in `numbers`, with those of what is to be had without starting a process."""
-        if not self._leaving_costs:
-            return positions
-        free = np.flatnonzero(self._change_costs.processes_started(self._in_force, numbers) == 0)
-        return np.concatenate([positions, free[~np.isin(free, positions)]])
-
     @property
     def _leaving_costs(self) -> bool:
         """True if leaving the configuration in force may cost users something."""
         return self._change_costs.exist_from(self._in_force)
 
-    def _mean_costs(self, numbers: np.ndarray, latencies: Sequence[Latencies]) -> np.ndarray:
-        """(K,) over several predictions."""
-        costs = [np.minimum(self._costs(numbers, each), LARGEST_COST) for each in latencies]
-        result: np.ndarray = np.mean(costs, axis=0)
-        return result
-
     def _expected_of(self, number: int, hopeful: float) -> tuple[str, str, str]:
         """The cost expected of a configuration, that with service times `hopeful` times as long, and that
         of the one in force."""
         numbers, scale = np.array([number, number, self._in_force]), np.array([1.0, hopeful, 1.0])
-        costs = self._simulated_costs(numbers, scale)
+        costs = self._costs().simulated(numbers, scale)
         stable = self.prior.capacity_per_s[numbers] > scale * self.forecast.rate_per_s
         expected, hoped, present = (
             in_unit(cost, self._objective.unit) if is_stable else "a growing queue"
             for cost, is_stable in zip(costs, stable, strict=True)
         )
         return expected, hoped, present
-
-    def _by_screened_cost(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) positions in order of ascending cost."""
-        return np.argsort(self._screened_costs(numbers, scale), kind="stable")
-
-    def _screened_costs(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) Q at the load expected, roughly."""
-        return self._costs(numbers, self.prior.screened(numbers, scale, self.forecast.rate_per_s))
-
-    def _simulated_costs(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) Q at the load expected, with service times `scale` times as long."""
-        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
-        return self._costs(numbers, self.prior.simulated(numbers, scale, given))
-
-    @property
-    def _machine_sd(self) -> float:
-        """σ of ln of all service times, over the time in which a change that costs something must pay."""
-        return self.settings.machine_sd if self._leaving_costs else 0.0
-
-    def _costs_at_both_speeds(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) Q as in `_simulated_costs`, in the mean over a faster and a slower machine."""
-        if not self._machine_sd:
-            return self._simulated_costs(numbers, scale)
-        given = self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd)
-        scales = (math.exp(-self._machine_sd) * scale, math.exp(self._machine_sd) * scale)
-        return self._mean_costs(numbers, [self.prior.simulated(numbers, each, given) for each in scales])
-
-    def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
-        """(K,) Q at the load expected."""
-        ratio = np.exp(self.residual.log_ratio(self.forecast.rate_per_s)[numbers])[:, None]
-        costs = self._objective.costs(
-            ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.space.threads[numbers][:, None]
-        )
-        result: np.ndarray = costs.mean(axis=1)
-        return result
 
     def _looks_further(self) -> bool:
         looks = self.settings.looks_costly if self._leaving_costs else self.settings.looks

@@ -16,6 +16,7 @@ from statistics import median
 from rrl.guided_settings import GuidedSettings
 
 RECENT_MOVES = 1000  # intervals: what is common is told by a long time
+USUAL_MOVE = 0.05  # standard deviation of ln of service times over those before, beside which noise counts
 
 
 class Verdict(Enum):
@@ -32,18 +33,25 @@ class MachineWatch:
 
     def __init__(self, settings: GuidedSettings) -> None:
         self._settings = settings
-        self._steady = 0  # intervals judged in a row of what is in force, after its first
+        self._judged = 0  # intervals in a row of what is in force
         self._suspected = 0.0  # ln of service times over those before, in what may have been a hiccup
         self._moves: deque[float] = deque(maxlen=RECENT_MOVES)  # |ln|; not what is of a configuration alone
 
-    def judged(self, log_factor: float, sd: float, stayed: bool, costly: bool) -> Verdict:
+    def put_in_force(self) -> None:
+        """Another configuration was, and its first interval is to be judged.
+
+        Where changes cost users something it does not tell of the machine until it is steady: what was known
+        of it is of long ago, or of processes just started, so that new times are its own.
+        """
+        self._judged = 0
+
+    def judged(self, log_factor: float, sd: float, costly: bool) -> Verdict:
         """Of an interval whose service times were exp(log_factor) times those before, sd of the logarithm.
 
-        sd is infinite where nothing was known. `stayed`: its configuration was in force before, too.
-        `costly`: to leave it may cost users something.
+        sd is infinite where nothing was known. `costly`: to leave what is in force may cost users something.
         """
         surprising = self._is_surprising(log_factor, sd, costly)
-        tells = not costly or (stayed and self._steady >= self._settings.steady)
+        tells = not costly or self._judged > self._settings.steady
         changed = surprising and tells
         if changed and costly and self._suspected * log_factor <= 0:
             self._suspected = log_factor
@@ -51,18 +59,14 @@ class MachineWatch:
         self._suspected = 0.0
         if math.isfinite(sd) and (tells or not surprising):
             self._moves.append(abs(log_factor))
-        self._steady += 1
+        self._judged += 1
         if changed:
             return Verdict.CHANGE
         return Verdict.DRIFT if costly and tells and math.isfinite(sd) else Verdict.NOTHING
 
-    def put_in_force(self) -> None:
-        """Another configuration was; its first interval, if it told anything, has been judged.
-
-        Where changes cost users something it does not tell of the machine until it is steady: what was known
-        of it is of long ago, or of processes just started, so that new times are its own.
-        """
-        self._steady = 0
+    def common_part(self, log_factor: float, sd: float) -> float:
+        """What all configurations share of what service times moved by, noise (of this sd) apart."""
+        return self._settings.common_share * log_factor / (1 + (sd / USUAL_MOVE) ** 2)
 
     def _is_surprising(self, log_factor: float, sd: float, costly: bool) -> bool:
         """True if service times moved by more than noise and more than they commonly do here."""

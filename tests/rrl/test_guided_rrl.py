@@ -264,9 +264,9 @@ def test_few_safe_configurations_leave_room_only_for_the_likeliest_others() -> N
 def test_later_an_uncertain_configuration_must_be_better_by_more() -> None:
     agent = GuidedRRL(Task(SPACE))
     assert len(list(lived(agent, family_scenario(3), np.full(20, RATE_PER_S)))) == 20
-    best = agent._lowest(np.arange(len(SPACE)), np.ones(len(SPACE)))
+    best = agent._costs().lowest(np.arange(len(SPACE)), np.ones(len(SPACE)))
     sd = np.where(np.arange(len(SPACE)) == best, 1.5, 0.01)
-    assert agent._lowest_in_the_mean(np.arange(len(SPACE)), sd) != best
+    assert agent._costs().lowest_in_the_mean(np.arange(len(SPACE)), sd) != best
 
 
 def assert_same_knowledge(a: GuidedRRL, b: GuidedRRL) -> None:

@@ -133,7 +133,7 @@ def test_where_changes_cost_it_tries_nothing_that_it_expects_to_be_far_worse() -
         agent = GuidedRRL(task, replace(GUIDED, gamble=gamble, exploring_costly=28))
         for _ in lived(agent, scenario, np.full(30, RATE_PER_S)):
             if agent.service_times.known:
-                expected = agent._simulated_costs(np.array([agent._next, agent._in_force]), np.ones(2))
+                expected = agent._costs().simulated(np.array([agent._next, agent._in_force]), np.ones(2))
                 worst = max(worst, expected[0] / expected[1])
         return worst
 

@@ -14,19 +14,19 @@ SLOWER = math.log(1.5)
 NOTHING, DRIFT, MAY_PASS, CHANGE = Verdict
 
 
-def verdicts(log_factors: list[float], costly: bool, steady: int = 2, stayed: bool = True) -> list[Verdict]:
+def verdicts(log_factors: list[float], costly: bool, before: int = 2) -> list[Verdict]:
     """After so many intervals as ever, which make what is in force steady."""
     watch = MachineWatch(GUIDED)
-    for _ in range(steady):
-        watch.judged(0.0, SD, True, costly)
-    return [watch.judged(each, SD, stayed, costly) for each in log_factors]
+    for _ in range(before):
+        watch.judged(0.0, SD, costly)
+    return [watch.judged(each, SD, costly) for each in log_factors]
 
 
 def test_where_nothing_is_known_of_before_nothing_is_said() -> None:
     for costly in (False, True):
         watch = MachineWatch(GUIDED)
-        assert watch.judged(SLOWER, math.inf, False, costly) is NOTHING
-        assert watch.judged(SLOWER, math.inf, True, costly) is NOTHING
+        assert watch.judged(SLOWER, math.inf, costly) is NOTHING
+        assert watch.judged(SLOWER, math.inf, costly) is NOTHING
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,22 @@ def test_where_changes_cost_a_second_interval_must_say_the_same(
 
 
 def test_what_was_just_put_in_force_tells_of_itself_alone() -> None:
-    assert verdicts([SLOWER, SLOWER], costly=True, stayed=False) == [NOTHING, NOTHING]
     watch = MachineWatch(GUIDED)
-    watch.judged(0.0, math.inf, False, costly=True)
-    watch.put_in_force()
-    assert watch.judged(SLOWER, SD, True, costly=True) is NOTHING
-    assert watch.judged(SLOWER, SD, True, costly=True) is MAY_PASS
+    for _ in range(2):
+        watch.put_in_force()
+        assert [watch.judged(SLOWER, SD, costly=True) for _ in range(3)] == [NOTHING, NOTHING, MAY_PASS]
 
 
 @pytest.mark.parametrize("costly", [False, True])
 def test_where_service_times_commonly_move_more_must_be_said(costly: bool) -> None:
     watch = MachineWatch(GUIDED)
     for k in range(20):
-        watch.judged(0.055 * (-1) ** k, SD, True, costly)
+        watch.judged(0.055 * (-1) ** k, SD, costly)
     commonly = GUIDED.change_commonly_costly if costly else GUIDED.change_commonly
-    assert watch.judged(0.95 * 0.055 * commonly, SD, True, costly) is (DRIFT if costly else NOTHING)
-    assert watch.judged(1.05 * 0.055 * commonly, SD, True, costly) is (MAY_PASS if costly else CHANGE)
+    assert watch.judged(0.95 * 0.055 * commonly, SD, costly) is (DRIFT if costly else NOTHING)
+    assert watch.judged(1.05 * 0.055 * commonly, SD, costly) is (MAY_PASS if costly else CHANGE)
 
 
 @pytest.mark.parametrize(("deviations", "verdict"), [(3, NOTHING), (5, CHANGE)])
 def test_noise_is_no_change(deviations: float, verdict: Verdict) -> None:
-    assert MachineWatch(GUIDED).judged(SLOWER, SLOWER / deviations, True, costly=False) is verdict
+    assert MachineWatch(GUIDED).judged(SLOWER, SLOWER / deviations, costly=False) is verdict
