@@ -65,6 +65,7 @@ class GuidedSettings:
     residual_sd_costly: float = 0.15  # the queue model is less right of a server that is not ours
     # Intervals after which what was seen of a configuration counts for 1/e, where changes cost something.
     residual_memory: float = 30.0
+    residual_common: float = 0.75  # there, the part of ρ where it was observed that is expected of all
     training_every: int = 4  # intervals
     load_levels: LoadLevels = field(default_factory=LoadLevels)
     estimator: EstimatorSettings = field(default_factory=lambda: EstimatorSettings(max_steps=8))
@@ -93,8 +94,9 @@ class GuidedSettings:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if not 0 <= self.common_share <= 1:
-            raise ValueError(f"common_share must be in [0, 1], got {self.common_share}")
+        for name in ("common_share", "residual_common"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
         for name in ("first_within", "beside_a_start", "headroom_up_to"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -11,7 +11,9 @@
 | α | `_learning_rate` | 1 / (n + v / σ²): v the variance of one interval's logarithm, σ² that of ρ |
 
 Where changes cost users something, the rest of the region follows ρ(s, c_t) as it is perceived then, not r_t:
-else a single quick interval would make all that was never observed look better than what was.
+else a single quick interval would make all that was never observed look better than what was. And of what was
+not observed, near or far, ρ is expected to be for the most part that of what was: else a queue model that is a
+little wrong of everything would make all outside the region look better, or worse, than what is in force.
 """
 
 from __future__ import annotations
@@ -82,7 +84,12 @@ class RegionResidual:
 
     def log_ratio(self, rate_per_s: float) -> np.ndarray:
         """(size,) ρ at the level of this load, as it is now."""
-        return self._perceived(rate_per_s).log_ratio.copy()
+        perceived = self._perceived(rate_per_s)
+        log_ratio, observed = perceived.log_ratio.copy(), perceived.counts >= KNOWN
+        if self._changes_cost and observed.any():
+            common = np.average(log_ratio[observed], weights=perceived.counts[observed])
+            log_ratio[~observed] += self._settings.residual_common * (common - log_ratio[~observed])
+        return log_ratio
 
     def forget(self) -> None:
         """All that is perceived; the network stays."""

@@ -39,8 +39,10 @@ class KnownNetwork:
         self.rounds += 1
 
 
-def residual_of(network: KnownNetwork, radius: float = 2.0, changes_cost: bool = False) -> RegionResidual:
-    settings = replace(GUIDED, radius=radius, residual_sd=SD)
+def residual_of(
+    network: KnownNetwork, radius: float = 2.0, changes_cost: bool = False, common: float = 0.0
+) -> RegionResidual:
+    settings = replace(GUIDED, radius=radius, residual_sd=SD, residual_common=common)
     return RegionResidual(LINE, settings, changes_cost, network)  # type: ignore[arg-type]
 
 
@@ -107,6 +109,22 @@ def test_where_changes_cost_one_quick_interval_does_not_make_the_unseen_look_bet
     seen, unseen, _ = residual.log_ratio(RATE_PER_S)
     assert seen < 0
     assert (unseen >= seen) == changes_cost
+
+
+def test_where_changes_cost_most_of_what_the_prior_is_wrong_by_is_expected_of_all_that_was_not_seen() -> None:
+    free, costly = (
+        residual_of(KnownNetwork([1, 1, 1]), 1.0, changes_cost, common=0.75) for changes_cost in (False, True)
+    )
+    for residual in (free, costly):
+        residual.learn(0, RATE_PER_S, 60.0, PREDICTED_MS)
+    seen, beside, far = costly.log_ratio(RATE_PER_S)
+    assert 0 < far < beside < seen
+    assert far == pytest.approx(0.75 * seen)
+    assert free.log_ratio(RATE_PER_S)[2] == 0.0
+    costly.learn(1, RATE_PER_S, 30.0, PREDICTED_MS)
+    seen_now, _, far_now = costly.log_ratio(RATE_PER_S)
+    assert seen_now == seen
+    assert far_now < far
 
 
 def test_where_changes_cost_what_was_seen_long_ago_gives_way_to_what_neighbours_show() -> None:
