@@ -12,8 +12,8 @@
 
 Where changes cost users something, the rest of the region follows ρ(s, c_t) as it is perceived then, not r_t:
 else a single quick interval would make all that was never observed look better than what was. And of what was
-not observed, near or far, ρ is expected to be for the most part that of what was: else a queue model that is a
-little wrong of everything would make all outside the region look better, or worse, than what is in force.
+not observed, near or far, ρ is expected to be for the most part that of what was: else a queue model that is
+a little wrong of everything would make all outside the region look better, or worse, than what is in force.
 """
 
 from __future__ import annotations
