@@ -27,11 +27,11 @@ Where a change itself costs users something (`rrl.change_costs`), it must promis
 process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
 end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
-not build upon what was carried over from others; what processes were started for is not left after a single
-interval, unless it is far worse; what service times move by is for the most part the machine's, of all
-configurations alike, and it has changed for good once a second interval says so, of what was in force for
-some time (`rrl.machine_watch`); costs are means over a faster and a slower machine; and of latencies about as
-low that of what bears more is preferred.
+not build upon what was carried over from others, while most of what the prior is wrong by there is expected
+of all others; what processes were started for is not left after a single interval, unless it is far worse;
+what service times move by is for the most part the machine's, of all configurations alike, and it has changed
+for good once a second interval says so, of what was in force for some time (`rrl.machine_watch`); costs are
+means over a faster and a slower machine; and of latencies about as low that of what bears more is preferred.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The settings of `rrl.guided_rrl` and its parts: `change_costs`, `machine_watch` and `region_residual`."""
+"""The settings of `rrl.guided_rrl` and its parts.
+
+Those are `change_costs`, `machine_watch`, `predicted_costs` and `region_residual`.
+"""
 
 from __future__ import annotations
 

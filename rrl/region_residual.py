@@ -85,10 +85,11 @@ class RegionResidual:
     def log_ratio(self, rate_per_s: float) -> np.ndarray:
         """(size,) ρ at the level of this load, as it is now."""
         perceived = self._perceived(rate_per_s)
-        log_ratio, observed = perceived.log_ratio.copy(), perceived.counts >= KNOWN
-        if self._changes_cost and observed.any():
-            common = np.average(log_ratio[observed], weights=perceived.counts[observed])
-            log_ratio[~observed] += self._settings.residual_common * (common - log_ratio[~observed])
+        log_ratio, counts = perceived.log_ratio.copy(), perceived.counts
+        if self._changes_cost and counts.any():
+            others = counts < KNOWN
+            common = np.average(log_ratio, weights=counts)
+            log_ratio[others] += self._settings.residual_common * (common - log_ratio[others])
         return log_ratio
 
     def forget(self) -> None:

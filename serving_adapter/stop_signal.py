@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def stop_on_signal() -> asyncio.Event:
@@ -14,13 +17,33 @@ def stop_on_signal() -> asyncio.Event:
     what is left, would end the process with the signal's status instead of 0.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in signals:
+        for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        loop.call_soon_threadsafe(stop.set)  # and wakes it
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
 
-    for each in signals:
+    _let_signals_wake(loop)
+    for each in SIGNALS:
         signal.signal(each, handle)
     return stop
+
+
+def _let_signals_wake(loop: asyncio.AbstractEventLoop) -> None:
+    """A loop that is about to wait, as its own handlers would; uvloop does by itself."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+        reader.close()
+        writer.close()
+    else:
+        loop.add_reader(reader, _read, reader, writer)
+
+
+def _read(reader: socket.socket, writer: socket.socket) -> None:
+    """What a signal wrote; the loop keeps both ends with this."""
+    reader.recv(64)

@@ -125,6 +125,11 @@ def test_where_changes_cost_most_of_what_the_prior_is_wrong_by_is_expected_of_al
     seen_now, _, far_now = costly.log_ratio(RATE_PER_S)
     assert seen_now == seen
     assert far_now < far
+    for _ in range(30):  # elsewhere, until all that was seen here counts for little
+        costly.learn(2, 10 * RATE_PER_S, 60.0, PREDICTED_MS)
+    seen_now, beside_now, far_now = costly.log_ratio(RATE_PER_S)
+    assert beside_now < far_now < seen_now
+    assert far_now < 0
 
 
 def test_where_changes_cost_what_was_seen_long_ago_gives_way_to_what_neighbours_show() -> None:

@@ -222,6 +222,14 @@ def test_sigterm_ends_a_store_cleanly(tmp_path):
         assert sorted(os.listdir(store.folder)) == ["lock", "options.yaml", "sharing_costs.json"]
 
 
+def test_a_store_told_to_stop_again_and_again_still_ends_well(tmp_path):
+    with stores(tmp_path) as start:
+        store = start()
+        while store.process.poll() is None:
+            store.process.send_signal(signal.SIGTERM)
+        assert store.process.returncode == 0
+
+
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in (("ls",), ("stats",)):
