@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import grpc
@@ -11,6 +13,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 LONG_S = 120.0  # a loaded machine takes its time
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Asks again and again; fails after `LONG_S`."""
+    end_s = time.monotonic() + LONG_S
+    while not happened():
+        assert time.monotonic() < end_s, "it did not happen"
 
 
 class Served:
@@ -31,6 +40,12 @@ class Served:
         self.stub.RepositoryModelLoad(request, timeout=LONG_S)
 
     def infer(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
+        """One request, until it is answered and counted: Triton counts it a moment after it answers."""
+        requests, executions = self.completed(), self.executions()
+        self.request(value, sequence, start, end)
+        wait_until(lambda: self.completed() > requests and self.executions() > executions)
+
+    def request(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
         request = messages.ModelInferRequest(model_name=self.model)
         tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
         tensor.contents.fp32_contents.extend([value] * 16)
@@ -41,16 +56,16 @@ class Served:
         self.stub.ModelInfer(request, timeout=LONG_S)
 
     def completed(self) -> int:
-        """By the server's statistics."""
-        request = messages.ModelStatisticsRequest(name=self.model)
-        statistics = self.stub.ModelStatistics(request).model_stats
-        return sum(stats.inference_stats.success.count for stats in statistics)
+        """Requests, by the server's statistics."""
+        return sum(stats.inference_stats.success.count for stats in self._statistics())
+
+    def executions(self) -> int:
+        """Batches, by the server's statistics."""
+        return sum(stats.execution_count for stats in self._statistics())
 
     def batch_sizes(self) -> set[int]:
         """Of the batches since the model was loaded."""
-        request = messages.ModelStatisticsRequest(name=self.model)
-        statistics = self.stub.ModelStatistics(request).model_stats
-        return {batch.batch_size for stats in statistics for batch in stats.batch_stats}
+        return {batch.batch_size for stats in self._statistics() for batch in stats.batch_stats}
 
     def started_instances(self) -> int:
         """How many processes of models Triton has started so far, by its log."""
@@ -59,3 +74,10 @@ class Served:
 
     def close(self) -> None:
         self._channel.close()
+
+    def _statistics(self) -> Iterable[messages.ModelStatistics]:
+        """Of each version."""
+        statistics: Iterable[messages.ModelStatistics] = self.stub.ModelStatistics(
+            messages.ModelStatisticsRequest(name=self.model)
+        ).model_stats
+        return statistics

@@ -5,6 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 from fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
+from served import wait_until
 
 from scripts.triton_server.running import running
 from serving_adapter.target import Target, TargetError, TargetLost
@@ -101,8 +102,9 @@ def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve
     ):
         make_target(member)
     for served in (pipeline, member):
-        reading = make_target(served, control=False).read()
+        reading, completed = make_target(served, control=False).read(), served.completed()
         pipeline.infer()
+        wait_until(lambda served=served, completed=completed: served.completed() > completed)
         assert make_target(served, control=False).read().success == reading.success + 1
     assert (pipeline.config(), member.config()) == found
 
@@ -117,7 +119,7 @@ def test_why_a_step_is_refused_triton_takes_its_ensemble_out_of_service(triton, 
     try:
         member.load(smaller)
         with pytest.raises(grpc.RpcError, match="no available versions"):
-            pipeline.infer()
+            pipeline.request()
     finally:
         member.load(found)
     pipeline.infer()
