@@ -24,7 +24,11 @@ NICENESS = 2  # the front must get a processor at once even when every worker is
 
 
 def describe(model: Model, sizes: tuple[int, int]) -> dict[str, Any]:
-    """What the front must know of a model, as JSON; output dimensions that follow a variable input are -1."""
+    """What the front must know of a model, as JSON; output dimensions that follow a variable input are -1.
+
+    For a child just forked, as `work` is.
+    """
+    torch.set_num_threads(1)  # renews PyTorch's pool: branches that all do so at once may end the process
     first, second = (model.run(model.example(rows=1, size=size)) for size in sizes)
     outputs = []
     for name, tensor in first.items():

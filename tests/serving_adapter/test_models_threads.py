@@ -9,6 +9,8 @@ import torch
 from serving_adapter import model_store
 from serving_adapter.models import CATALOGUE, branches
 from serving_adapter.models.loading import load_model
+from serving_adapter.server.worker import describe
+from serving_adapter.server.zygote import PROBE_SIZES, fork
 
 QUICK = {
     "inception_v3": {"image_size": "75"},
@@ -80,3 +82,15 @@ count_here = torch.jit.ignore(_count)
 def count_on_the_pool(token: torch.Tensor) -> list[torch.Tensor]:
     running = [torch.jit.fork(count_here, token) for _ in range(2)]
     return [torch.jit.wait(call) for call in running]
+
+
+def test_a_model_with_branches_can_be_run_first_thing_in_every_process_forked(apart):
+    """PyTorch's inter-op threads may abort a process just forked if they all renew its thread pool."""
+    assert apart(probe_again_and_again) == 0
+
+
+def probe_again_and_again() -> int:
+    """How many of many children ended badly."""
+    torch.set_num_threads(1)
+    model = load_model("burn", {"branches": "2", "rounds": "1"})
+    return sum(os.waitpid(fork(lambda: describe(model, PROBE_SIZES)), 0)[1] != 0 for _ in range(150))
