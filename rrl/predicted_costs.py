@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -84,9 +85,15 @@ class PredictedCosts:
         result: np.ndarray = np.clip(bears, 1.0, self.settings.headroom_up_to) ** self.settings.headroom
         return result
 
+    @cached_property
+    def _ratio(self) -> np.ndarray:
+        """(configurations,) exp(ρ) at the load expected."""
+        ratio: np.ndarray = np.exp(self.residual.log_ratio(self.given.rate_per_s))
+        return ratio
+
     def _of(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K,) Q of these latencies."""
-        ratio = np.exp(self.residual.log_ratio(self.given.rate_per_s)[numbers])[:, None]
+        ratio = self._ratio[numbers, None]
         costs = self.objective.costs(
             ratio * latencies.mean_ms, ratio * latencies.p95_ms, self.threads[numbers][:, None]
         )
@@ -99,6 +106,10 @@ class PredictedCosts:
         result: np.ndarray = np.mean(costs, axis=0)
         return result
 
+    def _mean_simulated(self, numbers: np.ndarray, scales: Sequence[np.ndarray]) -> np.ndarray:
+        """(K,) Q as in `simulated`, in the mean over several scales of service times."""
+        return self._mean_of(numbers, [self.prior.simulated(numbers, each, self.given) for each in scales])
+
     @property
     def _machine_sd(self) -> float:
         """σ of ln of all service times, over the time in which a change that costs something must pay."""
@@ -109,7 +120,7 @@ class PredictedCosts:
         if not self._machine_sd:
             return self.simulated(numbers, scale)
         scales = (math.exp(-self._machine_sd) * scale, math.exp(self._machine_sd) * scale)
-        return self._mean_of(numbers, [self.prior.simulated(numbers, each, self.given) for each in scales])
+        return self._mean_simulated(numbers, scales)
 
     def _means_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
@@ -120,9 +131,7 @@ class PredictedCosts:
         screened = [self.prior.screened(numbers, scale, self.given.rate_per_s) for scale in scales]
         best = np.argsort(self._mean_of(numbers, screened), kind="stable")[: self.settings.simulated_twice]
         best = self._with_free(best, numbers)
-        numbers = numbers[best]
-        simulated = [self.prior.simulated(numbers, scale[best], self.given) for scale in scales]
-        return numbers, self._mean_of(numbers, simulated)
+        return numbers[best], self._mean_simulated(numbers[best], [scale[best] for scale in scales])
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
         """The lowest cost, where every process that a change starts must pay by so much less, and what bears
