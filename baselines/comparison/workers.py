@@ -7,10 +7,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -112,6 +113,8 @@ class Workers:
     """So many processes, from the first job to the end of the `with` block.
 
     Left by an exception, Ctrl-C's too, it ends them at once: what a job keeps, it must keep atomically.
+    Within the block Ctrl-C is met where jobs are waited for, and at its end: Python's own handler raises
+    wherever the main thread is, which may be inside the executor with one of its locks held for good.
     """
 
     def __init__(self, processes: int) -> None:
@@ -121,28 +124,57 @@ class Workers:
         self._executor = ProcessPoolExecutor(
             processes, multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
+        self._ended: SimpleQueue[Future | None] = SimpleQueue()  # of the jobs; None for Ctrl-C
+        self._interrupted = self._hears_interrupts = False
 
     def __enter__(self) -> Workers:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
+            self._hears_interrupts = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            for process in set(multiprocessing.active_children()) - self._before:
-                process.terminate()
-        self._executor.shutdown(wait=True)
+        try:
+            if error is None and not self._interrupted:
+                self._executor.shutdown(wait=True)
+            else:
+                self._end_at_once()
+        finally:
+            if self._hears_interrupts:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if error is None and self._interrupted:
+            raise KeyboardInterrupt
 
     def run(self, jobs: Sequence[Job], on_done: Callable[[Any, Any], None]) -> None:
         """Runs the jobs, begun in their order; `on_done(job, answer)` as each ends."""
         with _begun_as_workers():
             futures: dict[Future, Job] = {self._executor.submit(job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                on_done(futures.pop(future), future.result())
-        except BrokenProcessPool as error:
-            raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
+        for future in futures:
+            future.add_done_callback(self._ended.put)
+        while futures:
+            ended = self._ended.get()
+            if ended is None:
+                raise KeyboardInterrupt
+            try:
+                answer = ended.result()
+            except BrokenProcessPool as error:
+                raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
+            on_done(futures.pop(ended), answer)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self._interrupted = True
+        self._ended.put(None)
+
+    def _end_at_once(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        own = set(multiprocessing.active_children()) - self._before
+        for process in own:
+            process.terminate()
+        for process in own:
+            process.join()
 
 
 @contextmanager
