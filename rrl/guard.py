@@ -47,7 +47,6 @@ class GuardSettings:
     failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
     same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
     comparable_load: float = 1.15  # ... and within this one, costs of two configurations compare directly
-    far_better: float = 2.0  # beyond noise: a start so many times as costly is measured once in turns
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
     drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
@@ -294,17 +293,16 @@ class Guard:
         noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
         return gain_interval(validation[self.start], validation[best], noise)
 
-    def is_far_better(self, validation: Mapping[int, Sequence[float]]) -> bool:
-        """True if one turn of the start between two of the best says so beyond noise.
+    def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
+        """True if one turn of the start between two of the best shows that the best is better beyond noise.
 
-        And the intervals before them that the best is better: nothing is left open then for which users would
-        have to bear the start again.
+        And the intervals before them do, too: nothing is left open then for which users would have to bear
+        the start again.
         """
         best = self._validated(validation)
         if not is_between(validation.get(self.start, ()), validation.get(best, ())):
             return False
-        gain = self.gain(validation)
-        return gain.low > self.settings.far_better and self._gain_before_turns(best).beyond_noise
+        return self.gain(validation).beyond_noise and self._gain_before_turns(best).beyond_noise
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""

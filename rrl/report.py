@@ -103,7 +103,7 @@ def summarise(
 
     `left` is what the run left in force; without it, what a guard would leave that saw these records.
     Start and best are validated by `turns` intervals each at least, or as many as the run planned, or by one
-    of the start between two of the best where that is far better.
+    of the start between two of the best where that settles it.
     """
     turns = header.validation if turns is None else turns
     start = header.space.number(header.start)
@@ -113,7 +113,7 @@ def summarise(
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
     validation = whole_turns(records) if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    whole = all(len(c) >= turns for c in costs.values()) or guard.is_far_better(costs)
+    whole = all(len(c) >= turns for c in costs.values()) or guard.is_settled(costs)
     validated = len(costs) == 2 and start in costs and whole
     leaving = guard.leaving(costs if validated else None)
     left = leaving.number if left is None else left

@@ -42,7 +42,7 @@ class TuningSettings:
     # the validation measures it again: users bear every one of them.
     baseline: int = 1
     # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
-    # where these leave open which is better, and one of the found where it is far worse.
+    # where these leave open which is better, and one of the found where that settles it.
     validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
@@ -210,7 +210,7 @@ class Tuning:
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
             cost = self._measured("validation", best).cost
-            if self.guard.is_far_better({best: [*costs[best], cost], start: costs[start]}):
+            if self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
                 costs[best].append(cost)
                 break
             cost_of_start = self._measured("validation", start).cost

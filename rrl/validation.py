@@ -5,8 +5,8 @@ bears on both alike. Two pairs alone say next to nothing of their own scatter, s
 seen before is pooled with theirs: Smyth's moderated t (Statistical Applications in Genetics 3, 2004).
 
 Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
-around it, and how far these lie apart tells of the scatter. It ends so where the gain was large, so that a
-little of it is chance.
+around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
+then.
 
 | symbol | here | meaning |
 |---|---|---|

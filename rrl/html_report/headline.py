@@ -116,7 +116,7 @@ def _gain(run: RunView) -> Children:
 
 def _turns(summary: Summary) -> str:
     if (summary.best.intervals, summary.start.intervals) == (2, 1):
-        return "A B A: too far apart to put the start in force again"
+        return "A B A: clear enough to spare users its second turn"
     return f"A B A B, {count(summary.start.intervals, 'interval')} each"
 
 

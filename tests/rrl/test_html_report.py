@@ -79,16 +79,16 @@ def test_the_headline_says_what_was_gained_and_how_surely(good: runs.Run) -> Non
     assert verdict.startswith(
         f"{gain.estimate:.2f}x lower cost (95% interval {gain.low:.2f}x to {gain.high:.2f}x)"
     )
-    assert "measured in turns with the start (A B A B, 2 intervals each)" in verdict
+    assert "measured in turns with the start (A B A: clear enough to spare users its second turn)" in verdict
     assert f"Left in force: {in_words(summary.left)}." in text(head)
     assert not by_class(head, "state")
 
 
-def test_a_start_that_was_spared_a_second_turn_is_said_to_be_so(good: runs.Run) -> None:
+def test_a_start_that_had_a_second_turn_is_said_to_have_had_it(good: runs.Run) -> None:
     run = view(good)
-    once = replace(run.summary, start=replace(run.summary.start, intervals=1))
-    verdict = text(by_class(page.page(replace(run, summary=once), "", ()), "verdict")[0])
-    assert "(A B A: too far apart to put the start in force again)" in verdict
+    twice = replace(run.summary, start=replace(run.summary.start, intervals=2))
+    verdict = text(by_class(page.page(replace(run, summary=twice), "", ()), "verdict")[0])
+    assert "measured in turns with the start (A B A B, 2 intervals each)" in verdict
 
 
 def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_start_and_best_are_compared_in_every_statistic_with_an_interval(good: r
             assert value == pytest.approx(getattr(standing, field), rel=0.01)
             assert low < value < high
         assert text(change) == lower_or_higher(getattr(summary.start, field), getattr(summary.best, field))
-    assert "n = 2 intervals of each" in text(section(shown(good), "compare"))
+    assert "n = 1 interval of the start, 2 of the best." in text(section(shown(good), "compare"))
 
 
 def test_an_interval_goes_by_all_that_its_configuration_scattered(good: runs.Run) -> None:
@@ -211,9 +211,15 @@ def test_every_change_is_marked_and_listed_with_its_reason(good: runs.Run) -> No
         what, why = text(row[2]), text(row[3])
         assert what in text(tick.find("title"))
         assert why in text(tick.find("title"))
-    assert "validation: measures the best and the start in turns" in text(rows[-2])
-    assert text(rows[-1]).endswith("the run's end")
-    assert "measured in turns with it" in text(rows[-1])
+    assert "validation: measures the best and the start in turns" in text(rows[-1])
+
+
+def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
+    """Here the run ended before the last turn of the best, so that the start was in force."""
+    header, records = good
+    last = by_class(shown((header, records[:-1])), "changes")[0].findall("./tbody/tr")[-1]
+    assert text(last).endswith("the run's end")
+    assert summarise(header, records[:-1]).why_left in text(last)
 
 
 def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:

@@ -90,6 +90,7 @@ def kinds(records: list[Record]) -> list[str]:
 
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
     t = tuning(tmp_path)
+    t.guard.is_settled = lambda costs: False
     outcome = run(t)
     records = read(tmp_path)[1]
     assert kinds(records) == ["baseline"] * 2 + ["tune"] * 12 + ["validation"] * 4
@@ -113,6 +114,7 @@ def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
     tmp_path: Path, gain: Gain, turns: int
 ) -> None:
     t = tuning(tmp_path)
+    t.guard.is_settled = lambda costs: False
     t.guard.gain = lambda costs: gain
     run(t)
     assert kinds(read(tmp_path)[1]).count("validation") == 2 * turns
@@ -139,7 +141,7 @@ class FarWorseAtFirst(SimulatedServing):
         return replace(m, latency=slower) if number == self.start else m
 
 
-def test_a_start_that_is_far_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
+def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
     t = tuning(tmp_path, simulated(FarWorseAtFirst))
     outcome = run(t)
     header, records = read(tmp_path)
