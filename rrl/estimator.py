@@ -249,7 +249,7 @@ class BackgroundTraining:
 
     def request(self) -> None:
         self._collect()
-        if all(training.running() for training in self._rounds):
+        if all(training.running() or training.done() for training in self._rounds):
             self._rounds.append(self._executor.submit(self._train, self._closing.is_set))
 
     def wait(self) -> None:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 
 from rrl.tuning import Stopped
 
 
 class Stop:
-    """Set by the first SIGINT or SIGTERM; the second is Python's own."""
+    """Set by the first SIGINT or SIGTERM; the second is Python's own.
+
+    A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
+    has one, a `SimpleQueue` has not.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._event = threading.Event()
+        self._stopped = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._say = say
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._stopped
 
     def sleep(self, duration_s: float) -> None:
         """Sleeps, but for a stop."""
-        if self._event.wait(duration_s):
+        if not self._stopped:
+            with suppress(Empty):
+                self._wakes.get(timeout=duration_s)
+        if self._stopped:
             raise Stopped
 
     @contextmanager
@@ -36,6 +44,7 @@ class Stop:
                 signal.signal(number, handler)
 
     def _set(self, number: int, frame: object) -> None:
-        self._event.set()
+        self._stopped = True
+        self._wakes.put(None)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._say("stopping: putting the best configuration known to be safe in force")

@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from running_server import RunningServer, start
 
 from serving_adapter.model_store import Client, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# The same examples each time, however slow the machine is: what fails is the code, and fails again.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -219,6 +219,7 @@ def test_decisions_do_not_wait_for_training(name: str, monkeypatch: pytest.Monke
 def test_training_in_the_background_learns_the_same_landscape() -> None:
     agent = RegionQLearning(SPACE, background_training=True)
     live(agent, 30)
+    agent.finish_training()
     agent.close()
     best = agent.greedy(Server(SPACE).observation)
     assert best is not None

@@ -150,19 +150,18 @@ class Workers:
 
     def run(self, jobs: Sequence[Job], on_done: Callable[[Any, Any], None]) -> None:
         """Runs the jobs, begun in their order; `on_done(job, answer)` as each ends."""
-        with _begun_as_workers():
-            futures: dict[Future, Job] = {self._executor.submit(job): job for job in jobs}
-        for future in futures:
-            future.add_done_callback(self._ended.put)
-        while futures:
-            ended = self._ended.get()
-            if ended is None:
-                raise KeyboardInterrupt
-            try:
-                answer = ended.result()
-            except BrokenProcessPool as error:
-                raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
-            on_done(futures.pop(ended), answer)
+        try:
+            with _begun_as_workers():
+                futures: dict[Future, Job] = {self._executor.submit(job): job for job in jobs}
+            for future in futures:
+                future.add_done_callback(self._ended.put)
+            while futures:
+                ended = self._ended.get()
+                if ended is None:
+                    raise KeyboardInterrupt
+                on_done(futures.pop(ended), ended.result())
+        except BrokenProcessPool as error:
+            raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
 
     def _interrupt(self, number: int, frame: object) -> None:
         self._interrupted = True

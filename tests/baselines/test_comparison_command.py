@@ -137,15 +137,15 @@ def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> Non
         str(tmp_path),
     )
     command = (sys.executable, "-m", "baselines.comparison.command_line", *SMALL[:4], *flags)
-    running = subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
-    )
-    assert running.stdout is not None
-    for line in running.stdout:
-        if line.startswith("runs"):
-            break
-    running.send_signal(signal.SIGINT)
-    _, error = running.communicate(timeout=60)
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("runs"):
+                break
+        running.send_signal(signal.SIGINT)
+        _, error = running.communicate(timeout=120)
     assert running.returncode == 130
     assert f"the finished runs are kept in {tmp_path}" in error
     assert "Traceback" not in error

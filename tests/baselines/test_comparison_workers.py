@@ -46,18 +46,18 @@ if __name__ == "__main__":
 def test_ctrl_c_ends_the_workers_wherever_it_comes(tmp_path: Path, event: str, code: str, jobs: int) -> None:
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED_AT.format(event=event, code=code, jobs=jobs))
-    running = subprocess.Popen(
+    with subprocess.Popen(
         (sys.executable, str(script)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-    )
-    try:
-        output, error = running.communicate(timeout=120)  # ends with the last of its processes
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+    ) as running:
+        try:
+            output, error = running.communicate(timeout=120)  # ends with the last of its processes
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == -signal.SIGINT
     assert error.rstrip().endswith("KeyboardInterrupt")
     assert "the block was left" not in output

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running_command import answered, until
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "serving_adapter.load.command_line", "--target", running.address]
     command += ["--rate", "60", "--duration-s", "0", "--out", str(out)]
     load = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    until(lambda: answered(running.address) > 10)
     yield running.address
     load.terminate()
     load.wait(30)

@@ -35,9 +35,19 @@ def in_force(address: str) -> dict[str, int]:
         target.close()
 
 
-def two_by_two() -> None:
-    """A machine file of one instance and two, batches of one and four."""
-    one, times_s = np.array([1]), np.array([[[[0.01, 0.02], [0.01, 0.02]]]])
+def answered(address: str) -> int:
+    """How many requests the server has answered."""
+    target = Target(address)
+    target.connect(control=False)
+    try:
+        return target.read().success
+    finally:
+        target.close()
+
+
+def two_by_two(slower: float = 1.0) -> None:
+    """A machine file of one instance and two, batches of one and four; so many times slower than 10 ms."""
+    one, times_s = np.array([1]), slower * np.array([[[[0.01, 0.02], [0.01, 0.02]]]])
     Machine(one, one, np.array([1, 2]), np.array([1, 4]), times_s).save("m.npz")
 
 

@@ -16,7 +16,7 @@ def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(
     served: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--target", served, "--agent", "random", *QUICK]
-    limited = ["--max-changes-per-hour", 3, "--duration", "7s", "--out", "run"]
+    limited = ["--max-changes-per-hour", 3, "--duration", "12s", "--out", "run"]
     assert exit_code(*common, *limited) == 0
     said = capsys.readouterr().out
     header, records = read(Path("run"))
@@ -32,7 +32,7 @@ def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(
     assert 1 <= made <= 3
     assert header.limits == {"max_changes_per_hour": 3}
 
-    assert exit_code("--resume", "run", "--duration", "6s") == 0
+    assert exit_code("--resume", "run", "--duration", "10s") == 0
     again = read(Path("run"))[1][len(records) :]
     assert any(r.kind == "wait" for r in again)
     assert sum(len(r.changed_at_s) for r in again if r.decision == "agent") == 0
@@ -46,7 +46,7 @@ def test_outside_the_change_window_nothing_is_changed(
     far = datetime.now() + timedelta(hours=10)
     window = f"{far:%H:%M}-{far + timedelta(minutes=30):%H:%M}"
     common = ["--target", served, "--agent", "random", *QUICK]
-    assert exit_code(*common, "--change-window", window, "--duration", "4s", "--out", "run") == 0
+    assert exit_code(*common, "--change-window", window, "--duration", "8s", "--out", "run") == 0
     assert "waits: outside the change window: the next at " in capsys.readouterr().out
     assert in_force(served) == found
     assert not Path("run/changes.log").exists()

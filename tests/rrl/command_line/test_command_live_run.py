@@ -9,6 +9,7 @@ from running_command import QUICK, exit_code, in_force, two_by_two, until
 
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
+from rrl.report import whole_turns
 from serving_adapter.target import Target
 
 
@@ -71,7 +72,7 @@ def test_the_best_is_measured_as_often_as_asked_for(served: str) -> None:
     common = ["--target", served, "--agent", "sweep", *QUICK]
     assert exit_code(*common, "--intervals", 4, "--validation", 3, "--out", "run") == 0
     header, records = read(Path("run"))
-    turns = [r.number for r in records if r.kind == "validation"]
+    turns = [r.number for r in whole_turns(records)]
     assert header.validation == 3
     assert turns == (turns[:2] * 6)[: len(turns)]
     # Three where one turn of the start settles it, more than six where these leave the question open.

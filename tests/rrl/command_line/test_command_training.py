@@ -13,9 +13,9 @@ from rrl.journal import read
 
 
 def trained(agent: str, out: str, *arguments: object) -> None:
-    two_by_two()
+    two_by_two(slower=100)  # so that any interval of the server is better than all of the training
     grid = ["--knobs", "instances=1:2,max_batch_size=1,4"]
-    common = ["--machine", "m.npz", "--agent", agent, "--decisions", 5, "--out", out]
+    common = ["--machine", "m.npz", "--agent", agent, "--decisions", 5, "--rate", 0.2, "--out", out]
     train([str(a) for a in [*common, *grid, *arguments]])
 
 
