@@ -54,7 +54,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from baselines import make_agent
+from baselines import AGENTS, make_agent
 from baselines.exhaustive_sweep import ExhaustiveSweep
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.live import cores_of
@@ -96,7 +96,7 @@ from scripts.benchmarks.triton_served import (
     seen_in_turns,
     triton,
 )
-from serving_adapter.arrivals import Wiki
+from serving_adapter.arrivals import Wiki, make_arrivals
 from serving_adapter.options import parse
 
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
@@ -143,6 +143,12 @@ class Options:
         ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
+        if unknown := set(self.agents) - {*AGENTS, OPTUNA}:
+            raise ValueError(
+                f"unknown agents: {', '.join(sorted(unknown))}; known: {OPTUNA}, {', '.join(AGENTS)}"
+            )
+        for arrivals in self.arrivals:
+            make_arrivals(arrivals, self.rate or 1.0)  # ValueError where there are none
 
 
 @dataclass(frozen=True)

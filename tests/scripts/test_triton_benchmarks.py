@@ -19,7 +19,7 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.in_turns import InTurns
 from scripts.benchmarks.served_agents import Run, Unguarded, WatchOnly, cheapest
-from scripts.benchmarks.triton_head_to_head import _finalists, _outcome, slowed
+from scripts.benchmarks.triton_head_to_head import Options, _finalists, _outcome, slowed
 from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
@@ -330,3 +330,20 @@ def test_a_trace_of_moments_lasts_as_long_as_its_rate_lets_it(tmp_path: Path) ->
     assert 20.0 < slowed(Traffic(str(moments), 10.0, seed=0), needed_s=20.0).lasts_s() < 21.0
     assert slowed(Traffic("poisson", 10.0, seed=0), needed_s=20.0).rate_per_s == 10.0
     assert Traffic("poisson", 10.0, seed=0).lasts_s() == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"arrivals": ("poisson", "nowhere.csv")}, "cannot read the trace nowhere.csv: No such file"),
+        ({"arrivals": ("often",)}, "unknown arrivals 'often'; expected poisson"),
+        ({"agents": ("rrl", "best")}, "unknown agents: best; known: optuna-tpe, "),
+        ({"agents": ("optuna-tpe",)}, "and rrl among the agents"),
+        ({"measurements": 9}, "--measurements must be at least 10, got 9"),
+    ],
+)
+def test_what_would_end_a_comparison_later_is_refused_at_first(
+    changes: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Options(**changes)
