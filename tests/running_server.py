@@ -36,5 +36,6 @@ def start(*arguments: object) -> RunningServer:
     if match is None:
         process.kill()
         process.wait()
+        process.stdout.close()
         raise RuntimeError(f"the server did not start: {line!r}")
     return RunningServer(process, match.group(1), match.group(2))

@@ -74,8 +74,7 @@ async def _describe(channel: grpc.aio.Channel, address: str, model: str | None) 
         try:
             return await getattr(stub, method)(request, timeout=ANSWER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            explained = explain(error, address, method, ANSWER_TIMEOUT_S, was_connected=False)
-            raise NotYetReady(str(explained)) if _may_pass(error) else explained from error
+            raise _explained(error, address, method) from error
 
     if not (await ask("ServerReady", messages.ServerReadyRequest())).ready:
         raise NotYetReady(f"the server at {address} answers, but is not ready")
@@ -94,7 +93,7 @@ async def _choose(stub: GRPCInferenceServiceStub, address: str, model: str | Non
     except grpc.aio.AioRpcError as error:
         if model is not None and error.code() in NO_INDEX:
             return model
-        raise explain(error, address, "RepositoryIndex", ANSWER_TIMEOUT_S, was_connected=False) from error
+        raise _explained(error, address, "RepositoryIndex") from error
     names = sorted({entry.name for entry in index.models})
     if model is not None:
         if model in names:
@@ -105,6 +104,11 @@ async def _choose(stub: GRPCInferenceServiceStub, address: str, model: str | Non
         there = f"one of {', '.join(names)}" if names else "but it serves none"
         raise TargetError(f"give --model, the model at {address} to call: {there}")
     return names[0]
+
+
+def _explained(error: grpc.aio.AioRpcError, address: str, method: str) -> TargetError:
+    explained = explain(error, address, method, ANSWER_TIMEOUT_S, was_connected=False)
+    return NotYetReady(str(explained)) if _may_pass(error) else explained
 
 
 def _may_pass(error: grpc.aio.AioRpcError) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -11,15 +10,9 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from waiting import until
 
 LONG_S = 120.0  # a loaded machine takes its time
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    """Asks again and again; fails after `LONG_S`."""
-    end_s = time.monotonic() + LONG_S
-    while not happened():
-        assert time.monotonic() < end_s, "it did not happen"
 
 
 class Served:
@@ -43,7 +36,7 @@ class Served:
         """One request, until it is answered and counted: Triton counts it a moment after it answers."""
         requests, executions = self.completed(), self.executions()
         self.request(value, sequence, start, end)
-        wait_until(lambda: self.completed() > requests and self.executions() > executions)
+        until(lambda: self.completed() > requests and self.executions() > executions)
 
     def request(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
         request = messages.ModelInferRequest(model_name=self.model)

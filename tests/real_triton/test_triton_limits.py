@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 from fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
-from served import wait_until
+from waiting import until
 
 from scripts.triton_server.running import running
 from serving_adapter.target import Target, TargetError, TargetLost
@@ -104,7 +104,7 @@ def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve
     for served in (pipeline, member):
         reading, completed = make_target(served, control=False).read(), served.completed()
         pipeline.infer()
-        wait_until(lambda served=served, completed=completed: served.completed() > completed)
+        until(lambda served=served, completed=completed: served.completed() > completed)
         assert make_target(served, control=False).read().success == reading.success + 1
     assert (pipeline.config(), member.config()) == found
 

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from waiting import until
 
 from serving_adapter.parity.datasets import load_dataset
 from serving_adapter.server.resilience import MODES
@@ -51,6 +52,12 @@ def override(instances: int = 4, **resilience: object) -> pb.RepositoryModelLoad
     request = pb.RepositoryModelLoadRequest(model_name="sleep")
     request.parameters["config"].string_param = json.dumps(config)
     return request
+
+
+def stalled_workers(server) -> int:
+    """Of all its processes, those that stand still."""
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    return sum(process.status() == psutil.STATUS_STOPPED for process in family)
 
 
 def metric(server, name: str) -> float:
@@ -163,6 +170,7 @@ def test_two_parities_give_both_answers_of_a_group(start_server, tmp_path):
         "--resilience", "parity", "--r", 2, "--late-after-us", 10_000, "--faults", faults,
         "--worker-timeout-s", 3000,
     )  # fmt: skip
+    until(lambda: stalled_workers(server) == 4)
     responses = on(server, lambda stub: asyncio.wait_for(answers(stub, 4), 60))
     assert all("reconstructed" in response.parameters for response in responses)
 
@@ -171,7 +179,7 @@ def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_
     faults = tmp_path / "faults.yaml"
     faults.write_text("faults: [{kind: stall, pool: deployed, at_s: [0], for_s: 3600}]")
     server = start_server(
-        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--late-after-us", 500_000,
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--late-after-us", 5_000_000,
         "--faults", faults, "--worker-timeout-s", 3000,
     )  # fmt: skip
 
@@ -180,10 +188,11 @@ def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_
         while metric(server, "nv_inference_request_success") < 8:
             await asyncio.sleep(0)
         await stub.RepositoryModelLoad(
-            override(mode="parity", group_timeout_us=50_000, late_after_us=400_000)
+            override(mode="parity", group_timeout_us=50_000, late_after_us=4_000_000)
         )
         return await asyncio.wait_for(pending, 60)
 
+    until(lambda: stalled_workers(server) == 1)
     responses = on(server, drive)
     assert sum("reconstructed" in response.parameters for response in responses) == 1
 
@@ -218,7 +227,7 @@ def test_stalled_workers_delay_no_answer_that_the_mode_can_give_otherwise(start_
 
 def test_workers_killed_again_and_again_fail_no_request_and_every_answer_is_right(start_server, tmp_path):
     faults = tmp_path / "faults.yaml"
-    faults.write_text("faults: [{kind: kill, every_s: 0.1}]")
+    faults.write_text("faults: [{kind: kill, every_s: 0.3}]")
     server = start_server(*SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--faults", faults)
 
     async def drive(stub):

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_command import answered, until
+from running_command import answered
+from waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,13 +52,6 @@ def tuner(served: str, *arguments: object, stderr: int | None = None) -> subproc
     command = [sys.executable, "-m", "rrl.command_line", "--target", served, "--agent", "random", *QUICK]
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.Popen([*command, *map(str, arguments)], text=True, env=environment, stderr=stderr)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s, "it did not happen within a minute"
-        time.sleep(0.02)
 
 
 def lines(journal: Path) -> int:

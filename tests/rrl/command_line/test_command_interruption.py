@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_command import QUICK, exit_code, in_force, lines, tuner, until
+from running_command import QUICK, exit_code, in_force, lines, tuner
+from waiting import until
 
 from envs.live import LiveServing
 from rrl.journal import read

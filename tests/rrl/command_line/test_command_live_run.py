@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running_command import QUICK, exit_code, in_force, two_by_two, until
+from running_command import QUICK, exit_code, in_force, two_by_two
+from waiting import until
 
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read

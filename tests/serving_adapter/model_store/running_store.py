@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import mmap
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import grpc
 import pytest
 import torch
 from safetensors.torch import save_file
+from waiting import PATIENCE_S
 
 from serving_adapter import messages
 from serving_adapter.model_store import Client
@@ -38,19 +37,9 @@ from serving_adapter.model_store.store import ModelStore, Opened
 from serving_adapter.model_store.tier import Address
 
 COMMAND = (sys.executable, "-m", "serving_adapter.model_store.command_line")
-PATIENCE_S = 10.0
 PLENTY = 1 << 30
 PAGE = mmap.PAGESIZE
 COSTS = SharingCosts(overhead_s=1e-5, disk_bytes_per_s=1e9, open_s=1e-6)  # so that sharing pays from 11 kB
-
-
-def until(condition: Callable[[], Any], what: str = "") -> Any:
-    """Waits for something that another process does; its value once it is true."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s, f"never happened: {what or condition}"
-        time.sleep(0.005)
-    return value
 
 
 class RunningStore:
@@ -231,14 +220,6 @@ def counters(store: ModelStore) -> dict[str, tuple[int, int]]:
     """Hits and misses by tier."""
     counted = {tier.name: (tier.hits, tier.misses) for tier in store.tiers}
     return counted | {"remote": (store.remote_hits, store.remote_misses)}
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Waits for something that other tasks or threads do."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never happened"
-        await asyncio.sleep(0.001)
 
 
 class Gated(Remote):

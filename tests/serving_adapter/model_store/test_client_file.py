@@ -7,7 +7,7 @@ import os
 import threading
 
 import pytest
-from running_store import PATIENCE_S, eventually
+from waiting import PATIENCE_S, eventually
 
 from serving_adapter.model_store.client_file import ClientFile, OneAtATime
 

@@ -12,17 +12,8 @@ import subprocess
 import grpc
 import pytest
 import torch
-from running_store import (
-    Seen,
-    in_repository,
-    rrl_store,
-    saved,
-    short_folder,
-    some_weights,
-    stores,
-    stub_of,
-    until,
-)
+from running_store import Seen, in_repository, rrl_store, saved, short_folder, some_weights, stores, stub_of
+from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store import Client, NoRoom, StoreError, UnknownModel
@@ -301,12 +292,12 @@ def test_a_damaged_cache_is_fetched_again(start_store, tmp_path):
 
 
 def test_it_ends_when_nobody_has_been_there_for_a_while(start_store, path):
-    store = start_store("--idle-exit-s", "0.5")
+    store = start_store("--idle-exit-s", "3")
     with store.client() as client:
         held = opened_by(client, path)
         assert store.process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):  # it waits for clients
-            store.process.wait(1.5)
+            store.process.wait(5)
         assert Seen(client).references == 1
         del held
     assert store.process.wait(30) == 0

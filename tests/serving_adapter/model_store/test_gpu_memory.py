@@ -8,8 +8,9 @@ import os
 import numpy as np
 import pytest
 import torch
-from running_store import PAGE, PLENTY, Gated, address, counters, eventually, stores
+from running_store import PAGE, PLENTY, Gated, address, counters, stores
 from safetensors.numpy import save
+from waiting import eventually
 
 from serving_adapter.model_store import tensors
 from serving_adapter.model_store.account import Account

@@ -13,10 +13,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from running_store import Seen, stores, until
+from running_store import Seen, stores
 from torch import nn
 from tritonclient.grpc import service_pb2 as triton
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from waiting import until
 
 from serving_adapter.models.branches import parallel, torchscript
 
@@ -105,7 +106,7 @@ def test_a_served_model_is_in_the_store_with_references(start_server, seen, mode
 
 def test_metrics_show_every_tier(start_server, seen, model_file):
     server = start_server("--model", model_file)
-    shown = series(server)
+    shown = until(lambda: series(server))  # the store is given half a second for a page
     for tier in ("host", "disk", "remote"):
         for name in ("hits", "misses", "evictions", "used_bytes", "capacity_bytes"):
             assert f'rrl_store_{name}{{tier="{tier}"}}' in shown

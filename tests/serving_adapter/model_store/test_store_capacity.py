@@ -7,7 +7,8 @@ import logging
 import threading
 
 import pytest
-from running_store import PAGE, PLENTY, Gated, account, address, eventually, hold_writing, value_of
+from running_store import PAGE, PLENTY, Gated, account, address, hold_writing, value_of
+from waiting import eventually
 
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.tier import Address

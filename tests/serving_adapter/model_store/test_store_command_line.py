@@ -7,7 +7,8 @@ import signal
 
 import psutil
 import pytest
-from running_store import Seen, in_repository, rrl_store, saved, short_folder, some_weights, stores, until
+from running_store import Seen, in_repository, rrl_store, saved, short_folder, some_weights, stores
+from waiting import until
 
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.endpoint import Endpoint

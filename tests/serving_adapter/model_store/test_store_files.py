@@ -7,8 +7,9 @@ import os
 import threading
 
 import pytest
-from running_store import PAGE, PATIENCE_S, account, address, eventually, value_of
+from running_store import PAGE, account, address, value_of
 from safetensors.numpy import save
+from waiting import PATIENCE_S, eventually
 
 from serving_adapter.model_store import store as store_module
 from serving_adapter.model_store.account import Account

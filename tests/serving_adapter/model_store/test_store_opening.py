@@ -7,8 +7,9 @@ import gc
 
 import numpy as np
 import pytest
-from running_store import PAGE, Gated, account, address, counters, eventually, value_of
+from running_store import PAGE, Gated, account, address, counters, value_of
 from safetensors.numpy import save
+from waiting import eventually
 
 from serving_adapter.model_store import store as store_module
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel

@@ -142,7 +142,7 @@ def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
 
 def test_a_patient_mode_reconstructs_once_the_time_is_over():
     async def play() -> None:
-        setting = await Setting.dispatched(2, 1, late_after_us=50_000)
+        setting = await Setting.dispatched(2, 1, late_after_us=1_000_000)
         setting.answer(1)
         setting.answer_parity(0)
         assert setting.host.approximated == []

@@ -22,7 +22,7 @@ from serving_adapter.target import TargetError, TargetLost
 )
 def test_an_address_where_nothing_answers(make_target, address, says):
     with pytest.raises(TargetError, match=says):
-        make_target(address).connect()
+        make_target(address, timeout_s=60.0).connect()  # a name may take long
 
 
 def test_a_metrics_port_is_told_from_a_grpc_port(metrics, make_target):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from clients import default_client_of, net
-from running_store import Seen, in_repository, stores, until
+from running_store import Seen, in_repository, stores
+from waiting import until
 
 
 @pytest.fixture

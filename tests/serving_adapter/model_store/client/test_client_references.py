@@ -13,7 +13,8 @@ import psutil
 import pytest
 import torch
 from clients import CHILD, net
-from running_store import Seen, saved, script, some_weights, until
+from running_store import Seen, saved, script, some_weights
+from waiting import until
 
 from serving_adapter import messages, model_store
 from serving_adapter.model_store import StoreError, tensors

@@ -7,8 +7,9 @@ import gc
 import pytest
 import torch
 from clients import CHILD, net
-from running_store import script, until
+from running_store import script
 from torch import nn
+from waiting import until
 
 from serving_adapter import model_store
 from serving_adapter.models.branches import torchscript

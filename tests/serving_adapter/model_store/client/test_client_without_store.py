@@ -13,8 +13,9 @@ import psutil
 import pytest
 import torch
 from clients import CHILD, default_client_of, net
-from running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores, until
+from running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores
 from torch import nn
+from waiting import until
 
 from serving_adapter import model_store
 from serving_adapter.model_store import Client, StoreError, StoreUnavailable, tensors

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 import running_store
 from hostile_clients import open_and_check
-from running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores, until
+from running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
+from waiting import until
 
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb

@@ -12,7 +12,8 @@ import grpc
 import pytest
 import torch
 from hostile_clients import f32, open_and_check
-from running_store import Seen, saved, until, with_header
+from running_store import Seen, saved, with_header
+from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError

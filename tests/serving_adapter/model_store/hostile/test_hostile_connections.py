@@ -10,7 +10,8 @@ import threading
 import grpc
 import pytest
 from hostile_clients import ended_by_store, open_and_check
-from running_store import RunningStore, Seen, script, until
+from running_store import RunningStore, Seen, script
+from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError

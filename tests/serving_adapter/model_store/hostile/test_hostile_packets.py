@@ -10,7 +10,8 @@ import socket
 
 import pytest
 from hostile_clients import ended_by_store
-from running_store import Seen, until
+from running_store import Seen
+from waiting import until
 
 from serving_adapter import messages
 
