@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import running_store
+import waiting
 from hostile_clients import open_and_check
 from running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
 from waiting import until
@@ -103,7 +104,7 @@ def good_process(running, good_file, good_processes) -> subprocess.Popen[str]:
     """The same one for all tests while none of them harms it."""
     stack, processes = good_processes
     if not processes or processes[-1].poll() is not None:
-        path = os.path.dirname(running_store.__file__)
+        path = os.pathsep.join(os.path.dirname(module.__file__) for module in (running_store, waiting))
         process = script(GOOD_CLIENT, running.folder, good_file, PYTHONPATH=path)
         processes.append(stack.enter_context(process))
     return processes[-1]
