@@ -98,14 +98,16 @@ def _cell(estimate: Estimate) -> Element:
 
 
 def estimate(run: RunView, statistic: Statistic, records: Sequence[Record]) -> Estimate:
-    """Of these intervals; how much one scatters is told by all of their configuration's in the run."""
-    alike = [
-        r for r in run.records if r.learned and r.number == records[0].number and not r.measurement.aborted
-    ]
+    """Of these intervals; how much one scatters is told by all of the start's and of the best's in the run.
+
+    By those of both, as for the gain: the start has few of its own.
+    """
+    learned = [r for r in run.records if r.learned and not r.measurement.aborted]
+    compared = {each[0].number for each in (run.summary.start_records, run.summary.best_records) if each}
     return mean_interval(
         [statistic.of(r) for r in records],
         [r.measurement.completions for r in records],
-        pooled_noise([[statistic.of(r) for r in alike]]),
+        pooled_noise([[statistic.of(r) for r in learned if r.number == number] for number in compared]),
     )
 
 
@@ -116,9 +118,10 @@ def _notes(run: RunView, compares: bool) -> Children:
         n = f"{n} of the start, {summary.best.intervals} of the best"
     elif compares:
         n += " of each"
+    whose = "both" if compares else "it"
     notes = [
         f"n = {n}. The {validation.CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "
-        "of the n scatters is taken from all that its configuration had in this run, and from what is usual."
+        f"of the n scatters is taken from all that {whose} had in this run, and from what is usual."
     ]
     if not run.tells_percentiles:
         notes.append(
