@@ -51,6 +51,6 @@ def test_a_change_is_measured_with_what_came_and_no_more(env, serve, triton, loa
             assert measurement.arrivals == measurement.completions + measurement.backlog_growth
             assert measurement.latency.mean_ms >= 2  # the model's
             batches = sum(row.count for row in measurement.telemetry)
-            between = 40  # of a second: requests that come between the reading of statistics and page
-            assert 0 < batches <= measurement.completions + between
+            late = 40  # a second's: counted after the statistics were read, before the page
+            assert 0 < batches <= measurement.completions + late
     assert sending.failed == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +25,26 @@ def exit_code(*arguments: object) -> int:
     return ended.value.code
 
 
-def in_force(address: str) -> dict[str, int]:
+@contextmanager
+def watching(address: str) -> Iterator[Target]:
+    """The target, to look at."""
     target = Target(address)
     target.connect(control=False)
     try:
-        return target.configuration()
+        yield target
     finally:
         target.close()
+
+
+def in_force(address: str) -> dict[str, int]:
+    with watching(address) as target:
+        return target.configuration()
 
 
 def answered(address: str) -> int:
     """How many requests the server has answered."""
-    target = Target(address)
-    target.connect(control=False)
-    try:
+    with watching(address) as target:
         return target.read().success
-    finally:
-        target.close()
 
 
 def two_by_two(slower: float = 1.0) -> None:

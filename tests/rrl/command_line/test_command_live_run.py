@@ -90,23 +90,6 @@ def test_a_load_that_breaks_ends_the_run(tmp_path: Path) -> None:
         until(embedded.check)
 
 
-def test_only_a_resumed_run_replaces_events_and_nothing_else(tmp_path: Path) -> None:
-    from test_journal import header, record
-
-    from rrl.tensorboard_events import TensorBoardEvents
-
-    folder = tmp_path / "tensorboard"
-    folder.mkdir()
-    kept, events = folder / "notes.txt", folder / "events.out.tfevents.1"
-    kept.touch()
-    events.touch()
-    TensorBoardEvents(tmp_path, header(), [])
-    assert events.exists()
-    TensorBoardEvents(tmp_path, header(), [record()])
-    assert kept.exists()
-    assert not events.exists()
-
-
 def test_serf_schedules_a_live_target_by_a_machine_file(
     served: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
