@@ -5,6 +5,7 @@ A method's libraries are imported when an agent of it is made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from rrl.agent import Agent, Task
@@ -22,8 +23,13 @@ class AgentFactory(Protocol):
 def make_agent(name: str, task: Task, seed: int = 0, background_training: bool = False) -> Agent:
     """The agent of this name; ValueError that lists the known ones, or says why it cannot act on the task."""
     if name not in AGENTS:
-        raise ValueError(f"unknown agent {name!r}; known: {', '.join(AGENTS)}")
+        raise ValueError(unknown_agent(name, AGENTS))
     return AGENTS[name](task, seed, background_training)
+
+
+def unknown_agent(name: str, known: Iterable[str]) -> str:
+    """What a user is told who names none of the agents known where it was named."""
+    return f"unknown agent {name!r}; known: {', '.join(known)}"
 
 
 def _rrl(task: Task, seed: int, background_training: bool = False) -> Agent:

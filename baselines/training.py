@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent
+from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
 from baselines.comparison.settings import default_space
 from envs.families import RATE_PER_S, scenarios
 from envs.scenario import Scenario
@@ -71,7 +71,7 @@ class TrainOptions:
     def __post_init__(self) -> None:
         make_objective(self.objective, self.slo_p95_ms)
         if self.agent not in AGENTS:
-            raise ValueError(f"unknown agent {self.agent!r}; known: {', '.join(_trainable())}")
+            raise ValueError(unknown_agent(self.agent, _trainable()))
         if self.agent in NEED_MACHINE:
             raise ValueError(
                 f"{self.agent} needs no training, it schedules by the machine file: "

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from threading import Thread
 
 from rrl.tuning import Stopped
 
@@ -14,13 +15,15 @@ class Stop:
     """Set by the first SIGINT or SIGTERM; the second is Python's own.
 
     A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
-    has one, a `SimpleQueue` has not.
+    has one, a `SimpleQueue` has not. Or while it prints, which cannot begin anew within: a thread of its own
+    says that the run stops.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._stopped = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._say = say
+        self._to_say: SimpleQueue[str] = SimpleQueue()  # "": nothing more
 
     def is_set(self) -> bool:
         return self._stopped
@@ -36,15 +39,23 @@ class Stop:
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         numbers = (signal.SIGINT, signal.SIGTERM)
+        speaker = Thread(target=self._speak, daemon=True)
+        speaker.start()
         before = {number: signal.signal(number, self._set) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            self._to_say.put("")
+            speaker.join()
 
     def _set(self, number: int, frame: object) -> None:
         self._stopped = True
         self._wakes.put(None)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._say("stopping: putting the best configuration known to be safe in force")
+        self._to_say.put("stopping: putting the best configuration known to be safe in force")
+
+    def _speak(self) -> None:
+        while text := self._to_say.get():
+            self._say(text)

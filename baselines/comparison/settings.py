@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from baselines import AGENTS, AgentFactory
+from baselines import AGENTS, AgentFactory, unknown_agent
 from envs.families import RATE_PER_S, scenarios, space_of
 from envs.scenario import Scenario
 from envs.workloads import Workload, make_workload
@@ -52,7 +52,7 @@ class ComparisonSettings:
     def check_agents(self, known: Mapping[str, AgentFactory]) -> None:
         for name in self.agents:
             if name not in known:
-                raise ValueError(f"unknown agent {name!r}; known: {', '.join(known)}")
+                raise ValueError(unknown_agent(name, known))
 
     def make_objective(self) -> Objective:
         return make_objective(self.objective, self.slo_p95_ms)

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from baselines import AGENTS, NEED_HINDSIGHT
+from baselines import AGENTS, NEED_HINDSIGHT, unknown_agent
 from rrl.command_line.advise import advise_on
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.opening import DONE, INTERRUPTED, Shared, check_each
@@ -58,9 +58,8 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
 
 
 def _check_agent(name: str) -> None:
-    known = [agent for agent in AGENTS if agent not in NEED_HINDSIGHT]
     if name in NEED_HINDSIGHT:
         fail(f"agent {name!r} needs the true cost of every configuration, which only a simulation knows; "
              "use rrl-compare")  # fmt: skip
     if name not in AGENTS:
-        fail(f"unknown agent {name!r}; known: {', '.join(known)}")
+        fail(unknown_agent(name, (agent for agent in AGENTS if agent not in NEED_HINDSIGHT)))

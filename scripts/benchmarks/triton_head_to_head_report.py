@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,8 +53,12 @@ class Case:
     finals: Turns
 
     @property
+    def workload(self) -> str:
+        return f"{self.model}, {self.arrivals}"
+
+    @property
     def name(self) -> str:
-        return f"{self.model}, {self.arrivals}, seed {self.seed}"
+        return f"{self.workload}, seed {self.seed}"
 
     @cached_property
     def last(self) -> InTurns:
@@ -106,6 +110,17 @@ class Result:
     rollbacks: int
 
 
+class Reached(NamedTuple):
+    """What is judged of one peer with one workload: medians over the seeds, never as infinitely late."""
+
+    mean_ratio: float
+    p95_ratio: float
+    settled: float
+    knew: float
+    latency_s: float
+    over_limit: float
+
+
 def measurements(run: Run) -> list[Record]:
     """A run's intervals in order."""
     return [r for r in run.records if r.counted]
@@ -139,6 +154,28 @@ def results(case: Case) -> dict[str, Result]:
     last = case.last
     near = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
     return {name: _result(case, trial, last, near) for name, trial in case.trials.items()}
+
+
+def by_workload(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """The seeds of each model and arrivals; they were measured one after the other."""
+    return {workload: list(seeds) for workload, seeds in groupby(cases, lambda case: case.workload)}
+
+
+def reached(found: Sequence[Mapping[str, Result]]) -> dict[str, Reached]:
+    """Of each peer, by its results with every seed."""
+    return {name: _reached([of_seed[name] for of_seed in found]) for name in found[0]}
+
+
+def _reached(of_seeds: Sequence[Result]) -> Reached:
+    middle = {
+        figure: median(_or_infinite(getattr(result, figure)) for result in of_seeds)
+        for figure in Reached._fields
+    }
+    return Reached(**middle)
+
+
+def _or_infinite(figure: float | None) -> float:
+    return math.inf if figure is None or math.isnan(figure) else figure
 
 
 def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
@@ -253,6 +290,32 @@ def table(case: Case) -> str:
     )
 
 
+def medians_table(cases: Sequence[Case]) -> str:
+    """What several seeds of one workload come to, as Markdown."""
+    found = [results(case) for case in cases]
+    head = ("peer", "mean / best", "p95 / best", "settled", "knew", "latency, s", "over the limit")
+    rows = [
+        (
+            name,
+            f"{r.mean_ratio:.3f}",
+            f"{r.p95_ratio:.3f}",
+            _or_never(r.settled),
+            _or_never(r.knew),
+            f"{r.latency_s:.1f}",
+            f"{r.over_limit:g} ({', '.join(str(of_seed[name].over_limit) for of_seed in found)})",
+        )
+        for name, r in sorted(reached(found).items(), key=lambda item: _place(item[0]))
+    ]
+    rates = ", ".join(f"{case.rate_per_s:g}" for case in cases)
+    return "\n".join(
+        (
+            f"### {cases[0].workload}: medians of {len(cases)} runs, at {rates} requests/s",
+            "",
+            *_aligned((head, tuple("---" for _ in head), *rows)),
+        )
+    )
+
+
 def _place(name: str) -> tuple[bool, bool, bool]:
     return name == FIXED, name == SWEEP, name != DEFAULT
 
@@ -261,8 +324,8 @@ def _with_part(whole: float, part: float, form: str) -> str:
     return f"{whole:{form}} ({part:{form}})" if part else f"{whole:{form}}"
 
 
-def _or_never(count: int | None) -> str:
-    return "never" if count is None else str(count)
+def _or_never(count: float | None) -> str:
+    return "never" if count is None or math.isinf(count) else f"{count:g}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from threading import Condition
 from types import FrameType
+from typing import cast
 
 import pytest
 
 from rrl.stop import Stop
 from rrl.tuning import Stopped
+
+STOPPING = "stopping: putting the best configuration known to be safe in force"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -31,7 +35,31 @@ def test_a_signal_ends_a_sleep_even_as_it_begins_to_wait(number: signal.Signals)
         with pytest.raises(Stopped):
             stop.sleep(600.0)
     assert stop.is_set()
-    assert said == ["stopping: putting the best configuration known to be safe in force"]
+    assert said == [STOPPING]
+
+
+def test_a_signal_while_the_run_prints_is_told_of_after_what_is_printed() -> None:
+    class Interrupted(io.RawIOBase):
+        """A terminal that a person stops the run at within its first write."""
+
+        printed = b""
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: object) -> int:
+            first, self.printed = not self.printed, self.printed + bytes(cast(bytes, data))
+            if first:
+                signal.raise_signal(signal.SIGINT)
+            return len(cast(bytes, data))
+
+    raw = Interrupted()
+    terminal = io.TextIOWrapper(io.BufferedWriter(raw))
+    stop = Stop(lambda text: print(text, file=terminal, flush=True))
+    with stop.on_signals():
+        print("interval 1 of 3", file=terminal, flush=True)
+    assert stop.is_set()
+    assert raw.printed.decode().splitlines() == ["interval 1 of 3", STOPPING]
 
 
 def test_what_is_not_stopped_sleeps_and_goes_on() -> None:

@@ -24,8 +24,11 @@ from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
     Trial,
+    by_workload,
     changes,
     client_ms,
+    medians_table,
+    reached,
     results,
     table,
     write_intervals,
@@ -254,15 +257,40 @@ def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None
 def test_all_must_hold_against_every_peer() -> None:
     soon = trial("rrl", [START, BEST, BEST, BEST, BEST, BEST], BEST)
     late = trial("optuna-tpe", [START, BAD, BAD, BAD, BAD, BEST], BEST)
-    assert _outcome([results(case(soon, late))])["holds"]
+    assert _outcome([reached([results(case(soon, late))])])["holds"]
     swapped = (replace(soon, name="optuna-tpe"), replace(late, name="rrl"))
-    held = _outcome([results(case(*swapped))])
+    held = _outcome([reached([results(case(*swapped))])])
     assert held["holds_by"] == {
         "final_mean": True,
         "final_p95": True,
         "measurements": False,
         "latency_sum": False,
         "over_limit": False,
+    }
+
+
+def test_of_several_seeds_the_medians_are_judged() -> None:
+    soon = [trial("rrl", [START, BEST, BEST, BEST], BEST), trial("optuna-tpe", [START, BAD, BAD, BEST], BEST)]
+    never = [trial("rrl", [START, BAD, BAD, BAD], START), soon[1]]
+    seeds = [replace(case(*never if seed == 1 else soon), seed=seed) for seed in range(3)]
+    found = reached([results(one) for one in seeds])
+    assert found["rrl"].settled == 2
+    assert found["rrl"].over_limit == 10
+    assert _outcome([found])["holds"]
+    assert not _outcome([found, reached([results(seeds[1])])])["holds"]
+    assert reached([results(seeds[1])])["rrl"].settled == math.inf
+    lines = medians_table(seeds).splitlines()
+    assert "medians of 3 runs" in lines[0]
+    assert "| 10 (10, 40, 10) " in lines[4]
+
+
+def test_seeds_of_another_model_or_arrivals_are_another_workload() -> None:
+    cases = [
+        replace(case(), arrivals=arrivals, seed=seed) for arrivals in ("poisson", "wiki") for seed in (0, 1)
+    ]
+    assert {workload: len(seeds) for workload, seeds in by_workload(cases).items()} == {
+        "minilm, poisson": 2,
+        "minilm, wiki": 2,
     }
 
 
