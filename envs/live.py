@@ -39,7 +39,7 @@ class TargetLike(Protocol):
     def is_local(self) -> bool: ...
     @property
     def glance_is_cheap(self) -> bool: ...
-    def connect(self, control: bool = True) -> None: ...
+    def connect(self, control: bool = True, counters: bool = True) -> None: ...
     def knobs(self) -> Mapping[str, Limits]: ...
     def configuration(self) -> dict[str, int]: ...
     def apply(self, configuration: Configuration) -> Applied: ...
@@ -81,7 +81,7 @@ class LiveServing(ServingEnv):
     As in `ServingEnv`. The episode never ends.
 
     `info` has also `apply_ms` (how long the change took to be in force), `changed` (whether there was one:
-    where another client had changed the configuration, the same one is put in force again), `refused` (the
+    where another client, or a restart, had changed it, the same one is put in force again), `refused` (the
     server kept what it had) and, after a change, `settling`: a `Measurement` from the last reading before the
     change to the first after it, so that no request is left out of what a change cost.
 
@@ -140,7 +140,7 @@ class LiveServing(ServingEnv):
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:
-            check_space(space, target.knobs())
+            check_space(space, target.knobs(), self.found)
         chosen: Objective = objective or MeanLatency()
         _check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
@@ -157,6 +157,7 @@ class LiveServing(ServingEnv):
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
         self._held: tuple[Configuration, Reading] | None = None  # in force, and read last
+        self._last: Reading | None = None  # ... whether or not it is to be measured from there
         self.apply_ms = math.nan  # how long the last change took to be in force
         self.changed = False  # the configuration in force was changed as the last interval began
         self.refused = False  # ... or would have been, had the server taken it
@@ -172,6 +173,7 @@ class LiveServing(ServingEnv):
         configuration = self.space.configuration(number)
         began_s = self._clock()
         held, self._held = self._held, None
+        last, self._last = self._last, None
         self.changed, self.refused, self.settling = False, False, None
         try:
             if held is not None and self._still(held, configuration):
@@ -180,7 +182,7 @@ class LiveServing(ServingEnv):
             applied = _UNCHANGED if self.advise else self._apply(configuration)
             self.apply_ms = 1e3 * (self._clock() - began_s)
             self.changed = applied.changed
-            return self._changed_interval(configuration, applied, None if held is None else held[1])
+            return self._changed_interval(configuration, applied, last)
         except TargetLost as lost:
             self._reconnect(configuration, lost)
             gap = str(lost)
@@ -220,7 +222,8 @@ class LiveServing(ServingEnv):
             settling_part = measure(earlier, in_force if aborted else before)
             self.settling = None if settling_part.gap else settling_part
         if aborted:
-            return replace(measure(in_force, self.target.read()), aborted=aborted)
+            self._last = before
+            return replace(measure(in_force, before), aborted=aborted)
         aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
         return self._finished(configuration, in_force, before, aborted)
 
@@ -232,6 +235,8 @@ class LiveServing(ServingEnv):
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
         if not gap and not self.advise and not configuration.items() <= self.target.configuration().items():
             gap = "another client changed the configuration within the interval"
+        if not gap:
+            self._last = after
         if not gap and not aborted:
             self._held = configuration, after
         return replace(measurement, gap=gap)
@@ -300,7 +305,7 @@ class LiveServing(ServingEnv):
             try:
                 self.target.connect(control=not self.advise)
                 if not self.advise and not isinstance(lost, LostInChange):
-                    self.target.apply(configuration)
+                    self.changed = self.target.apply(configuration).changed
                 return
             except LostInChange as error:
                 lost, reason = error, str(error)
@@ -335,16 +340,18 @@ def cores_of(target: TargetLike, found: Configuration) -> int:
     return found.get("intra_op_threads", 4)
 
 
-def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits]) -> None:
-    """ValueError where a target has not all of these knobs, or not these values."""
+def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], found: Configuration) -> None:
+    """ValueError where a target has not all of these knobs, or not these values; what it was found with, it
+    has."""
     unknown = [name for name in space.names if name not in knobs]
     if unknown:
         has = ", ".join(knobs) or "none"
         known = "" if set(unknown) <= set(KNOBS) else f" (known knobs: {', '.join(KNOBS)})"
         raise ValueError(f"the target has no knob {', '.join(unknown)}; it has {has}{known}")
     for knob in space.knobs:
-        for value in (knob.values[0], knob.values[-1]):
-            check({knob.name: value})
+        for value in knob.values:
+            if value != found.get(knob.name):
+                check({knob.name: value})
 
 
 def _check_objective(objective: Objective, reading: Reading) -> None:

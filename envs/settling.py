@@ -65,15 +65,15 @@ class Settling:
         return len(lengths) < 3 or lengths[2] < lengths[1] or lengths[1] < lengths[0]
 
     def _is_warm(self, now: Reading) -> bool:
-        """A new load counts its executions from 0, where it is told; else all since the change count.
+        """All instances share the batches since they are all there.
 
-        All instances share the batches.
+        After a new load its own executions count, where they are told: those from before drain a queue.
         """
         if not self.cold_instances:
             return True
         executions = now.execution_count - self.in_force.execution_count
         if not self.in_place and now.executions_since_load is not None:
-            executions = now.executions_since_load
+            executions = now.executions_since_load - (self.in_force.executions_since_load or 0)
         return executions >= COLD_BATCHES * max(self.instances, self.cold_instances)
 
 

@@ -6,9 +6,11 @@ recommended one's, judged and journalled as ever.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -44,12 +46,24 @@ def check_can_ask(stdin: TextIO | None = None) -> None:
 
 
 def agreed(console: Console) -> bool:
-    """Asks once; anything but a yes is a no."""
+    """Asks once; anything but a yes is a no. Ctrl-C and SIGTERM end the question: KeyboardInterrupt."""
     try:
-        answer = console.input("apply it? \\[y/N] ")
+        with _interruptible():
+            answer = console.input("apply it? \\[y/N] ")
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A handler that does not raise would have `input` wait on."""
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check_allowed(limits: ChangeLimits, interval_s: float, clock: Callable[[], float] = time.time) -> None:

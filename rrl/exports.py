@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rrl import change_log, figure, intervals_csv, reference_table, report, tensorboard_events
+from rrl.guard import ToLeave
 from rrl.html_report import page
 from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Header, Journal, Record
@@ -34,9 +35,12 @@ class Configured(Protocol):
 
 
 def export(
-    journal: Journal, target: Configured | None, events: TensorBoardEvents | None, left: int | None = None
+    journal: Journal,
+    target: Configured | None,
+    events: TensorBoardEvents | None,
+    left: ToLeave | None = None,
 ) -> Summary:
-    """Writes every view of the journal into its folder; `left` is what the run left in force."""
+    """Writes every view of the journal into its folder; `left` is what the run left in force, and why."""
     folder = journal.path.parent
     summary = summarise(journal.header, journal.records, left=left)
     try:

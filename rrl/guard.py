@@ -310,19 +310,22 @@ class Guard:
 
     def _gain_before_turns(self, best: int) -> Gain:
         """By the intervals of both before their turns, at the load of the start's own."""
-        before = [seen for seen in self._seen if not seen.is_turn]
-        rates_per_s = [seen.rate_per_s for seen in before if seen.number == self.start]
-        if not rates_per_s:
-            return UNKNOWN
-        like = [s for s in before if _ratio(s.rate_per_s, _mean(rates_per_s)) <= self.settings.same_load]
+        like = self._at_load_of_start([seen for seen in self._seen if not seen.is_turn])
         costs = costs_by_configuration((s.number, s.cost) for s in like)
         return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
+
+    def _at_load_of_start(self, among: Sequence[Seen]) -> list[Seen]:
+        rates_per_s = [seen.rate_per_s for seen in among if seen.number == self.start]
+        mean_per_s = _mean(rates_per_s)
+        return [
+            s for s in among if rates_per_s and _ratio(s.rate_per_s, mean_per_s) <= self.settings.same_load
+        ]
 
     def _unvalidated(self) -> ToLeave:
         best = self.best
         costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
-        if self.start not in costs:  # at this load the start was never measured: compare over all loads
-            costs = costs_by_configuration((s.number, s.cost) for s in self._seen)
+        if self.start not in costs:  # at this load the start was never measured: compare where it was
+            costs = costs_by_configuration((s.number, s.cost) for s in self._at_load_of_start(self._seen))
         if best not in costs or self.start not in costs:
             return ToLeave(self.start, "nothing else is known well enough")
         noise = self.settings.noise

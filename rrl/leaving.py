@@ -20,7 +20,7 @@ from rrl.space import Configuration, ConfigurationSpace
 class Changeable(Protocol):
     """What leaving needs of a target."""
 
-    def connect(self, control: bool = True) -> None: ...
+    def connect(self, control: bool = True, counters: bool = True) -> None: ...
 
     def configuration(self) -> dict[str, int]: ...
 
@@ -37,7 +37,8 @@ class Leaving:
         self._target, self._space, self._found = target, space, found
 
     def __call__(self, number: int) -> None:
-        self._target.connect(control=False)  # it may have been away when the run ended
+        # It may have been away when the run ended, and its metrics page still be so.
+        self._target.connect(control=False, counters=False)
         self._target.apply(self._found | self._space.configuration(number))
         self.done = True
 

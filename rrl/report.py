@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from rrl.exploration_cost import CostOfExploration, cost_of_exploration
-from rrl.guard import Guard, GuardSettings
+from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Header, Record
 from rrl.reference_table import ReferenceTable, costs_by_configuration
 from rrl.space import Configuration, shown
@@ -96,12 +96,13 @@ def summarise(
     header: Header,
     records: Sequence[Record],
     settings: GuardSettings | None = None,
-    left: int | None = None,
+    left: ToLeave | None = None,
     turns: int | None = None,
 ) -> Summary:
     """The figures of a run, finished or not.
 
-    `left` is what the run left in force; without it, what a guard would leave that saw these records.
+    `left` is what the run left in force, and why; without it, what a guard would leave that saw these
+    records.
     Start and best are validated by `turns` intervals each at least, or as many as the run planned, or by one
     of the start between two of the best where that settles it.
     """
@@ -114,20 +115,23 @@ def summarise(
     validation = whole_turns(records) if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
     whole = all(len(c) >= turns for c in costs.values()) or guard.is_settled(costs)
-    validated = len(costs) == 2 and start in costs and whole
-    leaving = guard.leaving(costs if validated else None)
-    left = leaving.number if left is None else left
-    best = next(n for n in costs if n != start) if validated else guard.best if left == start else left
+    validated = len(costs) == 2 and start in costs and whole and (left is None or left.number in costs)
+    if left is None:
+        left = guard.leaving(costs if validated else _broken_off(guard, records))
+    if validated:
+        best = next(n for n in costs if n != start)
+    else:
+        best = guard.best if left.number == start else left.number
     pool = validation if validated else [r for r in measured if r.learned]
-    baseline = [r for r in measured if r.kind == "baseline"]
+    baseline = [r for r in measured if r.kind == "baseline" and r.learned]
     of_start = [r for r in (validation if validated else baseline) if r.number == start]
     of_best = of_start if best == start else [r for r in pool if r.number == best]
     decisions = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
     return Summary(
         start=Standing.of(of_start, header.start),
         best=Standing.of(of_best, header.space.configuration(best)),
-        left=header.space.configuration(left),
-        why_left=leaving.reason,
+        left=header.space.configuration(left.number),
+        why_left=left.reason,
         validated=validated,
         turns=guard.gain(costs) if validated else UNKNOWN,
         exploration=cost_of_exploration(records, guard.start_latency_ms),
@@ -135,6 +139,12 @@ def summarise(
         start_records=tuple(of_start),
         best_records=tuple(of_best),
     )
+
+
+def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float]] | None:
+    """The turns of a validation that ended as what was validated failed in them; None where none did."""
+    numbers = {r.number for r in last_validation(records)}
+    return None if all(map(guard.fits, numbers)) else {number: [] for number in numbers}
 
 
 def whole_turns(records: Sequence[Record]) -> list[Record]:

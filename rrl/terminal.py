@@ -140,7 +140,7 @@ class LiveView(Observer):
             rows.add_row("last interval", now)
         rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
         rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
-        rows.add_row("guard", self._guard_said)
+        rows.add_row("guard", Text(self._guard_said))
         rows.add_row("last change", Text(self._change))
         if self._waits:
             rows.add_row("waits", Text(self._waits, style="yellow"))

@@ -186,18 +186,31 @@ def change_limits(options: TuneOptions) -> ChangeLimits:
     return ChangeLimits(options.max_changes_per_hour, ChangeWindow.parse(options.change_window))
 
 
+def forbidden_knobs(forbid: Sequence[str]) -> set[str]:
+    return {name for text in forbid for name in text.replace(",", " ").split()}
+
+
 def without_forbidden(
     space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
 ) -> ConfigurationSpace:
     """The grid without the knobs that are never to be changed; ValueError for one that the target lacks."""
-    forbidden = {name for text in forbid for name in text.replace(",", " ").split()}
-    unknown = sorted(forbidden - set(names))
-    if unknown:
-        raise ValueError(f"--forbid: the target has no knob {', '.join(unknown)}; it has {', '.join(names)}")
+    forbidden = forbidden_knobs(forbid)
+    has = list(names)
+    unknown = sorted(forbidden - set(has))
+    if unknown and has:  # what tells no knob can only be observed
+        raise ValueError(f"--forbid: the target has no knob {', '.join(unknown)}; it has {', '.join(has)}")
     left = tuple(knob for knob in space.knobs if knob.name not in forbidden)
     if not left:
         raise ValueError(f"--forbid leaves nothing to tune: it forbids all of {', '.join(space.names)}")
     return ConfigurationSpace(left)
+
+
+def without_smaller_batches(space: ConfigurationSpace, found: Configuration) -> ConfigurationSpace:
+    """The grid without values of max_batch_size below the one found."""
+    values = {knob.name: knob.values for knob in space.knobs}
+    least = found["max_batch_size"]
+    kept = [value for value in values["max_batch_size"] if value >= least] or [least]
+    return ConfigurationSpace.of(**values | {"max_batch_size": kept})
 
 
 def seconds(text: float | str) -> float:

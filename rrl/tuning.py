@@ -102,6 +102,7 @@ class Tuning:
     _observation: np.ndarray | None = field(default=None, init=False)  # of the last interval with traffic
     _begun: bool = field(default=False, init=False)  # the environment was reset
     _in_force: int | None = field(default=None, init=False)  # None: what was found is not on the grid
+    _found_number: int | None = field(default=None, init=False)  # of a resumed run, not always its start's
     _changed_at_s: list[float] = field(default_factory=list, init=False)  # since the last record
     _end_s: float = field(default=math.inf, init=False)
     _silent: bool = field(default=False, init=False)
@@ -112,7 +113,7 @@ class Tuning:
             self._replay(record)
         for at_s in self.changed_before_s:
             self._count_change(at_s)
-        self._in_force = self._number_found()
+        self._in_force = self._found_number = self._number_found()
         self._end_s = self.clock() + self.settings.duration_s
         self.env.interrupt = self._interrupt
         try:
@@ -203,6 +204,8 @@ class Tuning:
         agrees, the users of the found configuration are spared its second turn.
         """
         start, best = self.guard.start, self._best()
+        if start == best:
+            best = self.guard.to_leave()
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
@@ -283,12 +286,17 @@ class Tuning:
         if changes:
             self._change(number, decision, reason_in_words(kind, decision, reason))
         after, info = self._run(number)
+        measurement, cost = info["measurement"], float(info["cost"])
         if info.get("refused"):
             self._in_force = was_in_force
+            if changes:
+                kept = self._configuration(was_in_force)
+                self._tell(self._configuration(number), kept, "refused", measurement.gap)
         if info.get("changed") and not changes:
+            by_whom = "another client" if not measurement.gap else f"something ({measurement.gap})"
             self._count_change(self.clock())
-            self._notice("another client had changed the configuration: put back that of this run")
-        measurement, cost = info["measurement"], float(info["cost"])
+            reason = f"{by_whom} had changed it: puts back that of this run"
+            self._tell({}, self._configuration(number), "again", reason)
         if self.stop():
             raise Stopped
         verdict = self.guard.judge(number, cost, measurement, kind)
@@ -340,14 +348,18 @@ class Tuning:
 
     def _change(self, number: int, decision: str, reason: str) -> None:
         """Another configuration comes into force: counted, and told of before it happens."""
-        before = self.found if self._in_force is None else self.env.space.configuration(self._in_force)
-        after = self.env.space.configuration(number)
-        self._in_force = number
-        at_s = self.clock()
-        self._count_change(at_s)
-        change = Change(datetime.fromtimestamp(at_s), before or {}, after, decision, reason)
+        before, self._in_force = self._in_force, number
+        self._count_change(self.clock())
+        self._tell(self._configuration(before), self._configuration(number), decision, reason)
+
+    def _tell(self, before: Configuration, after: Configuration, decision: str, reason: str) -> None:
+        change = Change(datetime.fromtimestamp(self.clock()), before, after, decision, reason)
         for observer in self.observers:
             observer.changed(change)
+
+    def _configuration(self, number: int | None) -> Configuration:
+        """None: what was found, which is not on the grid."""
+        return (self.found or {}) if number is None else self.env.space.configuration(number)
 
     def _count_change(self, at_s: float) -> None:
         self.limits.changed(at_s)
@@ -361,25 +373,42 @@ class Tuning:
 
     def _leaving_early(self, why: str) -> ToLeave:
         number, reason = self.guard.leaving()
-        return ToLeave(number, why if number == self.guard.start else f"{reason}; {why}")
+        if number != self.guard.start:
+            return ToLeave(number, f"{reason}; {why}")
+        return ToLeave(self._as_found, why)
+
+    @property
+    def _as_found(self) -> int:
+        """What is left where nothing better is known: the start, but a resumed run may have found another."""
+        found = self._found_number
+        return self.guard.start if found is None or not self.guard.fits(found) else found
 
     def _leave(self, leaving: ToLeave, stopped: bool = False) -> Outcome:
         number, reason = leaving
         changes = number != self._in_force and (self._begun or self.put_in_force is not None)
         if not changes:
-            self._notice(
-                f"left in force, {'as found' if number == self.guard.start else 'as tuned'}: {reason}"
-            )
+            self._notice(f"left in force, {'as found' if number == self._as_found else 'as tuned'}: {reason}")
         else:
-            what = "restored what was found" if number == self.guard.start else "left in force"
+            what = "restored what was found" if number == self._as_found else "left in force"
             self._change(number, "leave", f"{what}: {reason}")
         if self.put_in_force is not None:
-            self.put_in_force(number)
+            self._put_in_force(self.put_in_force, number)
         elif changes:
             self.env.interrupt = lambda _: "the run is over"  # nothing more to measure
             self.env.step(self.env.space.action(number))
         self._in_force = number
         return Outcome(number, stopped, reason)
+
+    def _put_in_force(self, put_in_force: Callable[[int], None], number: int) -> None:
+        """Where that is refused, what was found comes back rather than what was being explored."""
+        try:
+            put_in_force(number)
+        except Exception as error:
+            if number != self._as_found:
+                with suppress(Exception):  # the first error tells more
+                    put_in_force(self._as_found)
+                    self._change(self._as_found, "leave", f"restored what was found: {error}")
+            raise
 
     def _tell_of_silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""

@@ -94,9 +94,15 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
     return values
 
 
-def edited(config: ModelConfig, configuration: Configuration) -> ModelConfig:
-    """A copy with these knobs set; the fields of knobs that it did not have are made."""
-    check(configuration)
+def edited(
+    config: ModelConfig, configuration: Configuration, found: Configuration | None = None
+) -> ModelConfig:
+    """A copy with these knobs set; the fields of knobs that it did not have are made.
+
+    ValueError for a value out of limits, unless it is there already or was `found`.
+    """
+    known = knob_values(config).items() | (found or {}).items()
+    check(dict(configuration.items() - known))
     copy = ModelConfig()
     copy.CopyFrom(config)
     for name, value in configuration.items():

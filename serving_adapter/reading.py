@@ -91,6 +91,8 @@ _MLSERVER = "model_infer_request_"
 _MLSERVER_TYPES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
 _EVERYTHING = ("nv_", "rrl_", _MLSERVER, "process_start_time_seconds")
 
+_SUMMARY = "_summary_us"  # quantiles, not a number (Nan) while nothing was observed, and used by nobody here
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _US = 1e-6
@@ -106,11 +108,14 @@ class _Page:
         for line in text.splitlines():
             if not line.startswith(prefixes):
                 continue
-            name, labels, value = _sample(line)
+            name, labels, text_of_value = _sample(line)
             if "model" in labels:
                 self.models.add(labels["model"])
                 if labels["model"] != model:
                     continue
+            if _SUMMARY in name:
+                continue
+            value = _number(text_of_value, name)
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.series[name].append((labels, value))
 
@@ -230,12 +235,12 @@ def parse_statistics(model_stats: Iterable[Any], at_s: float) -> Reading:
     )
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], float]:
+def _sample(line: str) -> tuple[str, dict[str, str], str]:
     match = _SAMPLE.match(line)
     if match is None:
         raise ValueError(f"the metrics page is malformed: expected `name{{labels}} value`, got {line[:80]!r}")
     name, labels, value = match.groups()
-    return name, _labels(labels) if labels else {}, _number(value, name)
+    return name, _labels(labels) if labels else {}, value
 
 
 def _labels(text: str) -> dict[str, str]:

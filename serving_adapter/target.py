@@ -34,6 +34,7 @@ from serving_adapter.model_configuration import (
     as_json,
     as_pbtxt,
     edited,
+    knob_values,
     parse_pbtxt,
 )
 from serving_adapter.reading import Reading, parse_statistics
@@ -110,24 +111,28 @@ class Target:
         page = self._counters.page if self._counters else None
         return page is not None and page.is_filtered
 
-    def connect(self, control: bool = True) -> None:
+    def connect(self, control: bool = True, counters: bool = True) -> None:
         """Finds the server, its model and its metrics page; with `control`, makes sure it may be changed.
 
-        Nothing is changed by it: what cannot be tuned is refused before.
+        Nothing is changed by it: what cannot be tuned is refused before. Without `counters` nothing can be
+        read, and its metrics page may be away.
         """
         self.close()
         self._connection = Connection(
             self.address, self.is_local, self.timeout_s, self.calls, self._control_key, self._tls_ca
         )
         try:
-            self._find(control)
-            self.read()
+            self._find(control, counters)
+            if counters:
+                self.read()
         except TargetError:
             self.close()
             raise
-        self._connection.known = self._open_counters.known = True
+        self._connection.known = True
+        if self._counters is not None:
+            self._counters.known = True
 
-    def _find(self, control: bool) -> None:
+    def _find(self, control: bool, counters: bool) -> None:
         metadata = self._call("ServerMetadata", messages.ServerMetadataRequest())
         self.server = f"{metadata.name} {metadata.version}".strip()
         self._extensions = frozenset(metadata.extensions)
@@ -139,7 +144,8 @@ class Target:
         config = self._model_config()
         self._remember(config)
         self.notes = target_checks.notes(config)
-        self._find_counters(advertised=advertised is not None)
+        if counters:
+            self._find_counters(advertised=advertised is not None)
         if control:
             target_checks.check_tunable(config, self.address, self._other_configs)
             self.check_control()
@@ -166,6 +172,28 @@ class Target:
         """The text of the model's `config.pbtxt` with these knobs set; without any, as it is in force."""
         config = self._model_config()
         return as_pbtxt(config if configuration is None else self._edited(config, configuration))
+
+    def requests_hold_several_items(self) -> bool:
+        """True if requests were seen that a smaller max_batch_size may refuse: Triton answers none of more
+        items than that, and counts none of them either; our own server runs such a request alone.
+
+        Items are counted a moment before the requests that hold them, a batch of each instance at most.
+        """
+        config, seen = self._model_config(), self.read()
+        just_counted = target_checks.instances(config) * max(1, config.max_batch_size)
+        return not self._is_ours and seen.inference_count > seen.success + just_counted
+
+    def why_not_tunable(self) -> str:
+        """In one sentence; empty if the model can be tuned as far as its configuration tells."""
+        server = f"{self.server or 'the server'} at {self.address}"
+        try:
+            target_checks.check_extensions(server, self._extensions, control=True, has_page=True)
+            target_checks.check_tunable(self._model_config(), self.address, self._other_configs)
+        except TargetLost:
+            raise
+        except TargetError as error:
+            return str(error)
+        return ""
 
     def can_control(self) -> bool:
         """True if the server lets its configuration be changed."""
@@ -211,7 +239,8 @@ class Target:
         at_once = None if self._is_ours else self.starts_at_once
         to_load = target_change.stages(before, wanted, in_place, at_once)
         target_change.put_in_force(self._open_connection, before, to_load, changes)
-        self._open_counters.loaded()
+        if self._counters is not None:
+            self._counters.loaded()
         return self._applied(changes, before, wanted)
 
     def read(self) -> Reading:
@@ -226,7 +255,8 @@ class Target:
         if self._is_ours:
             return Applied(in_place=True, cold_instances=0)
         instances = target_checks.instances(after)
-        if not set(changes) <= self.in_place_knobs or self._open_counters.began_again():
+        began_again = self._counters is not None and self._counters.began_again()
+        if not set(changes) <= self.in_place_knobs or began_again:
             return Applied(in_place=False, cold_instances=instances)
         return Applied(in_place=True, cold_instances=max(0, instances - target_checks.instances(before)))
 
@@ -297,7 +327,7 @@ class Target:
             if config.max_batch_size:
                 configuration = {"max_batch_size": config.max_batch_size, **configuration}
         try:
-            wanted = edited(base, configuration)
+            wanted = edited(base, configuration, knob_values(found))
             as_json(wanted)
         except ValueError as error:
             raise TargetError(f"cannot configure model {self.model!r}: {error}") from None

@@ -69,7 +69,8 @@ def _recommended(
     env = environment(options, target, objective, stop, space_of(options, target, found, found, console))
     options = with_its_share(options, target, found, shared.beside, console)
     over = over_its_share(options, env.space, found)
-    task = Task(env.space, objective, cores_of(target, found), excluded=over)
+    cores, in_place = cores_of(target, found), target.in_place_knobs
+    task = Task(env.space, objective, cores, in_place=in_place, excluded=over)
     table = advice.earlier_table(options.reference_table, target.model, console.print)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
     for note in target.notes:
@@ -78,10 +79,7 @@ def _recommended(
     tuned = {name: found[name] for name in env.space.names if name in found}
     console.print(advice.observed_in_words(observed.standing, tuned))
     if not tuned:
-        console.print(
-            f"no recommendation: {target.server} tells no knob of {target.model} that could be changed; "
-            "serve it with rrl-serve or Triton to have it tuned"
-        )
+        console.print(f"no recommendation: {target.why_not_tunable()}")
         return None
     by = advice.source(task, options.objective, observed, found, table, simulate)
     return advice.recommend(console.print, task, observed, tuned, by)

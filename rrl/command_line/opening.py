@@ -28,6 +28,7 @@ from rrl.tune_options import (
     tuning_intervals,
     with_values,
     without_forbidden,
+    without_smaller_batches,
 )
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target import Target, TargetError
@@ -58,7 +59,9 @@ def check_each(runs: Sequence[TuneOptions]) -> None:
                 found = target.configuration()
                 if not one.advise:
                     run_folder(one)
-                    check_space(space_of(one, target, found, found, Console(quiet=True)), target.knobs())
+                    check_space(
+                        space_of(one, target, found, found, Console(quiet=True)), target.knobs(), found
+                    )
         except (ValueError, TargetError) as error:
             fail(in_a_sentence(error))
 
@@ -89,11 +92,22 @@ def space_of(
     options: TuneOptions, target: Target, found: dict[str, int], start: dict[str, int], console: Console
 ) -> ConfigurationSpace:
     """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
-    if not options.knobs:
-        usual = default_space(found, cores_of(target, found))
-        return with_values(without_forbidden(usual, options.forbid, found), start)
-    given = without_forbidden(ConfigurationSpace.parse(options.knobs), options.forbid, found)
+    given = (
+        ConfigurationSpace.parse(options.knobs)
+        if options.knobs
+        else default_space(found, cores_of(target, found))
+    )
+    given = without_forbidden(given, options.forbid, found)
+    if "max_batch_size" in given.names and target.requests_hold_several_items():
+        given = without_smaller_batches(given, found)
+        console.print(
+            f"max_batch_size stays at {found['max_batch_size']} or above: some requests hold several items, "
+            "and Triton answers none that holds more than that",
+            style="yellow",
+        )
     space = with_values(given, start)
+    if not options.knobs:
+        return space
     added = [f"{k.name}={start[k.name]}" for k, new in zip(given.knobs, space.knobs, strict=True) if k != new]
     if added:
         console.print(f"added to the --knobs, as the run starts there: {', '.join(added)}", style="yellow")

@@ -32,7 +32,7 @@ from rrl.command_line.opening import (
 )
 from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
 from rrl.exports import export, print_result
-from rrl.guard import Guard, GuardSettings
+from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Journal
 from rrl.leaving import Leaving, SafeBest, change_since, restore
 from rrl.objective import make_objective
@@ -50,6 +50,7 @@ from rrl.tune_options import (
     as_trained,
     change_limits,
     check_unfinished,
+    forbidden_knobs,
     run_folder,
     seconds,
     tuning_intervals,
@@ -73,7 +74,8 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
         try:
             outcome = session.tuning.run()
             failures = session.embedded.end_load() if session.embedded else None
-            summary = export(session.tuning.journal, session.target, session.events, left=outcome.left)
+            left = ToLeave(outcome.left, outcome.reason)
+            summary = export(session.tuning.journal, session.target, session.events, left)
         except (TargetError, EmbeddedFailed, OSError) as error:
             session.view.close()
             with suppress(ValueError, OSError):  # the error that ended the run tells more
@@ -124,6 +126,10 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     stack.callback(target.close)
     for note in target.notes:
         console.print(note, style="yellow")
+    if earlier is not None and earlier[0].found_config_pbtxt is not None:
+        target.was_found_as(
+            earlier[0].found_config_pbtxt
+        )  # its run may have left other preferred batch sizes
     point = None if embedded else RestorePoint(target.address, target.model)
     changed_at_s: list[float] = []
     if earlier is not None and embedded is None:
@@ -184,7 +190,8 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         changed_at_s.append(restored.at.timestamp())
         for observer in observers:
             observer.changed(restored)
-    leaving = Leaving(target, env.space, found)
+    forbidden = forbidden_knobs(options.forbid)  # somebody else may change these meanwhile
+    leaving = Leaving(target, env.space, {k: v for k, v in found.items() if k not in forbidden})
     tuning = Tuning(
         env,
         agent,

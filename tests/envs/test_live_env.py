@@ -12,9 +12,11 @@ from fake_target import FakeClock, FakeTarget
 from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 (registers the ids)
-from envs.live import LiveServing, default_space
+from envs.live import LiveServing, check_space, default_space
 from rrl.agent import arrival_rate_per_s
 from rrl.objective import StrictSLO
+from rrl.space import ConfigurationSpace
+from serving_adapter.model_configuration import KNOBS
 from serving_adapter.target import LostInChange, NotPutBack, Target, TargetError, TargetLost
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
@@ -489,3 +491,26 @@ def test_a_real_server_that_dies_and_returns_gets_its_configuration_again(start_
     _, _, _, _, info = env.step(env.space.action(env.space.number(wanted)))
     assert info["measurement"].gap == ""
     env.close()
+
+
+def test_the_change_after_an_aborted_interval_is_counted_from_its_end(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.step(env.space.action(8))
+    env.interrupt = lambda progress: "the queue is running away"
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].aborted
+    env.interrupt = None
+    began_s = clock.now_s
+    target.rate_per_s = 60.0
+    _, _, _, _, info = env.step(env.space.action(8))
+    settled_s = clock.now_s - began_s - info["measurement"].duration_s
+    assert info["settling"].duration_s == pytest.approx(settled_s)
+    assert info["settling"].arrivals == pytest.approx(60 * info["settling"].duration_s, abs=2)
+
+
+def test_what_was_found_is_on_the_grid_whatever_our_limits():
+    found = {"max_batch_size": 4096}
+    check_space(ConfigurationSpace.of(max_batch_size=[8, 4096]), KNOBS, found)
+    with pytest.raises(ValueError, match="max_batch_size must be from 1 to 1024, got 2048"):
+        check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found)

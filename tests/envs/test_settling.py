@@ -1,5 +1,7 @@
 """When a change has settled, by the readings since."""
 
+from dataclasses import replace
+
 import pytest
 
 from envs.settling import Settling
@@ -70,3 +72,12 @@ def test_cold_instances_must_have_run_three_batches_each() -> None:
     settling = Settling(readings[0], True, 2, 8, cold_instances=1)
     assert not settling.is_over(readings)
     assert settling.is_over([*readings, reading(6)])
+
+
+def test_processes_of_a_load_made_in_turns_are_cold_when_the_last_of_them_is_there() -> None:
+    def after(executions: int) -> Reading:
+        return replace(reading(executions), executions_since_load=executions)
+
+    settling = Settling(after(20), False, 3, 8, cold_instances=3)
+    assert not settling.is_over([after(20), after(25)])
+    assert settling.is_over([after(20), after(29)])

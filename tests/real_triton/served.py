@@ -32,16 +32,20 @@ class Served:
         request.parameters["config"].string_param = json_format.MessageToJson(config)
         self.stub.RepositoryModelLoad(request, timeout=LONG_S)
 
-    def infer(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
+    def infer(
+        self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False, items: int = 1
+    ) -> None:
         """One request, until it is answered and counted: Triton counts it a moment after it answers."""
         requests, executions = self.completed(), self.executions()
-        self.request(value, sequence, start, end)
+        self.request(value, sequence, start, end, items)
         until(lambda: self.completed() > requests and self.executions() > executions)
 
-    def request(self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False) -> None:
+    def request(
+        self, value: float = 1.0, sequence: int = 0, start: bool = False, end: bool = False, items: int = 1
+    ) -> None:
         request = messages.ModelInferRequest(model_name=self.model)
-        tensor = request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
-        tensor.contents.fp32_contents.extend([value] * 16)
+        tensor = request.inputs.add(name="x", datatype="FP32", shape=[items, 16])
+        tensor.contents.fp32_contents.extend([value] * 16 * items)
         if sequence:
             request.parameters["sequence_id"].int64_param = sequence
             request.parameters["sequence_start"].bool_param = start

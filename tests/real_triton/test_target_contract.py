@@ -2,6 +2,7 @@
 
 import socket
 
+import grpc
 import pytest
 
 from serving_adapter.model_configuration import KNOBS, knob_values
@@ -246,3 +247,17 @@ def test_a_reading_is_one_call_and_one_page_at_most(served, make_target):
     target.read()
     assert max((target.calls - before).values()) == 1
     assert len(target.calls - before) <= 2
+
+
+def test_requests_of_several_items_are_noticed_where_a_smaller_batch_size_would_refuse_them(
+    served, make_target
+):
+    target = make_target(served)
+    assert not target.requests_hold_several_items()
+    for _ in range(20):
+        served.infer(items=4)
+    assert target.requests_hold_several_items() is served.is_triton
+    if served.is_triton:
+        target.apply({"max_batch_size": 2})
+        with pytest.raises(grpc.RpcError, match="batch-size must be <= 2"):
+            served.request(items=4)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +43,7 @@ class Server:
     def __init__(self) -> None:
         self.applied: list[Configuration] = []
 
-    def connect(self, control: bool = True) -> None:
+    def connect(self, control: bool = True, counters: bool = True) -> None:
         pass
 
     def configuration(self) -> dict[str, int]:
@@ -170,3 +171,20 @@ def test_the_grid_of_a_change_holds_both_configurations_and_no_more() -> None:
     )
     assert space.to_json() == {"instances": [2, 4], "max_batch_size": [8]}
     assert np.all(space.values == [[2, 8], [4, 8]])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_question(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    before = signal.signal(number, lambda *_: None)  # as within a run: it would wait on
+
+    def interrupted(prompt: str) -> str:
+        signal.raise_signal(number)
+        return "y"
+
+    console = Console(file=io.StringIO())
+    monkeypatch.setattr(console, "input", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            agreed(console)
+    finally:
+        signal.signal(number, before)

@@ -530,3 +530,17 @@ def test_the_guard_never_leaves_a_configuration_that_was_seen_to_be_worse_than_t
             seen.setdefault(in_force, []).append(mean_ms + m.drain_ms)
     left = guard.to_leave()
     assert np.mean(seen[left]) <= np.mean(seen[START]) + 1e-9
+
+
+def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_was_seen() -> None:
+    """Not a peak's 200 ms of the start with what the best takes at half the load."""
+    guard = Guard(START)
+    guard.enter(START)
+    guard.judge(START, 200.0, measured(200.0, rate_per_s=100.0), kind="baseline")
+    for _ in range(2):
+        tell(guard, GOOD, 25.0, rate_per_s=50.0)
+    assert guard.best == GOOD
+    assert guard.to_leave() == START
+    tell(guard, GOOD, 60.0, rate_per_s=100.0)
+    tell(guard, GOOD, 25.0, rate_per_s=50.0)
+    assert guard.to_leave() == GOOD

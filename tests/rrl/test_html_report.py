@@ -15,6 +15,7 @@ import simulated_runs as runs
 
 from rrl.confidence import mean_interval
 from rrl.exports import write_views
+from rrl.guard import ToLeave
 from rrl.html_report import next_steps, page
 from rrl.html_report.exploration import paid_back
 from rrl.html_report.landscape import Explored, groups_by_load, most_influential
@@ -105,7 +106,7 @@ def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
 def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> None:
     header, records = good
     start = header.space.number(header.start)
-    summary = summarise(header, records, left=start)
+    summary = summarise(header, records, left=ToLeave(start, "interrupted"))
     assert summary.validated
     root = page.page(RunView(header, records, summary, True), "", ())
     said = text(by_class(root, "verdict")[0])

@@ -14,6 +14,7 @@ import simulated_runs as runs
 from browser import MISSING, Browser, executable
 
 from rrl.exports import write_views
+from rrl.guard import ToLeave
 from rrl.html_report import page
 from rrl.report import summarise
 from rrl.space import ConfigurationSpace
@@ -120,7 +121,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     good = runs.tuned(base / "journal")
     header, records = good
     summary = summarise(header, records)
-    worse = summarise(header, records, left=header.space.number(header.start))
+    worse = summarise(header, records, left=ToLeave(header.space.number(header.start), "interrupted"))
     hostile = replace(header, model=HOSTILE), [replace(r, reason=HOSTILE, verdict=HOSTILE) for r in records]
     wide = runs.tuned(
         base / "wide-journal",

@@ -13,7 +13,7 @@ from envs.simulated import SimulatedServing
 from rrl.exploration_cost import cost_of_exploration
 from rrl.exports import LATENCY_PICTURE, export, print_result
 from rrl.figure import draw
-from rrl.guard import Guard
+from rrl.guard import Guard, ToLeave
 from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
@@ -106,7 +106,7 @@ def test_the_summary_tells_what_the_run_left_whatever_its_records_suggest(
 ) -> None:
     start = SPACE.number(run[0].start)
     assert summarise(*run).found_better
-    summary = summarise(*run, left=start)
+    summary = summarise(*run, left=ToLeave(start, "interrupted"))
     assert summary.left == run[0].start
     assert not summary.found_better
 
@@ -228,3 +228,30 @@ def test_words_for_configurations_and_bars_for_latencies() -> None:
     assert sparkline([1, 10, 100]) == "▁▅█"
     assert sparkline([5, 5]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def test_a_winner_that_failed_in_its_turns_was_left_for_that_reason(run: tuple[Header, list[Record]]) -> None:
+    """Not because another, never measured in turns, is better than the start."""
+    header, records = run
+    failing = replace(
+        records[-4],
+        transition=replace(
+            records[-4].transition,
+            measurement=replace(records[-4].measurement, failures=records[-4].measurement.arrivals),
+        ),
+    )
+    summary = summarise(header, [*records[:-4], failing, records[-3]])
+    assert summary.left == header.start
+    assert "failed, was aborted or broke the limit in its turns" in summary.why_left
+
+
+def test_why_another_than_the_validated_is_left_is_told_by_the_run(
+    run: tuple[Header, list[Record]],
+) -> None:
+    header, records = run
+    numbers = {SPACE.number(header.start), *(r.number for r in records[-4:])}
+    other = next(n for n in range(len(SPACE)) if n not in numbers)
+    summary = summarise(header, records, left=ToLeave(other, "interrupted"))
+    assert summary.left == SPACE.configuration(other)
+    assert not summary.validated
+    assert summary.why_left == "interrupted"

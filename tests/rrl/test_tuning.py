@@ -14,7 +14,8 @@ import pytest
 
 from envs.simulated import SimulatedServing
 from rrl.agent import Transition
-from rrl.guard import Guard
+from rrl.change_log import Change
+from rrl.guard import Guard, ToLeave
 from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region_q_learning import RegionQLearning
@@ -462,3 +463,89 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path) -> None
 def test_settings_that_make_no_run_are_refused(intervals: int) -> None:
     with pytest.raises(ValueError, match="at least one tuning"):
         TuningSettings(intervals=intervals)
+
+
+def test_a_better_one_than_an_agent_recommends_is_not_left_unvalidated(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    t.agent.recommended = lambda: t.env.start
+    t.guard.trusts = lambda number: True
+    outcome = run(t)
+    assert outcome.left != t.env.start
+    assert {r.number for r in read(tmp_path)[1] if r.kind == "validation"} == {outcome.left, t.env.start}
+
+
+def test_a_resumed_run_that_is_stopped_leaves_what_it_found(tmp_path: Path) -> None:
+    """The run before it had shown that to be better, and was not asked again."""
+    run(tuning(tmp_path))
+    left_before = next(n for n in range(len(SPACE)) if n != simulated().start)
+    stop = StopAfter(1)
+    t = tuning(
+        tmp_path,
+        resume=True,
+        settings=replace(SETTINGS, intervals=40),
+        observers=[stop],
+        stop=stop,
+        found=SPACE.configuration(left_before),
+    )
+    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
+    t.guard.fits = lambda number: True
+    outcome = run(t)
+    assert outcome.stopped
+    assert outcome.left == left_before
+
+
+def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
+    changes = Changes()
+    in_force: list[int] = []
+    t = tuning(tmp_path, observers=[changes])
+
+    def put_in_force(number: int) -> None:
+        if number != t.env.start:
+            raise RuntimeError("no memory for another process")
+        in_force.append(number)
+
+    t.put_in_force = put_in_force
+    with pytest.raises(RuntimeError, match="no memory"):
+        run(t)
+    assert in_force == [t.env.start]
+    assert changes.seen[-1].after == SPACE.configuration(t.env.start)
+    assert changes.seen[-1].reason == "restored what was found: no memory for another process"
+
+
+class Changes(Observer):
+    def __init__(self) -> None:
+        self.seen: list[Change] = []
+
+    def changed(self, change: Change) -> None:
+        self.seen.append(change)
+
+
+class Refusing(SimulatedServing):
+    """Keeps what it has where one configuration is asked for; somebody else changes it once."""
+
+    refused, asked, number = 0, 0, -1
+
+    def _interval(self, number: int) -> Measurement:
+        self.asked, self.number = self.asked + 1, number
+        return replace(super()._interval(number), gap="no memory" if number == self.refused else "")
+
+    def _details(self) -> dict[str, object]:
+        refuses = self.number == self.refused
+        return {"refused": refuses, "changed": not refuses and self.asked == 2}
+
+
+def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) -> None:
+    changes = Changes()
+    run(tuning(tmp_path, simulated(Refusing), observers=[changes]))
+    again = [change for change in changes.seen if change.decision == "again"]
+    assert [change.before for change in again] == [{}]
+    assert "another client had changed it" in again[0].reason
+    before = changes.seen[0].before
+    for change in changes.seen:
+        assert change.decision == "again" or change.before == before
+        before = change.after
+    refused = [
+        change for change in changes.seen if change.decision == "refused" and change.reason == "no memory"
+    ]
+    assert refused
+    assert all(change.before == SPACE.configuration(0) for change in refused)

@@ -129,3 +129,10 @@ def test_what_is_no_page_of_the_model_gets_one_sentence(page, says):
     with pytest.raises(ValueError, match=says) as caught:
         parse_metrics(page, "m", at_s=0.0)
     assert "\n" not in str(caught.value)
+
+
+def test_quantiles_of_nothing_on_the_page_are_no_fault() -> None:
+    nothing = """nv_inference_request_summary_us{model="m",version="1",quantile="0.5"} Nan
+nv_inference_request_summary_us{model="idle",version="1",quantile="0.5"} Nan
+"""
+    assert parse_metrics(TRITON + nothing, "m", at_s=5.0) == parse_metrics(TRITON, "m", at_s=5.0)

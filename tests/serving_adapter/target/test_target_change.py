@@ -224,3 +224,28 @@ def test_the_models_config_pbtxt(triton, make_target):
     with pytest.raises(TargetError, match="instances must be from 1 to 64"):
         target.config_pbtxt({"instances": 0})
     assert triton.loads == 0
+
+
+def test_what_a_model_was_found_with_may_stay_and_come_back_whatever_our_limits(triton, make_target):
+    triton.configs["m"].max_batch_size = 4096
+    triton.configs["m"].instance_group[0].count = 80
+    found = edited(triton.configs["m"], {})
+    target = make_target(triton.address)
+    target.connect()
+    knobs = target.configuration()
+    target.apply({"intra_op_threads": 1})
+    target.apply({"max_batch_size": 8, "instances": 4})
+    with pytest.raises(TargetError, match="max_batch_size must be from 1 to 1024, got 4097"):
+        target.apply({"max_batch_size": 4097})
+    target.apply(knobs)
+    assert triton.configs["m"] == found
+
+
+def test_without_its_counters_a_target_can_be_changed_while_its_page_is_away(triton, make_target):
+    target = make_target(triton.address, metrics_url="http://127.0.0.1:9/metrics")
+    with pytest.raises(TargetError, match="does not answer"):
+        target.connect(control=False)
+    target.connect(control=False, counters=False)
+    target.apply({"instances": 2})
+    target.apply({"max_batch_size": 8})
+    assert knob_values(triton.configs["m"])["max_batch_size"] == 8
