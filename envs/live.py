@@ -206,7 +206,8 @@ class LiveServing(ServingEnv):
 
     def _held_interval(self, configuration: Configuration, before: Reading) -> Measurement:
         """Goes on from the last reading: nothing has changed since."""
-        aborted = self._watch(before, before.at_s + self.interval_s, glances=self.target.glance_is_cheap)
+        end_s = before.at_s + self.measured_share * self.interval_s
+        aborted = self._watch(before, end_s, glances=self.target.glance_is_cheap)
         return self._finished(configuration, before, before, aborted)
 
     def _changed_interval(
@@ -224,7 +225,8 @@ class LiveServing(ServingEnv):
         if aborted:
             self._last = before
             return replace(measure(in_force, before), aborted=aborted)
-        aborted = self._watch(in_force, before.at_s + self.interval_s - self.settle_s)
+        measured_s = self.measured_share * (self.interval_s - self.settle_s)
+        aborted = self._watch(in_force, before.at_s + measured_s)
         return self._finished(configuration, in_force, before, aborted)
 
     def _finished(

@@ -83,6 +83,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     The attribute `interrupt` may be set to a function that is shown the `Progress` of a running interval;
     when it answers with a text, the interval ends early and the text becomes `measurement.aborted`.
+    `measured_share`, 1 unless set, is the share of its usual time that a live interval is measured for; a
+    simulated one has its usual requests.
 
     ## Version History
 
@@ -100,6 +102,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.objective = objective
         self.start = start
         self.interrupt: Callable[[Progress], str] | None = None
+        self.measured_share = 1.0
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)

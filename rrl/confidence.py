@@ -2,7 +2,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| x̄ | `Estimate.value` | the mean of n intervals, weighted by their completions |
+| x̄ | `Estimate.value` | the mean of n intervals, weighted by their completions; half of one counts as half |
 | ν, d | `Noise` | relative standard deviation of one interval, and the degrees of freedom behind it |
 | x̄ exp(± t ν / √n) | `low`, `high` | t: quantile of Student's distribution of d degrees of freedom |
 
@@ -38,14 +38,19 @@ class Estimate(NamedTuple):
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
-def mean_interval(values: Sequence[float], weights: Sequence[float], noise: Noise) -> Estimate:
-    """Of figures that are not negative, each weighted; those not observed (NaN) are left out."""
+def mean_interval(
+    values: Sequence[float], weights: Sequence[float], noise: Noise, shares: Sequence[float] | None = None
+) -> Estimate:
+    """Of figures that are not negative, each weighted; those not observed (NaN) are left out.
+
+    `shares` of an interval that each was measured for; default: all of it.
+    """
     x, w = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     seen = np.isfinite(x) & (w > 0)
     if not seen.any():
         return NO_ESTIMATE
     mean = float(np.average(x[seen], weights=w[seen]))
-    n = int(seen.sum())
+    n = float(seen.sum() if shares is None else np.asarray(shares, dtype=float)[seen].sum())
     t = float(stdtrit(noise.freedom, (1 + CONFIDENCE) / 2))
     factor = math.exp(t * noise.relative / math.sqrt(n))
-    return Estimate(mean, mean / factor, mean * factor, n)
+    return Estimate(mean, mean / factor, mean * factor, int(seen.sum()))

@@ -291,7 +291,7 @@ class Guard:
         earlier = (s for s in self._near_present_load() if not s.is_turn)
         costs = costs_by_configuration((s.number, s.cost) for s in earlier)
         noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
-        return gain_interval(validation[self.start], validation[best], noise)
+        return gain_interval(validation[self.start], validation[best], noise, self.was_better(best))
 
     def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
         """True if one turn of the start between two of the best shows that the best is better beyond noise.
@@ -302,7 +302,11 @@ class Guard:
         best = self._validated(validation)
         if not is_between(validation.get(self.start, ()), validation.get(best, ())):
             return False
-        return self.gain(validation).beyond_noise and self._gain_before_turns(best).beyond_noise
+        return self.gain(validation).beyond_noise and self.was_better(best)
+
+    def was_better(self, best: int) -> bool:
+        """Beyond noise, by the intervals before the turns: the start's first is a short one then."""
+        return self._gain_before_turns(best).beyond_noise
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""

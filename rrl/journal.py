@@ -98,7 +98,7 @@ class Header:
 
 
 # Of a record, where an earlier journal lacks it.
-_WHERE_MISSING: dict[str, Any] = {"changed_at_s": (), "not_taken": False, "settling": None}
+_WHERE_MISSING: dict[str, Any] = {"changed_at_s": (), "not_taken": False, "settling": None, "share": 1.0}
 _OF_THEIR_OWN = ("transition", "settling")  # fields of a record with a form of their own in the journal
 
 
@@ -121,6 +121,7 @@ class Record:
     changed_at_s: tuple[float, ...] = ()  # Unix times of the changes of configuration since the last record
     not_taken: bool = False  # the server refused this configuration and kept what it had
     settling: Measurement | None = None  # of a live change: from before it until the interval was measured
+    share: float = 1.0  # of the usual time that it was measured for
 
     @property
     def measurement(self) -> Measurement:

@@ -30,6 +30,7 @@ from rrl.journal import Decision, Journal, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
+from rrl.validation import SHORT_TURN
 
 BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
 LONGEST_INTERVALS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
@@ -42,7 +43,7 @@ class TuningSettings:
     # the validation measures it again: users bear every one of them.
     baseline: int = 1
     # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
-    # where these leave open which is better, and one of the found where that settles it.
+    # where these leave open which is better, and half of one of the found where that settles it.
     validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
@@ -64,6 +65,7 @@ class Environment(Protocol):
 
     space: ConfigurationSpace
     interrupt: Callable[[Progress], str] | None
+    measured_share: float
 
     def reset(self, *, seed: Any = ..., options: Any = ...) -> tuple[np.ndarray, dict[str, Any]]: ...
 
@@ -200,8 +202,9 @@ class Tuning:
     def _validate(self) -> dict[int, list[float]] | None:
         """The costs of the best known and the found configuration, measured in turns: A B A B.
 
-        At most as many turns follow where those leave the question open. Where A B leaves none, and another A
-        agrees, the users of the found configuration are spared its second turn.
+        At most as many turns follow where those leave the question open. Where the best was better beyond
+        noise before, the first turn of the found configuration is a short one; and where A B leaves no
+        question open then, and another A agrees, its users are spared the second.
         """
         start, best = self.guard.start, self._best()
         if start == best:
@@ -209,6 +212,7 @@ class Tuning:
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
+        first = SHORT_TURN if self.guard.was_better(best) else 1.0
         for turn in range(2 * self.settings.validation):
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
@@ -216,7 +220,7 @@ class Tuning:
             if self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
                 costs[best].append(cost)
                 break
-            cost_of_start = self._measured("validation", start).cost
+            cost_of_start = self._measured("validation", start, 1.0 if turn else first).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
                 costs[start].append(cost_of_start)
@@ -238,12 +242,17 @@ class Tuning:
         number: int | None = recommend() if recommend else None
         return number if number is not None and self.guard.trusts(number) else self.guard.best
 
-    def _measured(self, kind: Kind, number: int) -> Record:
-        """An interval of a configuration; again while there is no traffic, or an old queue to drain."""
+    def _measured(self, kind: Kind, number: int, share: float = 1.0) -> Record:
+        """An interval of a configuration, or a share of one; again while there is no traffic, or an old queue
+        to drain."""
         while True:
             self._wait_to_change(number)
             self.guard.enter(number)
-            record = self._interval(kind, number, "schedule", "", math.nan)
+            self.env.measured_share = share
+            try:
+                record = self._interval(kind, number, "schedule", "", math.nan)
+            finally:
+                self.env.measured_share = 1.0
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
             if self.clock() >= self._end_s:
@@ -318,6 +327,7 @@ class Tuning:
             changed_at_s=tuple(self._changed_at_s),
             not_taken=bool(info.get("refused")),
             settling=info.get("settling"),
+            share=self.env.measured_share,
         )
         self._changed_at_s.clear()
         self.journal.append(record)

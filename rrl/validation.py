@@ -6,7 +6,8 @@ seen before is pooled with theirs: Smyth's moderated t (Statistical Applications
 
 Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
 around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
-then.
+then. A start that was worse beyond noise before its turns is measured for half an interval in the first of
+them: its users need not bear it for longer to see that it still is.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -14,7 +15,8 @@ then.
 | ν | `Noise.relative` | relative standard deviation of one interval's cost |
 | d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MOST_FREEDOM` |
 | s² | | variance of the gᵢ, of n - 1 degrees of freedom |
-| s̃² | `variance` | (d₀ · 2ν² + (n - 1) s²) / (d₀ + n - 1) |
+| s̃² | `variance` | (d₀ · f ν² + (n - 1) s²) / (d₀ + n - 1) |
+| f | `spread` | 2, as a pair differs by two intervals' noise; half an interval has twice their variance |
 | exp(ḡ ± t s̃ / √n) | `Gain` | t: quantile of Student's distribution of d₀ + n - 1 degrees of freedom |
 """
 
@@ -30,6 +32,7 @@ from scipy.special import stdtrit
 from rrl.reference_table import NOISE
 
 CONFIDENCE = 0.95  # two-sided
+SHORT_TURN = 0.5  # of an interval
 MOST_FREEDOM = 8.0  # a long run's scatter counts no more than this, so that the turns' own is heard
 FREEDOM_OF_THE_USUAL = 1.0  # what the noise assumed of any server counts beside the noise seen
 
@@ -62,18 +65,25 @@ UNKNOWN = Gain(math.nan, math.nan, math.nan)
 
 
 def gain_interval(
-    start_costs: Sequence[float], best_costs: Sequence[float], noise: Noise | None = None
+    start_costs: Sequence[float],
+    best_costs: Sequence[float],
+    noise: Noise | None = None,
+    first_is_short: bool = False,
 ) -> Gain:
-    """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost."""
+    """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost.
+
+    `first_is_short`: the start's first took `SHORT_TURN` of an interval.
+    """
     prior = noise or Noise()
+    more = 1 / SHORT_TURN - 1 if first_is_short else 0.0
     if is_between(start_costs, best_costs):
-        return _gain_between(start_costs[0], best_costs, prior)
+        return _gain_between(start_costs[0], best_costs, prior, more)
     pairs = [(a, b) for a, b in zip(start_costs, best_costs, strict=False) if _is_cost(a) and _is_cost(b)]
     if not pairs:
         return UNKNOWN
     gains = np.log([a for a, _ in pairs]) - np.log([b for _, b in pairs])
     squares = float(np.sum((gains - gains.mean()) ** 2))  # (n - 1) s²
-    return _moderated(float(gains.mean()), len(gains), squares, len(gains) - 1, prior)
+    return _moderated(float(gains.mean()), len(gains), squares, len(gains) - 1, prior, 2 + more / len(gains))
 
 
 def is_between(start_costs: Sequence[float], best_costs: Sequence[float]) -> bool:
@@ -81,18 +91,20 @@ def is_between(start_costs: Sequence[float], best_costs: Sequence[float]) -> boo
     return len(start_costs) == 1 and len(best_costs) == 2 and all(map(_is_cost, (*start_costs, *best_costs)))
 
 
-def _gain_between(start_cost: float, best_costs: Sequence[float], prior: Noise) -> Gain:
-    """ln²(b₁ / b₂) is of the variance of one pair, as both differ by two intervals' noise."""
+def _gain_between(start_cost: float, best_costs: Sequence[float], prior: Noise, more: float) -> Gain:
+    """The variance is 1 + `more` of the start's, and half of one of the best's; not below that of a pair, of
+    which ln²(b₁ / b₂) tells."""
     before, after = np.log(best_costs)
     gain = math.log(start_cost) - float(before + after) / 2
-    return _moderated(gain, 1, float((before - after) ** 2), 1, prior)
+    spread = max(2.0, 1.5 + more)
+    return _moderated(gain, 1, spread / 2 * float((before - after) ** 2), 1, prior, spread)
 
 
-def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise) -> Gain:
+def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise, spread: float) -> Gain:
     """exp(ḡ ± t s̃ / √n), of squares with so many degrees of freedom of their own."""
     prior_freedom = min(prior.freedom, MOST_FREEDOM)
     total = prior_freedom + freedom
-    variance = (prior_freedom * 2 * prior.relative**2 + squares) / total
+    variance = (prior_freedom * spread * prior.relative**2 + squares) / total
     half = float(stdtrit(total, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 

@@ -108,6 +108,7 @@ def estimate(run: RunView, statistic: Statistic, records: Sequence[Record]) -> E
         [statistic.of(r) for r in records],
         [r.measurement.completions for r in records],
         pooled_noise([[statistic.of(r) for r in learned if r.number == number] for number in compared]),
+        [r.share for r in records],
     )
 
 
@@ -118,6 +119,8 @@ def _notes(run: RunView, compares: bool) -> Children:
         n = f"{n} of the start, {summary.best.intervals} of the best"
     elif compares:
         n += " of each"
+    if any(r.share < 1 for r in summary.start_records):
+        n += " (the first of the start a short one, so that its users bore it for less)"
     whose = "both" if compares else "it"
     notes = [
         f"n = {n}. The {validation.CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "

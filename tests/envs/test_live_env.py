@@ -186,6 +186,18 @@ def test_a_step_after_an_aborted_one_settles_again(target):
     assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(4.0)
 
 
+def test_a_share_of_an_interval_settles_as_long_and_is_measured_for_shorter(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.measured_share = 0.5
+    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(2.0)
+    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(2.5)
+    env.measured_share = 1.0
+    began_s = clock.now_s
+    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(5.0)
+    assert clock.now_s - began_s == pytest.approx(5.0)
+
+
 def test_a_whole_page_is_glanced_at_each_second_after_a_change_and_not_otherwise(target):
     target.reloads = True
     env = live(target)

@@ -38,3 +38,11 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         estimate = mean_interval(drawn[:3], [1, 1, 1], pooled_noise([drawn]))
         held += estimate.low < 30.0 * math.exp(0.3**2 / 2) < estimate.high
     assert 0.91 < held / 400 <= 1.0
+
+
+def test_half_an_interval_tells_half_as_much() -> None:
+    noise = Noise(relative=0.2, freedom=6.0)
+    half, whole = (mean_interval([10.0], [1], noise, [share]) for share in (0.5, 1.0))
+    assert math.log(half.high / half.low) == pytest.approx(math.sqrt(2) * math.log(whole.high / whole.low))
+    assert whole == mean_interval([10.0], [1], noise)
+    assert half.intervals == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rrl.guard import Guard, GuardSettings
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
+from rrl.validation import SHORT_TURN
 
 START, GOOD, BAD = 0, 1, 2
 
@@ -475,7 +476,7 @@ def test_what_is_no_better_but_looked_so_is_seldom_settled_to_be_better(noise: f
         for number, cost in enumerate(100 * np.exp(rng.normal(0, noise, (9, 2)))):
             tell(guard, number, cost[0])
             tell(guard, number, cost[1])
-        before, start, after = 100 * np.exp(rng.normal(0, noise, 3))
+        before, start, after = 100 * np.exp(rng.normal(0, [noise, noise * SHORT_TURN**-0.5, noise]))
         settled += guard.is_settled({guard.best: [before, after], START: [start]})
     assert settled / runs <= 0.025
 

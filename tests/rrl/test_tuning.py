@@ -23,7 +23,7 @@ from rrl.report import summarise
 from rrl.restore import RestorePoint, TargetTaken
 from rrl.space import ConfigurationSpace
 from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
-from rrl.validation import UNKNOWN, Gain
+from rrl.validation import SHORT_TURN, UNKNOWN, Gain
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
@@ -148,6 +148,9 @@ def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(
     header, records = read(tmp_path)
     in_turns = [r.number for r in records if r.kind == "validation"]
     assert in_turns == [outcome.left, t.env.start, outcome.left]
+    assert [r.share for r in records if r.share < 1] == [SHORT_TURN]
+    assert records[-2].share == SHORT_TURN
+    assert t.env.measured_share == 1.0
     summary = summarise(header, records)
     assert summary.validated
     assert (summary.best.intervals, summary.start.intervals) == (2, 1)

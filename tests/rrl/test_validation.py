@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rrl.validation import UNKNOWN, Noise, gain_interval, in_words, pooled_noise, unpaired_gain
+from rrl.validation import SHORT_TURN, UNKNOWN, Noise, gain_interval, in_words, pooled_noise, unpaired_gain
 
 costs = st.floats(0.1, 1e4)
 turns = st.lists(st.tuples(costs, costs), min_size=1, max_size=8)
@@ -154,3 +154,30 @@ def test_without_turns_the_truth_lies_within_the_interval_as_often_as_promised(
         for _ in range(1500)
     ]
     assert np.mean([gain.low <= 1 <= gain.high for gain in gains]) > 0.93
+
+
+@pytest.mark.parametrize(("noise", "pairs"), [(0.05, 1), (0.1, 2), (0.2, 2), (0.2, 3)])
+def test_the_truth_lies_within_the_interval_where_the_starts_first_turn_was_short(
+    noise: float, pairs: int
+) -> None:
+    """One pair: the turn is between two of the best's."""
+    rng = np.random.default_rng(0)
+    within, runs = 0, 2000
+    for _ in range(runs):
+        start, best = (100 * np.exp(rng.normal(0, noise, 6 + pairs)) for _ in range(2))
+        start[-pairs] = 100 * np.exp(rng.normal(0, noise * SHORT_TURN**-0.5))
+        in_turns = best[-2:] if pairs == 1 else best[-pairs:]
+        gain = gain_interval(
+            start[-pairs:], in_turns, pooled_noise([start[:6], best[:6]]), first_is_short=True
+        )
+        within += gain.low <= 1 <= gain.high
+    assert within / runs >= 0.94
+
+
+@given(pairs=turns, noise=noises)
+def test_a_short_first_turn_tells_less(pairs: list[tuple[float, float]], noise: Noise) -> None:
+    whole = of(pairs, noise)
+    short = gain_interval([a for a, _ in pairs], [b for _, b in pairs], noise, first_is_short=True)
+    assume(whole.high < 1e12)
+    assert short.estimate == whole.estimate
+    assert short.high / short.low > whole.high / whole.low
