@@ -194,10 +194,11 @@ def without_forbidden(
     space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
 ) -> ConfigurationSpace:
     """The grid without the knobs that are never to be changed; ValueError for one that the target lacks."""
-    forbidden = forbidden_knobs(forbid)
-    has = list(names)
+    forbidden, has = forbidden_knobs(forbid), list(names)
+    if not has:  # what tells no knob can only be observed
+        return space
     unknown = sorted(forbidden - set(has))
-    if unknown and has:  # what tells no knob can only be observed
+    if unknown:
         raise ValueError(f"--forbid: the target has no knob {', '.join(unknown)}; it has {', '.join(has)}")
     left = tuple(knob for knob in space.knobs if knob.name not in forbidden)
     if not left:

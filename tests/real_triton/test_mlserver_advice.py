@@ -41,4 +41,6 @@ def test_what_can_only_be_observed_is_observed(mlserver, capsys, knobs):
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "observed: " in said
-    assert f"tells no knob of {MODEL} that could be changed; serve it with rrl-serve or Triton" in said
+    assert "no recommendation: mlserver" in said
+    assert "lacks Triton's extensions" in said
+    assert "to tune the model, serve it with rrl-serve or Triton" in said

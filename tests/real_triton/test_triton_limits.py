@@ -7,6 +7,7 @@ import pytest
 from fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
 from waiting import until
 
+from rrl.command_line import main
 from scripts.triton_server.running import running
 from serving_adapter.target import Target, TargetError, TargetLost
 
@@ -107,6 +108,17 @@ def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve
         until(lambda served=served, completed=completed: served.completed() > completed)
         assert make_target(served, control=False).read().success == reading.success + 1
     assert (pipeline.config(), member.config()) == found
+
+
+def test_advice_on_an_ensemble_says_what_could_be_tuned_instead(triton, serve, load, capsys):
+    pipeline = serve(triton, "pipeline")
+    target = ["--target", pipeline.address, "--metrics-url", pipeline.metrics_url, "--model", "pipeline"]
+    with load(pipeline), pytest.raises(SystemExit) as ended:
+        main([*target, "--advise", "--interval-s", "0.6", "--settle-s", "0.1", "--forbid", "instances"])
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no recommendation: model 'pipeline' at" in said
+    assert "is an ensemble" in said
 
 
 def test_why_a_step_is_refused_triton_takes_its_ensemble_out_of_service(triton, serve):
