@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from rrl.observer import Observer
 from rrl.space import shown
 
 FILE_NAME = "changes.log"
+TIME, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 
 _SHORT = {
     "intra_op_threads": "intra",
@@ -35,7 +37,7 @@ class Change:
     reason: str  # as a person would say it
 
     def __str__(self) -> str:
-        return f"{self.at:%Y-%m-%d %H:%M:%S}  {self.what}  {self.reason}"
+        return f"{self.at:{TIME}}  {self.what}  {self.reason}"
 
     @property
     def what(self) -> str:
@@ -57,6 +59,19 @@ class ChangeLog(Observer):
     def changed(self, change: Change) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{change}\n")
+
+
+def times_since(folder: Path, at_s: float) -> list[float]:
+    """Unix times of the changes in a folder's log after a moment: those that no record tells of, as the run
+    ended before. The log has whole seconds."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return []
+    times_s = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):  # a line torn by a kill
+            times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).timestamp())
+    return [time_s for time_s in times_s if time_s + 1 > at_s]
 
 
 def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -70,15 +69,3 @@ def restore(point: RestorePoint, target: Changeable, console: Console) -> Change
     reason = "restored what was found: an earlier run was killed"
     same = before == left.found
     return None if same else Change(datetime.now(), before, left.found, "restore", reason)
-
-
-def change_since(records: Sequence[Record], present: Configuration, interval_s: float) -> list[float]:
-    """When the run of these records changed the configuration after its last one, as it ended or was killed.
-
-    That was within an interval at most, or three where it settled long.
-    """
-    if not records:
-        return []
-    last = records[-1]
-    same = all(present.get(name) == value for name, value in last.configuration.items())
-    return [] if same else [last.wall_time_s + 3 * interval_s]

@@ -15,7 +15,7 @@ from baselines import make_agent
 from envs.live import cores_of
 from rrl import journal
 from rrl.agent import Task
-from rrl.change_log import ChangeLog
+from rrl.change_log import ChangeLog, times_since
 from rrl.command_line.exporting import show_again
 from rrl.command_line.opening import (
     DONE,
@@ -34,7 +34,7 @@ from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Journal
-from rrl.leaving import Leaving, SafeBest, change_since, restore
+from rrl.leaving import Leaving, SafeBest, restore
 from rrl.objective import make_objective
 from rrl.observer import Observer
 from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
@@ -133,7 +133,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     point = None if embedded else RestorePoint(target.address, target.model)
     changed_at_s: list[float] = []
     if earlier is not None and embedded is None:
-        changed_at_s += change_since(earlier[1], target.configuration(), options.interval_s)
+        changed_at_s += times_since(folder, earlier[1][-1].wall_time_s if earlier[1] else 0.0)
     restored = None if point is None else restore(point, target, console)
     found = target.configuration()
     objective = make_objective(options.objective, options.slo_p95_ms)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rrl.change_log import FILE_NAME, Change, ChangeLog, reason_in_words
+from rrl.change_log import FILE_NAME, Change, ChangeLog, reason_in_words, times_since
 
 AT = datetime(2026, 11, 22, 14, 3, 5)
 BEFORE = {"instances": 1, "intra_op_threads": 2, "max_batch_size": 1, "max_queue_delay_us": 0}
@@ -26,6 +26,18 @@ def test_the_log_is_appended_to(tmp_path: Path) -> None:
         log.changed(Change(AT, {"instances": 1}, {"instances": instances}, "agent", "the agent explores it"))
     lines = (tmp_path / FILE_NAME).read_text().splitlines()
     assert [line.split("  ")[1] for line in lines] == ["instances 1 -> 2", "instances 1 -> 3"]
+
+
+def test_the_changes_after_a_moment_are_read_from_the_log(tmp_path: Path) -> None:
+    assert times_since(tmp_path, 0.0) == []
+    for second in (5, 15, 25):
+        ChangeLog(tmp_path).changed(Change(AT.replace(second=second), BEFORE, BEFORE, "leave", "interrupted"))
+    with (tmp_path / FILE_NAME).open("a") as file:
+        file.write("2026-11-22 14:0")  # torn
+    moments = [AT.replace(second=second).timestamp() for second in (5, 15, 25)]
+    assert times_since(tmp_path, 0.0) == moments
+    assert times_since(tmp_path, moments[1] + 0.7) == moments[1:]  # it may have been made at 15.9 s
+    assert times_since(tmp_path, moments[1] + 1.0) == moments[2:]
 
 
 @pytest.mark.parametrize(
