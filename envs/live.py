@@ -104,6 +104,8 @@ class LiveServing(ServingEnv):
     |               |                           |               | the page                                 |
     | `reconnect_s` | float                     | 120.0         | how long to wait for a lost target       |
     | `advise`      | bool                      | False         | measures what is in force, no change     |
+    | `known`       | configuration or None     | None          | another that the target was found in,    |
+    |               |                           |               | earlier: its values need not be checked  |
 
     `clock` and `sleep` replace the monotonic clock in tests.
 
@@ -124,6 +126,7 @@ class LiveServing(ServingEnv):
         advise: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        known: Configuration | None = None,
     ) -> None:
         if not 0 <= settle_s < interval_s or (poll_s is not None and poll_s <= 0):
             raise ValueError(
@@ -140,7 +143,7 @@ class LiveServing(ServingEnv):
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:
-            check_space(space, target.knobs(), self.found)
+            check_space(space, target.knobs(), self.found, known or {})
         chosen: Objective = objective or MeanLatency()
         _check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
@@ -198,6 +201,8 @@ class LiveServing(ServingEnv):
             told["apply_ms"] = self.apply_ms
         if self.settling is not None:
             told["settling"] = self.settling
+        if self.measured_share < 1:
+            told["share"] = self.measured_share
         return told
 
     def _still(self, held: tuple[Configuration, Reading], configuration: Configuration) -> bool:
@@ -307,7 +312,7 @@ class LiveServing(ServingEnv):
             try:
                 self.target.connect(control=not self.advise)
                 if not self.advise and not isinstance(lost, LostInChange):
-                    self.changed = self.target.apply(configuration).changed
+                    self.changed |= self.target.apply(configuration).changed
                 return
             except LostInChange as error:
                 lost, reason = error, str(error)
@@ -342,9 +347,9 @@ def cores_of(target: TargetLike, found: Configuration) -> int:
     return found.get("intra_op_threads", 4)
 
 
-def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], found: Configuration) -> None:
-    """ValueError where a target has not all of these knobs, or not these values; what it was found with, it
-    has."""
+def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:
+    """ValueError where a target has not all of these knobs, or not these values; it has those that it was
+    found with."""
     unknown = [name for name in space.names if name not in knobs]
     if unknown:
         has = ", ".join(knobs) or "none"
@@ -352,7 +357,7 @@ def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], found: C
         raise ValueError(f"the target has no knob {', '.join(unknown)}; it has {has}{known}")
     for knob in space.knobs:
         for value in knob.values:
-            if value != found.get(knob.name):
+            if value not in [each.get(knob.name) for each in found]:
                 check({knob.name: value})
 
 

@@ -161,6 +161,12 @@ class Guard:
         kept it."""
         return number not in self._unfit(self._near_present_load())
 
+    def is_worse(self, number: int) -> bool:
+        """True for what is not fit, or cost more than the start at the present load, beyond noise."""
+        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        gain = unpaired_gain(costs.get(number, []), costs.get(self.start, []))
+        return not self.fits(number) or gain.beyond_noise
+
     def watch(self, progress: Progress) -> str:
         """While an interval runs: why to abort it, or nothing. Never aborts what it would return to."""
         s = self.settings

@@ -213,6 +213,8 @@ def gain_in_words(summary: Summary) -> str:
         return f"nothing better than the start was found; the start is in force ({summary.why_left})"
     low, _, high = summary.turns
     if not summary.validated:
+        if not summary.gain > 1:  # NaN: it was never measured
+            return f"not known to be better than the start, and left as found ({summary.why_left})"
         how = "not validated"
     elif summary.turns.beyond_noise:
         how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"

@@ -190,6 +190,12 @@ def forbidden_knobs(forbid: Sequence[str]) -> set[str]:
     return {name for text in forbid for name in text.replace(",", " ").split()}
 
 
+def not_forbidden(found: Configuration, forbid: Sequence[str]) -> dict[str, int]:
+    """What of it the run may put back at its end: somebody else may change the others meanwhile."""
+    forbidden = forbidden_knobs(forbid)
+    return {name: value for name, value in found.items() if name not in forbidden}
+
+
 def without_forbidden(
     space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
 ) -> ConfigurationSpace:
@@ -206,12 +212,13 @@ def without_forbidden(
     return ConfigurationSpace(left)
 
 
-def without_smaller_batches(space: ConfigurationSpace, found: Configuration) -> ConfigurationSpace:
-    """The grid without values of max_batch_size below the one found."""
-    values = {knob.name: knob.values for knob in space.knobs}
-    least = found["max_batch_size"]
-    kept = [value for value in values["max_batch_size"] if value >= least] or [least]
-    return ConfigurationSpace.of(**values | {"max_batch_size": kept})
+def without_smaller_batches(space: ConfigurationSpace, start: Configuration) -> ConfigurationSpace:
+    """The grid without values of max_batch_size below the start's."""
+    values = {knob.name: list(knob.values) for knob in space.knobs}
+    if values.keys() & start.keys() >= {"max_batch_size"}:
+        least = start["max_batch_size"]
+        values["max_batch_size"] = [v for v in values["max_batch_size"] if v >= least] or [least]
+    return ConfigurationSpace.of(**values)
 
 
 def seconds(text: float | str) -> float:

@@ -327,7 +327,7 @@ class Tuning:
             changed_at_s=tuple(self._changed_at_s),
             not_taken=bool(info.get("refused")),
             settling=info.get("settling"),
-            share=self.env.measured_share,
+            share=float(info.get("share", 1.0)),
         )
         self._changed_at_s.clear()
         self.journal.append(record)
@@ -391,7 +391,7 @@ class Tuning:
     def _as_found(self) -> int:
         """What is left where nothing better is known: the start, but a resumed run may have found another."""
         found = self._found_number
-        return self.guard.start if found is None or not self.guard.fits(found) else found
+        return self.guard.start if found is None or self.guard.is_worse(found) else found
 
     def _leave(self, leaving: ToLeave, stopped: bool = False) -> Outcome:
         number, reason = leaving
@@ -414,7 +414,7 @@ class Tuning:
         try:
             put_in_force(number)
         except Exception as error:
-            if number != self._as_found:
+            if number != self._as_found and self._found_number is not None:
                 with suppress(Exception):  # the first error tells more
                     put_in_force(self._as_found)
                     self._change(self._as_found, "leave", f"restored what was found: {error}")

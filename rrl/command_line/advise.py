@@ -34,6 +34,7 @@ from rrl.restore import RestorePoint
 from rrl.stop import Stop
 from rrl.tune_options import (
     TuneOptions,
+    not_forbidden,
     run_folder,
     without_forbidden,
 )
@@ -128,7 +129,7 @@ def _apply(
         dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
     )
     header = header_of(options, target, env, env.start, found)
-    leaving = Leaving(target, space, found)
+    leaving = Leaving(target, space, not_forbidden(found, options.forbid))
     change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, restored)
     try:
         outcome = change.run(console, stop.is_set)

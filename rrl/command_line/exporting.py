@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from rrl import journal
+from rrl import careful_apply, journal
 from rrl.command_line.opening import (
     DONE,
 )
@@ -36,6 +36,11 @@ def export_again(folder: Path) -> NoReturn:
 def show_again(folder: Path) -> None:
     """Writes the views of the journal in a folder, asking no target, and says where they are."""
     header, records = journal.read(folder)
+    if header.agent == careful_apply.AGENT:
+        raise ValueError(
+            f"{folder} holds one change that --apply-after-advise made, and no run that tuned: "
+            "its changes.log and journal tell all there is"
+        )
     kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
     write_views(folder, header, records, summarise(header, records), kept)
     print_places(make_console(), folder)

@@ -19,7 +19,7 @@ from rrl.journal import EMBEDDED, Header
 from rrl.leaving import Leaving
 from rrl.objective import Objective
 from rrl.restore import RestorePoint
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace
 from rrl.stop import Stop
 from rrl.tune_options import (
     TuneOptions,
@@ -98,13 +98,14 @@ def space_of(
         else default_space(found, cores_of(target, found))
     )
     given = without_forbidden(given, options.forbid, found)
-    if "max_batch_size" in given.names and target.requests_hold_several_items():
-        given = without_smaller_batches(given, found)
-        console.print(
-            f"max_batch_size stays at {found['max_batch_size']} or above: some requests hold several items, "
-            "and Triton answers none that holds more than that",
-            style="yellow",
-        )
+    bearable = without_smaller_batches(given, start)
+    if bearable != given and target.requests_hold_several_items():
+        why = "some requests hold several items, and Triton answers none that holds more than that"
+        least = f"max_batch_size stays at {start['max_batch_size']} or above: {why}"
+        if options.resume is not None:
+            raise ValueError(f"{least}; the run in {options.resume} was to try smaller ones: begin another")
+        console.print(least, style="yellow")
+        given = bearable
     space = with_values(given, start)
     if not options.knobs:
         return space
@@ -115,8 +116,14 @@ def space_of(
 
 
 def environment(
-    options: TuneOptions, target: Target, objective: Objective, stop: Stop, space: ConfigurationSpace
+    options: TuneOptions,
+    target: Target,
+    objective: Objective,
+    stop: Stop,
+    space: ConfigurationSpace,
+    start: Configuration | None = None,
 ) -> LiveServing:
+    """`start`: that of the run which is resumed."""
     return LiveServing(
         target,
         space,
@@ -125,6 +132,7 @@ def environment(
         options.settle_s,
         advise=options.advise,
         sleep=stop.sleep,
+        known=start,
     )
 
 

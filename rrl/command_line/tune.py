@@ -50,7 +50,7 @@ from rrl.tune_options import (
     as_trained,
     change_limits,
     check_unfinished,
-    forbidden_knobs,
+    not_forbidden,
     run_folder,
     seconds,
     tuning_intervals,
@@ -126,19 +126,18 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     stack.callback(target.close)
     for note in target.notes:
         console.print(note, style="yellow")
-    if earlier is not None and earlier[0].found_config_pbtxt is not None:
-        target.was_found_as(
-            earlier[0].found_config_pbtxt
-        )  # its run may have left other preferred batch sizes
     point = None if embedded else RestorePoint(target.address, target.model)
     changed_at_s: list[float] = []
     if earlier is not None and embedded is None:
         changed_at_s += times_since(folder, earlier[1][-1].wall_time_s if earlier[1] else 0.0)
     restored = None if point is None else restore(point, target, console)
+    if earlier is not None and earlier[0].found_config_pbtxt is not None:
+        # Its run may have left other preferred batch sizes.
+        target.was_found_as(earlier[0].found_config_pbtxt)
     found = target.configuration()
     objective = make_objective(options.objective, options.slo_p95_ms)
     space = space_of(options, target, found, earlier[0].start if earlier else found, console)
-    env = environment(options, target, objective, stop, space)
+    env = environment(options, target, objective, stop, space, earlier[0].start if earlier else None)
     start = env.space.number(earlier[0].start) if earlier else env.start
     if env.space.configuration(env.start).items() - found.items():
         console.print(
@@ -190,8 +189,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         changed_at_s.append(restored.at.timestamp())
         for observer in observers:
             observer.changed(restored)
-    forbidden = forbidden_knobs(options.forbid)  # somebody else may change these meanwhile
-    leaving = Leaving(target, env.space, {k: v for k, v in found.items() if k not in forbidden})
+    leaving = Leaving(target, env.space, not_forbidden(found, options.forbid))
     tuning = Tuning(
         env,
         agent,

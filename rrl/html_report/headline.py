@@ -95,6 +95,8 @@ def _gain(run: RunView) -> Children:
     if not summary.validated:
         if not summary.found_better:
             return [tag("strong", "No better: "), f"{summary.why_left}."]
+        if not summary.gain > 1:  # NaN: it was never measured
+            return [tag("strong", "Not known to be better, left as found: "), f"{summary.why_left}."]
         change = lower_or_higher(summary.start.cost, summary.best.cost)
         return [
             tag("strong", f"{change} cost"),

@@ -190,7 +190,9 @@ def test_a_share_of_an_interval_settles_as_long_and_is_measured_for_shorter(targ
     env = live(target)
     env.reset(seed=0)
     env.measured_share = 0.5
-    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(2.0)
+    info = env.step(env.space.action(0))[4]
+    assert info["measurement"].duration_s == pytest.approx(2.0)
+    assert info["share"] == 0.5
     assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(2.5)
     env.measured_share = 1.0
     began_s = clock.now_s
@@ -524,5 +526,6 @@ def test_the_change_after_an_aborted_interval_is_counted_from_its_end(target, cl
 def test_what_was_found_is_on_the_grid_whatever_our_limits():
     found = {"max_batch_size": 4096}
     check_space(ConfigurationSpace.of(max_batch_size=[8, 4096]), KNOBS, found)
+    check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found, {"max_batch_size": 2048})
     with pytest.raises(ValueError, match="max_batch_size must be from 1 to 1024, got 2048"):
         check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found)

@@ -23,6 +23,7 @@ from rrl.careful_apply import (
 )
 from rrl.change_limits import ChangeLimits, ChangeWindow
 from rrl.change_log import Change
+from rrl.command_line.exporting import show_again
 from rrl.journal import read
 from rrl.leaving import Leaving
 from rrl.measurement import Measurement
@@ -88,6 +89,12 @@ def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path
     assert only == "intra 1 -> 2  the agent: applies what was recommended, as agreed"
     assert "what was recommended is no worse: its mean cost was 6" in said
     assert not list(state_home.iterdir())
+
+
+def test_a_change_that_was_agreed_to_is_no_run_to_export(tmp_path: Path) -> None:
+    applied(tmp_path, BEST)
+    with pytest.raises(ValueError, match="holds one change that --apply-after-advise made"):
+        show_again(tmp_path)
 
 
 def test_what_is_worse_is_put_back(tmp_path: Path) -> None:

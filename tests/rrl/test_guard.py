@@ -533,6 +533,18 @@ def test_the_guard_never_leaves_a_configuration_that_was_seen_to_be_worse_than_t
     assert np.mean(seen[left]) <= np.mean(seen[START]) + 1e-9
 
 
+def test_worse_than_the_start_is_what_cost_more_beyond_noise_at_this_load_or_is_unfit() -> None:
+    guard = begun(start_ms=100.0)
+    assert not guard.is_worse(GOOD)
+    tell(guard, GOOD, 120.0)
+    assert not guard.is_worse(GOOD)
+    for _ in range(3):
+        tell(guard, BAD, 250.0)
+    assert guard.is_worse(BAD)
+    tell(guard, GOOD, 120.0, failures=100)
+    assert guard.is_worse(GOOD)
+
+
 def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_was_seen() -> None:
     """Not a peak's 200 ms of the start with what the best takes at half the load."""
     guard = Guard(START)

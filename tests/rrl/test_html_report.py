@@ -17,6 +17,7 @@ from rrl.confidence import mean_interval
 from rrl.exports import write_views
 from rrl.guard import ToLeave
 from rrl.html_report import next_steps, page
+from rrl.html_report.comparison import STATISTICS, estimate
 from rrl.html_report.exploration import paid_back
 from rrl.html_report.landscape import Explored, groups_by_load, most_influential
 from rrl.html_report.markup import document, tag
@@ -163,8 +164,7 @@ def test_start_and_best_are_compared_in_every_statistic_with_an_interval(good: r
             assert value == pytest.approx(getattr(standing, field), rel=0.01)
             assert low < value < high
         assert text(change) == lower_or_higher(getattr(summary.start, field), getattr(summary.best, field))
-    n = "n = 1 interval of the start, 2 of the best (the first of the start a short one, "
-    assert n in text(section(shown(good), "compare"))
+    assert "n = 1 interval of the start, 2 of the best." in text(section(shown(good), "compare"))
 
 
 def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -> None:
@@ -181,11 +181,21 @@ def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -
         [r.measurement.latency.mean_ms for r in summary.start_records],
         [r.measurement.completions for r in summary.start_records],
         noise,
-        [r.share for r in summary.start_records],
     )
-    assert summary.start_records[0].share < 1  # the first turn of a start that was worse is short
     table = section(shown(good), "compare").find(".//table")
     assert f"{ms(expected.low)} to {ms(expected.high)}" in text(table.find("./tbody/tr/td"))
+
+
+def test_a_short_turn_of_the_start_tells_less_and_is_named(good: runs.Run) -> None:
+    header, records = good
+    (turn,) = [r for r in records if r.kind == "validation" and r.configuration == header.start]
+    short = replace(turn, share=0.5)
+    run = header, [short if r is turn else r for r in records]
+    view = RunView(*run, summarise(*run), True)
+    whole, half = (estimate(view, STATISTICS[0], [each]) for each in (turn, short))
+    assert half.low < whole.low < whole.value == half.value < whole.high < half.high
+    n = "n = 1 interval of the start, 2 of the best (the first of the start a short one, "
+    assert n in text(section(shown(run), "compare"))
 
 
 def test_a_target_without_percentiles_has_dashes_and_a_footnote(good: runs.Run) -> None:

@@ -136,7 +136,12 @@ def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
 class FarWorseAtFirst(SimulatedServing):
     """Takes ten times as long in the configuration found."""
 
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.shares: list[float] = []
+
     def _interval(self, number: int) -> Measurement:
+        self.shares.append(self.measured_share)
         m = super()._interval(number)
         slower = m.latency._replace(mean_ms=10 * m.latency.mean_ms)
         return replace(m, latency=slower) if number == self.start else m
@@ -148,9 +153,8 @@ def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(
     header, records = read(tmp_path)
     in_turns = [r.number for r in records if r.kind == "validation"]
     assert in_turns == [outcome.left, t.env.start, outcome.left]
-    assert [r.share for r in records if r.share < 1] == [SHORT_TURN]
-    assert records[-2].share == SHORT_TURN
-    assert t.env.measured_share == 1.0
+    assert t.env.shares[-3:] == [1.0, SHORT_TURN, 1.0]
+    assert set(t.env.shares[:-2]) == {1.0}
     summary = summarise(header, records)
     assert summary.validated
     assert (summary.best.intervals, summary.start.intervals) == (2, 1)
@@ -477,7 +481,10 @@ def test_a_better_one_than_an_agent_recommends_is_not_left_unvalidated(tmp_path:
     assert {r.number for r in read(tmp_path)[1] if r.kind == "validation"} == {outcome.left, t.env.start}
 
 
-def test_a_resumed_run_that_is_stopped_leaves_what_it_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse(
+    tmp_path: Path, worse: bool
+) -> None:
     """The run before it had shown that to be better, and was not asked again."""
     run(tuning(tmp_path))
     left_before = next(n for n in range(len(SPACE)) if n != simulated().start)
@@ -491,10 +498,10 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found(tmp_path: Path) -> N
         found=SPACE.configuration(left_before),
     )
     t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
-    t.guard.fits = lambda number: True
+    t.guard.is_worse = lambda number: worse
     outcome = run(t)
     assert outcome.stopped
-    assert outcome.left == left_before
+    assert outcome.left == (t.guard.start if worse else left_before)
 
 
 def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
