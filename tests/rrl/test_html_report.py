@@ -186,6 +186,20 @@ def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -
     assert f"{ms(expected.low)} to {ms(expected.high)}" in text(table.find("./tbody/tr/td"))
 
 
+def test_a_run_of_a_given_duration_that_was_validated_is_complete_whatever_intervals_were_planned(
+    good: runs.Run,
+) -> None:
+    """Changes take their time, so that fewer intervals fit into it."""
+    header, records = good
+    planned = replace(header, intervals=10 * len(records))
+    assert RunView(planned, records, summarise(planned, records), True).complete
+    assert "Ended early" not in text(shown((planned, records)))
+    before = [r for r in records if r.kind != "validation"]
+    assert "Ended early" in text(
+        page.page(RunView(planned, before, summarise(planned, before), True), "", ())
+    )
+
+
 def test_a_short_turn_of_the_start_tells_less_and_is_named(good: runs.Run) -> None:
     header, records = good
     (turn,) = [r for r in records if r.kind == "validation" and r.configuration == header.start]
