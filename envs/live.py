@@ -39,7 +39,7 @@ class TargetLike(Protocol):
     def is_local(self) -> bool: ...
     @property
     def glance_is_cheap(self) -> bool: ...
-    def connect(self, control: bool = True, counters: bool = True) -> None: ...
+    def connect(self, control: bool = True) -> None: ...
     def knobs(self) -> Mapping[str, Limits]: ...
     def configuration(self) -> dict[str, int]: ...
     def apply(self, configuration: Configuration) -> Applied: ...
@@ -159,8 +159,8 @@ class LiveServing(ServingEnv):
         self.advise = advise
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
-        self._held: tuple[Configuration, Reading] | None = None  # in force, and read last
-        self._last: Reading | None = None  # ... whether or not it is to be measured from there
+        self._last: Reading | None = None  # since which nothing has gone uncounted
+        self._held: Configuration | None = None  # in force then, and settled
         self.apply_ms = math.nan  # how long the last change took to be in force
         self.changed = False  # the configuration in force was changed as the last interval began
         self.refused = False  # ... or would have been, had the server taken it
@@ -179,9 +179,9 @@ class LiveServing(ServingEnv):
         last, self._last = self._last, None
         self.changed, self.refused, self.settling = False, False, None
         try:
-            if held is not None and self._still(held, configuration):
+            if last is not None and configuration == held and self._clock() < last.at_s + self.interval_s:
                 self.apply_ms = 0.0
-                return self._held_interval(configuration, held[1])
+                return self._held_interval(configuration, last)
             applied = _UNCHANGED if self.advise else self._apply(configuration)
             self.apply_ms = 1e3 * (self._clock() - began_s)
             self.changed = applied.changed
@@ -204,10 +204,6 @@ class LiveServing(ServingEnv):
         if self.measured_share < 1:
             told["share"] = self.measured_share
         return told
-
-    def _still(self, held: tuple[Configuration, Reading], configuration: Configuration) -> bool:
-        in_force, last = held
-        return configuration == in_force and self._clock() < last.at_s + self.interval_s
 
     def _held_interval(self, configuration: Configuration, before: Reading) -> Measurement:
         """Goes on from the last reading: nothing has changed since."""
@@ -245,7 +241,7 @@ class LiveServing(ServingEnv):
         if not gap:
             self._last = after
         if not gap and not aborted:
-            self._held = configuration, after
+            self._held = configuration
         return replace(measurement, gap=gap)
 
     def _apply(self, configuration: Configuration) -> Applied:

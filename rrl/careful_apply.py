@@ -9,8 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -29,6 +28,7 @@ from rrl.reference_table import costs_by_configuration
 from rrl.report import in_words
 from rrl.restore import RestorePoint
 from rrl.space import Configuration, ConfigurationSpace
+from rrl.stop import handled_by
 from rrl.terminal import make_view
 from rrl.tuning import BASELINE_ALONE, Environment, Outcome, Tuning, TuningSettings
 
@@ -48,22 +48,11 @@ def check_can_ask(stdin: TextIO | None = None) -> None:
 def agreed(console: Console) -> bool:
     """Asks once; anything but a yes is a no. Ctrl-C and SIGTERM end the question: KeyboardInterrupt."""
     try:
-        with _interruptible():
+        with handled_by(signal.default_int_handler):  # one that does not raise would have `input` wait on
             answer = console.input("apply it? \\[y/N] ")
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A handler that does not raise would have `input` wait on."""
-    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def check_allowed(limits: ChangeLimits, interval_s: float, clock: Callable[[], float] = time.time) -> None:

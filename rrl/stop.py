@@ -7,8 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
+from types import FrameType
 
 from rrl.tuning import Stopped
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM, within the block."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Stop:
@@ -38,15 +50,12 @@ class Stop:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
         speaker = Thread(target=self._speak, daemon=True)
         speaker.start()
-        before = {number: signal.signal(number, self._set) for number in numbers}
         try:
-            yield
+            with handled_by(self._set):
+                yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self._to_say.put("")
             speaker.join()
 

@@ -138,8 +138,7 @@ class Target:
         self._extensions = frozenset(metadata.extensions)
         advertised = target_checks.advertised_page(self.host, self._extensions)
         self.metrics_url = self._named_metrics_url or advertised
-        server = f"{self.server or 'the server'} at {self.address}"
-        target_checks.check_extensions(server, self._extensions, control, self.metrics_url is not None)
+        self._check_extensions(control)
         self.model = self._choose_model()
         config = self._model_config()
         self._remember(config)
@@ -149,6 +148,10 @@ class Target:
         if control:
             target_checks.check_tunable(config, self.address, self._other_configs)
             self.check_control()
+
+    def _check_extensions(self, control: bool) -> None:
+        server = f"{self.server or 'the server'} at {self.address}"
+        target_checks.check_extensions(server, self._extensions, control, self.metrics_url is not None)
 
     def close(self) -> None:
         for part in (self._connection, self._counters):
@@ -185,9 +188,8 @@ class Target:
 
     def why_not_tunable(self) -> str:
         """In one sentence; empty if the model can be tuned as far as its configuration tells."""
-        server = f"{self.server or 'the server'} at {self.address}"
         try:
-            target_checks.check_extensions(server, self._extensions, control=True, has_page=True)
+            self._check_extensions(control=True)
             target_checks.check_tunable(self._model_config(), self.address, self._other_configs)
         except TargetLost:
             raise

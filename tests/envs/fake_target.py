@@ -71,7 +71,7 @@ class FakeTarget:
     def lose(self, seconds: float) -> None:
         self.lost_until_s = self.clock.now_s + seconds
 
-    def connect(self, control: bool = True, counters: bool = True) -> None:
+    def connect(self, control: bool = True) -> None:
         self.connects += 1
         if self.clock.now_s < self.lost_until_s:
             raise TargetError("the target does not answer (connection refused)")
