@@ -30,7 +30,17 @@ from rrl.reference_table import (
     optimistic_mean,
     pessimistic_mean,
 )
-from rrl.validation import UNKNOWN, Gain, gain_interval, in_words, is_between, pooled_noise, unpaired_gain
+from rrl.validation import (
+    UNKNOWN,
+    Gain,
+    Noise,
+    gain_interval,
+    in_words,
+    is_between,
+    pooled_noise,
+    share_to_show,
+    unpaired_gain,
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,9 @@ class Seen(NamedTuple):
     cost: float
     latency_ms: float
     broke_limit: bool
+    completions: int
     is_turn: bool  # of the validation
+    share: float  # of an interval, that it was measured for
 
 
 @dataclass
@@ -189,8 +201,13 @@ class Guard:
         long_ms, _ = self.settings.runaway_wait_ms
         return measurement.backlog_growth > _noise(measurement) and self._wait_ms(measurement) > long_ms
 
-    def judge(self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune") -> Verdict:
-        """After every interval: takes it in, and says whether to roll back and whether to learn from it."""
+    def judge(
+        self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune", share: float = 1.0
+    ) -> Verdict:
+        """After every interval: takes it in, and says whether to roll back and whether to learn from it.
+
+        `share`: of its usual time, that it was measured for.
+        """
         self._intervals += 1
         self._precaution = self._tells_nothing_bad(number, measurement)
         if measurement.gap:
@@ -218,9 +235,17 @@ class Guard:
         if kind == "baseline":
             self._baseline.append((measurement.completions, measurement.latency.mean_ms))
         latency_ms = _latency_ms(measurement)
-        broke_limit = slo_violated(measurement, self.settings.slo_p95_ms)
         self._seen.append(
-            Seen(number, measurement.arrival_rate_per_s, cost, latency_ms, broke_limit, kind == "validation")
+            Seen(
+                number,
+                measurement.arrival_rate_per_s,
+                cost,
+                latency_ms,
+                broke_limit=slo_violated(measurement, self.settings.slo_p95_ms),
+                completions=measurement.completions,
+                is_turn=kind == "validation",
+                share=share,
+            )
         )
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
@@ -258,7 +283,7 @@ class Guard:
             self.enter(record.number)
         else:
             self.admit(record.number)
-        self.judge(record.number, record.cost, record.measurement, record.kind)
+        self.judge(record.number, record.cost, record.measurement, record.kind, record.share)
 
     def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
@@ -294,10 +319,8 @@ class Guard:
         best = self._validated(validation)
         if best == self.start or self.start not in validation:
             return UNKNOWN
-        earlier = (s for s in self._near_present_load() if not s.is_turn)
-        costs = costs_by_configuration((s.number, s.cost) for s in earlier)
-        noise = pooled_noise([costs.get(number, []) for number in (self.start, best)])
-        return gain_interval(validation[self.start], validation[best], noise, self.was_better(best))
+        noise = self._noise_before_turns(best)
+        return gain_interval(validation[self.start], validation[best], noise, self._share_of_first_turn())
 
     def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
         """True if one turn of the start between two of the best shows that the best is better beyond noise.
@@ -308,15 +331,31 @@ class Guard:
         best = self._validated(validation)
         if not is_between(validation.get(self.start, ()), validation.get(best, ())):
             return False
-        return self.gain(validation).beyond_noise and self.was_better(best)
+        return self.gain(validation).beyond_noise and self._gain_before_turns(best).beyond_noise
 
-    def was_better(self, best: int) -> bool:
-        """Beyond noise, by the intervals before the turns: the start's first is a short one then."""
-        return self._gain_before_turns(best).beyond_noise
+    def share_for_first_turn(self, best: int) -> float:
+        """Of an interval: how long to measure the start in the first of its turns.
+
+        Where the best was better beyond noise before, for as long as it takes to show that again.
+        """
+        gain = self._gain_before_turns(best)
+        if not gain.beyond_noise:
+            return 1.0
+        requests = _mean([s.completions for s in self._seen if s.number == self.start and not s.is_turn])
+        return share_to_show(gain.estimate, self._noise_before_turns(best), requests)
+
+    def _share_of_first_turn(self) -> float:
+        return min((s.share for s in self._seen if s.number == self.start and s.is_turn), default=1.0)
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""
         return next((number for number in validation if number != self.start), self.start)
+
+    def _noise_before_turns(self, best: int) -> Noise:
+        """The scatter of the start's and the best's intervals before their turns, at the present load."""
+        earlier = (s for s in self._near_present_load() if not s.is_turn)
+        costs = costs_by_configuration((s.number, s.cost) for s in earlier)
+        return pooled_noise([costs.get(number, []) for number in (self.start, best)])
 
     def _gain_before_turns(self, best: int) -> Gain:
         """By the intervals of both before their turns, at the load of the start's own."""

@@ -30,7 +30,6 @@ from rrl.journal import Decision, Journal, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
-from rrl.validation import SHORT_TURN
 
 BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
 LONGEST_INTERVALS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
@@ -203,8 +202,9 @@ class Tuning:
         """The costs of the best known and the found configuration, measured in turns: A B A B.
 
         At most as many turns follow where those leave the question open. Where the best was better beyond
-        noise before, the first turn of the found configuration is a short one; and where A B leaves no
-        question open then, and another A agrees, its users are spared the second.
+        noise before, the first turn of the found configuration is only as long as it takes to show that
+        again; and where A B leaves no question open then, and another A agrees, its users are spared the
+        second.
         """
         start, best = self.guard.start, self._best()
         if start == best:
@@ -212,7 +212,7 @@ class Tuning:
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
-        first = SHORT_TURN if self.guard.was_better(best) else 1.0
+        first_share = self.guard.share_for_first_turn(best)
         for turn in range(2 * self.settings.validation):
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
@@ -220,7 +220,7 @@ class Tuning:
             if self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
                 costs[best].append(cost)
                 break
-            cost_of_start = self._measured("validation", start, 1.0 if turn else first).cost
+            cost_of_start = self._measured("validation", start, 1.0 if turn else first_share).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
                 costs[start].append(cost_of_start)
@@ -308,7 +308,8 @@ class Tuning:
             self._tell({}, self._configuration(number), "again", reason)
         if self.stop():
             raise Stopped
-        verdict = self.guard.judge(number, cost, measurement, kind)
+        share = float(info.get("share", 1.0))
+        verdict = self.guard.judge(number, cost, measurement, kind, share)
         before = after if self._observation is None else self._observation
         transition = Transition(before, self.env.space.action(number), cost, after, measurement)
         record = Record(
@@ -327,7 +328,7 @@ class Tuning:
             changed_at_s=tuple(self._changed_at_s),
             not_taken=bool(info.get("refused")),
             settling=info.get("settling"),
-            share=float(info.get("share", 1.0)),
+            share=share,
         )
         self._changed_at_s.clear()
         self.journal.append(record)

@@ -6,8 +6,8 @@ seen before is pooled with theirs: Smyth's moderated t (Statistical Applications
 
 Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
 around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
-then. A start that was worse beyond noise before its turns is measured for half an interval in the first of
-them: its users need not bear it for longer to see that it still is.
+then. A start that was worse beyond noise before its turns is measured in the first of them for only as long
+as it takes to show that again: its users need not bear it for longer.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -16,7 +16,7 @@ them: its users need not bear it for longer to see that it still is.
 | d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MOST_FREEDOM` |
 | s² | | variance of the gᵢ, of n - 1 degrees of freedom |
 | s̃² | `variance` | (d₀ · f ν² + (n - 1) s²) / (d₀ + n - 1) |
-| f | `spread` | 2, as a pair differs by two intervals' noise; half an interval has twice their variance |
+| f | `spread` | 2, as a pair differs by two intervals' noise; a share σ of one has 1 / σ of its variance |
 | exp(ḡ ± t s̃ / √n) | `Gain` | t: quantile of Student's distribution of d₀ + n - 1 degrees of freedom |
 """
 
@@ -32,7 +32,9 @@ from scipy.special import stdtrit
 from rrl.reference_table import NOISE
 
 CONFIDENCE = 0.95  # two-sided
-SHORT_TURN = 0.5  # of an interval
+LEAST_SHARE = 0.25  # of an interval, for which a turn is measured
+FEWEST_REQUESTS = 30  # measured in a turn
+TO_SPARE = 1.5  # times the half-width of its logarithm is the gain that a short turn is to show
 MOST_FREEDOM = 8.0  # a long run's scatter counts no more than this, so that the turns' own is heard
 FREEDOM_OF_THE_USUAL = 1.0  # what the noise assumed of any server counts beside the noise seen
 
@@ -68,14 +70,14 @@ def gain_interval(
     start_costs: Sequence[float],
     best_costs: Sequence[float],
     noise: Noise | None = None,
-    first_is_short: bool = False,
+    first_share: float = 1.0,
 ) -> Gain:
     """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost.
 
-    `first_is_short`: the start's first took `SHORT_TURN` of an interval.
+    `first_share`: the start's first was measured for this share of an interval.
     """
     prior = noise or Noise()
-    more = 1 / SHORT_TURN - 1 if first_is_short else 0.0
+    more = 1 / first_share - 1
     if is_between(start_costs, best_costs):
         return _gain_between(start_costs[0], best_costs, prior, more)
     pairs = [(a, b) for a, b in zip(start_costs, best_costs, strict=False) if _is_cost(a) and _is_cost(b)]
@@ -105,8 +107,20 @@ def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise, 
     prior_freedom = min(prior.freedom, MOST_FREEDOM)
     total = prior_freedom + freedom
     variance = (prior_freedom * spread * prior.relative**2 + squares) / total
-    half = float(stdtrit(total, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    half = _quantile(total) * math.sqrt(variance / n)
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
+
+
+def share_to_show(gain: float, noise: Noise, requests: float) -> float:
+    """Of an interval with so many requests: how long a turn of the start, between two of the best's, must be
+    measured to show a gain beyond noise, with something to spare. At most 1.
+
+    t ν √(1/2 + 1/σ) = ln(gain) / `TO_SPARE`, solved for the share σ.
+    """
+    t = _quantile(min(noise.freedom, MOST_FREEDOM) + 1)
+    spread = (math.log(gain) / (TO_SPARE * t * noise.relative)) ** 2
+    share = 1 / (spread - 0.5) if spread > 0.5 else 1.0
+    return min(1.0, max(share, LEAST_SHARE, FEWEST_REQUESTS / max(requests, 1)))
 
 
 def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> Gain:
@@ -120,8 +134,8 @@ def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> 
         return UNKNOWN
     noise = pooled_noise(costs)
     gain = float(np.mean(np.log(costs[0])) - np.mean(np.log(costs[1])))
-    quantile = float(stdtrit(min(noise.freedom, MOST_FREEDOM), (1 + CONFIDENCE) / 2))
-    half = quantile * noise.relative * math.sqrt(sum(1 / len(each) for each in costs))
+    t = _quantile(min(noise.freedom, MOST_FREEDOM))
+    half = t * noise.relative * math.sqrt(sum(1 / len(each) for each in costs))
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 
 
@@ -143,6 +157,10 @@ def in_words(gain: Gain) -> str:
         f"{gain.estimate:.2f}x lower cost than the start "
         f"({CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x)"
     )
+
+
+def _quantile(freedom: float) -> float:
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def _is_cost(value: float) -> bool:

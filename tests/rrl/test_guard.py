@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rrl.guard import Guard, GuardSettings
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
-from rrl.validation import SHORT_TURN
+from rrl.validation import LEAST_SHARE
 
 START, GOOD, BAD = 0, 1, 2
 
@@ -30,6 +30,11 @@ def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **
     guard.admit(number)
     m = measured(mean_ms, rate_per_s, **changes)
     return guard.judge(number, mean_ms + m.drain_ms, m)
+
+
+def turn(guard: Guard, number: int, mean_ms: float, share: float = 1.0) -> None:
+    guard.enter(number)
+    guard.judge(number, mean_ms, measured(mean_ms), "validation", share)
 
 
 def begun(settings: GuardSettings | None = None, start_ms: float = 100.0) -> Guard:
@@ -476,9 +481,30 @@ def test_what_is_no_better_but_looked_so_is_seldom_settled_to_be_better(noise: f
         for number, cost in enumerate(100 * np.exp(rng.normal(0, noise, (9, 2)))):
             tell(guard, number, cost[0])
             tell(guard, number, cost[1])
-        before, start, after = 100 * np.exp(rng.normal(0, [noise, noise * SHORT_TURN**-0.5, noise]))
-        settled += guard.is_settled({guard.best: [before, after], START: [start]})
+        best = guard.best
+        share = guard.share_for_first_turn(best)
+        before, start, after = 100 * np.exp(rng.normal(0, [noise, noise * share**-0.5, noise]))
+        turn(guard, START, start, share)
+        settled += guard.is_settled({best: [before, after], START: [start]})
     assert settled / runs <= 0.025
+
+
+def test_the_start_is_measured_for_shorter_where_the_best_was_better_before() -> None:
+    near, far = begun(), begun()
+    for _ in range(4):
+        tell(near, GOOD, 95.0)
+        tell(far, GOOD, 30.0)
+    assert near.share_for_first_turn(GOOD) == 1.0
+    assert far.share_for_first_turn(GOOD) == LEAST_SHARE
+
+
+def test_a_short_turn_of_the_start_widens_the_gains_interval() -> None:
+    turns = {GOOD: [30.0, 31.0], START: [100.0]}
+    whole, short = begun(), begun()
+    turn(whole, START, 100.0)
+    turn(short, START, 100.0, share=0.25)
+    assert short.gain(turns).estimate == whole.gain(turns).estimate
+    assert short.gain(turns).low < whole.gain(turns).low
 
 
 def test_where_all_that_met_a_new_load_ran_away_the_best_of_the_nearest_load_is_best() -> None:

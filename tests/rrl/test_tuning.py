@@ -23,7 +23,7 @@ from rrl.report import summarise
 from rrl.restore import RestorePoint, TargetTaken
 from rrl.space import ConfigurationSpace
 from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
-from rrl.validation import SHORT_TURN, UNKNOWN, Gain
+from rrl.validation import UNKNOWN, Gain
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
@@ -153,8 +153,8 @@ def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(
     header, records = read(tmp_path)
     in_turns = [r.number for r in records if r.kind == "validation"]
     assert in_turns == [outcome.left, t.env.start, outcome.left]
-    assert t.env.shares[-3:] == [1.0, SHORT_TURN, 1.0]
-    assert set(t.env.shares[:-2]) == {1.0}
+    assert t.env.shares[-2] < 1
+    assert set(t.env.shares[:-2] + t.env.shares[-1:]) == {1.0}
     summary = summarise(header, records)
     assert summary.validated
     assert (summary.best.intervals, summary.start.intervals) == (2, 1)

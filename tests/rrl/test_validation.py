@@ -7,7 +7,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rrl.validation import SHORT_TURN, UNKNOWN, Noise, gain_interval, in_words, pooled_noise, unpaired_gain
+from rrl.validation import (
+    FEWEST_REQUESTS,
+    LEAST_SHARE,
+    UNKNOWN,
+    Noise,
+    gain_interval,
+    in_words,
+    pooled_noise,
+    share_to_show,
+    unpaired_gain,
+)
 
 costs = st.floats(0.1, 1e4)
 turns = st.lists(st.tuples(costs, costs), min_size=1, max_size=8)
@@ -156,20 +166,19 @@ def test_without_turns_the_truth_lies_within_the_interval_as_often_as_promised(
     assert np.mean([gain.low <= 1 <= gain.high for gain in gains]) > 0.93
 
 
+@pytest.mark.parametrize("share", [LEAST_SHARE, 0.5])
 @pytest.mark.parametrize(("noise", "pairs"), [(0.05, 1), (0.1, 2), (0.2, 2), (0.2, 3)])
 def test_the_truth_lies_within_the_interval_where_the_starts_first_turn_was_short(
-    noise: float, pairs: int
+    noise: float, pairs: int, share: float
 ) -> None:
     """One pair: the turn is between two of the best's."""
     rng = np.random.default_rng(0)
     within, runs = 0, 2000
     for _ in range(runs):
         start, best = (100 * np.exp(rng.normal(0, noise, 6 + pairs)) for _ in range(2))
-        start[-pairs] = 100 * np.exp(rng.normal(0, noise * SHORT_TURN**-0.5))
+        start[-pairs] = 100 * np.exp(rng.normal(0, noise * share**-0.5))
         in_turns = best[-2:] if pairs == 1 else best[-pairs:]
-        gain = gain_interval(
-            start[-pairs:], in_turns, pooled_noise([start[:6], best[:6]]), first_is_short=True
-        )
+        gain = gain_interval(start[-pairs:], in_turns, pooled_noise([start[:6], best[:6]]), share)
         within += gain.low <= 1 <= gain.high
     assert within / runs >= 0.94
 
@@ -177,7 +186,31 @@ def test_the_truth_lies_within_the_interval_where_the_starts_first_turn_was_shor
 @given(pairs=turns, noise=noises)
 def test_a_short_first_turn_tells_less(pairs: list[tuple[float, float]], noise: Noise) -> None:
     whole = of(pairs, noise)
-    short = gain_interval([a for a, _ in pairs], [b for _, b in pairs], noise, first_is_short=True)
+    short = gain_interval([a for a, _ in pairs], [b for _, b in pairs], noise, 0.5)
     assume(whole.high < 1e12)
     assert short.estimate == whole.estimate
     assert short.high / short.low > whole.high / whole.low
+
+
+@given(gain=st.floats(1.01, 20.0), noise=noises, requests=st.floats(0.0, 1e4))
+def test_a_turn_is_as_short_as_shows_the_gain_and_holds_enough_requests(
+    gain: float, noise: Noise, requests: float
+) -> None:
+    share = share_to_show(gain, noise, requests)
+    assert LEAST_SHARE <= share <= 1
+    assert share == 1 or share * requests >= FEWEST_REQUESTS * (1 - 1e-9)
+    if share < 1:  # the same gain, measured so, is beyond noise
+        assert gain_interval([100.0 * gain], [100.0, 100.0], noise, share).beyond_noise
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "requests", "share"),
+    [
+        (4.0, 0.07, 200.0, LEAST_SHARE),
+        (4.0, 0.07, 60.0, 0.5),  # for thirty requests
+        (1.6, 0.08, 200.0, 0.41),
+        (1.2, 0.07, 200.0, 1.0),  # not even a whole turn shows it
+    ],
+)
+def test_a_small_gain_takes_a_longer_turn(gain: float, noise: float, requests: float, share: float) -> None:
+    assert share_to_show(gain, Noise(noise, 8), requests) == pytest.approx(share, abs=0.01)
