@@ -82,6 +82,10 @@ class OptunaSearch:
     def act(self, observation: np.ndarray) -> np.ndarray:
         return self.space.action(self._next)
 
+    def recommended(self) -> int | None:
+        """The configuration of the lowest mean cost at this load; None before any was measured."""
+        return next(iter(self._present.ranking), None)
+
     def update(self, transition: Transition) -> None:
         if not transition.has_cost:
             return

@@ -95,6 +95,10 @@ class QuickSearch:
             return self._found.copy()
         return self._best() if self._next is None else self._action(self._next)
 
+    def recommended(self) -> int | None:
+        """The best it measured; None before the configuration found was."""
+        return None if math.isnan(self._found_cost) else self.space.number_of_action(self._best())
+
     def update(self, transition: Transition) -> None:
         if self._found is None:
             self._found = self.space.action(number_in_force(transition.observation, self.space))

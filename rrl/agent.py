@@ -73,7 +73,11 @@ class Transition:
 
 
 class Agent(Protocol):
-    """Anything that tunes. The task, hyper-parameters and seed are given at construction."""
+    """Anything that tunes. The task, hyper-parameters and seed are given at construction.
+
+    It may also have `recommended() -> int | None` (the configuration to leave, by its number), `explain() ->
+    str` (why it proposed what it did), `finish_training()` and `close()`.
+    """
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The next action, (knobs,) int64. Must not wait for training."""

@@ -24,7 +24,6 @@ from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Header, Journal
 from rrl.leaving import Leaving, SafeBest
 from rrl.observer import Observer
-from rrl.reference_table import costs_by_configuration
 from rrl.report import in_words
 from rrl.restore import RestorePoint
 from rrl.space import Configuration, ConfigurationSpace
@@ -93,7 +92,7 @@ class ApplyingGuard(Guard):
     applied: int = 0
 
     def leaving(self, validation: object = None) -> ToLeave:
-        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        costs = self.costs_at_present_load
         if self.applied not in costs or self.start not in costs:
             return ToLeave(self.start, "what was recommended could not be measured")
         if not self.fits(self.applied):
@@ -105,9 +104,23 @@ class ApplyingGuard(Guard):
         return ToLeave(self.start, f"what was recommended is worse: {words}")
 
 
+class Counted(Observer):
+    """Tells the limits of every change: the next model's may have to wait."""
+
+    def __init__(self, limits: ChangeLimits) -> None:
+        self._limits = limits
+
+    def changed(self, change: Change) -> None:
+        if change.decision != "refused":  # which tells that there was none
+            self._limits.changed(change.at.timestamp())
+
+
 @dataclass
 class AgreedChange:
-    """The change somebody said yes to; `leaving` and `point` see to the target, however it ends."""
+    """The change somebody said yes to; `leaving` and `point` see to the target, however it ends.
+
+    `check_allowed` saw that the hour's changes suffice for it and for undoing it: it does not wait for more.
+    """
 
     env: Environment
     header: Header  # as of a tuning run
@@ -127,14 +140,15 @@ class AgreedChange:
         try:
             self.point.claim(header.found, header.found_config_pbtxt or "")
             view = make_view(console, log, guard, SETTINGS)
-            observers: list[Observer] = [ChangeLog(self.folder), view, SafeBest(self.point, guard, space)]
+            observers: list[Observer] = [ChangeLog(self.folder), view]
+            observers += [SafeBest(self.point, guard, space), Counted(self.limits)]
             if self.restored is not None:
                 for observer in observers:
                     observer.changed(self.restored)
             agent = Recommended(space, start, applied)
             try:
                 run = (self.env, agent, guard, log, SETTINGS, observers, stop, self.leaving)
-                outcome = Tuning(*run, limits=self.limits).run()
+                outcome = Tuning(*run, limits=ChangeLimits(windows=self.limits.windows)).run()
             finally:
                 view.close()
         finally:

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
-from rrl.validation import CONFIDENCE, Noise
+from rrl.validation import Noise, students_t
 
 
 class Estimate(NamedTuple):
@@ -51,6 +50,5 @@ def mean_interval(
         return NO_ESTIMATE
     mean = float(np.average(x[seen], weights=w[seen]))
     n = float(seen.sum() if shares is None else np.asarray(shares, dtype=float)[seen].sum())
-    t = float(stdtrit(noise.freedom, (1 + CONFIDENCE) / 2))
-    factor = math.exp(t * noise.relative / math.sqrt(n))
+    factor = math.exp(students_t(noise.freedom) * noise.relative / math.sqrt(n))
     return Estimate(mean, mean / factor, mean * factor, int(seen.sum()))

@@ -92,10 +92,9 @@ class Seen(NamedTuple):
     rate_per_s: float
     cost: float
     latency_ms: float
-    broke_limit: bool
+    broke_limit: bool  # in a whole interval: the p95 of a short turn's few requests tells nothing
     completions: int
     is_turn: bool  # of the validation
-    share: float  # of an interval, that it was measured for
 
 
 @dataclass
@@ -119,6 +118,7 @@ class Guard:
     _rolled_back: bool = False  # the interval in force follows a rollback
     _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
+    _first_share: float | None = None  # of an interval, of the start's first turn in this validation
     _in_force: int = -1  # none yet
     _near: list[Seen] = field(default_factory=list)  # answer to what was asked last: intervals seen, load
     _near_asked: tuple[int, float] = (0, 0.0)
@@ -136,8 +136,12 @@ class Guard:
         unfit = self._unfit(near)
         fit = [seen for seen in near if seen.number not in unfit]
         fit = fit or self._nearest([seen for seen in self._seen if seen.number not in unfit])
-        costs = costs_by_configuration((seen.number, seen.cost) for seen in fit)
-        return best_known(costs, self.settings.noise) if costs else self.start
+        return best_known(_costs(fit), self.settings.noise) if fit else self.start
+
+    @property
+    def costs_at_present_load(self) -> dict[int, list[float]]:
+        """Of each configuration that was measured near it."""
+        return _costs(self._near_present_load())
 
     def trusts(self, number: int) -> bool:
         """True if this configuration was measured near the present load, and nothing speaks against it: it is
@@ -150,9 +154,8 @@ class Guard:
         rate_per_s = _mean([seen.rate_per_s for seen in own])
         others = [s for s in near if s.number not in {number, *unfit}]
         alike = [s for s in others if _ratio(s.rate_per_s, rate_per_s) <= self.settings.comparable_load]
-        costs = costs_by_configuration((s.number, s.cost) for s in alike)
         own_costs = [seen.cost for seen in own]
-        return not any(unpaired_gain(own_costs, each).beyond_noise for each in costs.values())
+        return not any(unpaired_gain(own_costs, each).beyond_noise for each in _costs(alike).values())
 
     @property
     def takes_over(self) -> bool:
@@ -175,7 +178,7 @@ class Guard:
 
     def is_worse(self, number: int) -> bool:
         """True for what is not fit, or cost more than the start at the present load, beyond noise."""
-        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        costs = self.costs_at_present_load
         gain = unpaired_gain(costs.get(number, []), costs.get(self.start, []))
         return not self.fits(number) or gain.beyond_noise
 
@@ -217,7 +220,8 @@ class Guard:
             return self._verdict(True, False, measurement.gap)
         if not has_traffic(measurement):
             return self._verdict(True, False, "no requests arrive")
-        self._rate_per_s = measurement.arrival_rate_per_s
+        if share == 1 or not self._rate_per_s:  # a short turn's few requests tell no load
+            self._rate_per_s = measurement.arrival_rate_per_s
         failing = self._fails(number, measurement)
         # A rollback may find requests waiting that can only fail now; any other drain must not lose any.
         drains = self._drains(measurement) and (self._rolled_back or not failing)
@@ -241,12 +245,12 @@ class Guard:
                 measurement.arrival_rate_per_s,
                 cost,
                 latency_ms,
-                broke_limit=slo_violated(measurement, self.settings.slo_p95_ms),
+                broke_limit=share == 1 and slo_violated(measurement, self.settings.slo_p95_ms),
                 completions=measurement.completions,
                 is_turn=kind == "validation",
-                share=share,
             )
         )
+        self._tell_share(number, kind, share)
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
         )
@@ -259,8 +263,9 @@ class Guard:
         """
         if self._takeover is not None:
             number, decision, reason = self._takeover
-            self._rolled_back = decision == "rollback"
-            return self._enter(self.best if self._rolled_back else number, decision, reason)
+            rolls_back = decision == "rollback"
+            self._rolled_back = rolls_back or (self._rolled_back and decision == "hold")
+            return self._enter(self.best if rolls_back else number, decision, reason)
         self._rolled_back = False
         if proposal is None:
             raise ValueError("the guard does not take over: it needs the agent's proposal")
@@ -320,7 +325,7 @@ class Guard:
         if best == self.start or self.start not in validation:
             return UNKNOWN
         noise = self._noise_before_turns(best)
-        return gain_interval(validation[self.start], validation[best], noise, self._share_of_first_turn())
+        return gain_interval(validation[self.start], validation[best], noise, self._first_share or 1.0)
 
     def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
         """True if one turn of the start between two of the best shows that the best is better beyond noise.
@@ -336,16 +341,21 @@ class Guard:
     def share_for_first_turn(self, best: int) -> float:
         """Of an interval: how long to measure the start in the first of its turns.
 
-        Where the best was better beyond noise before, for as long as it takes to show that again.
+        Where the best was better beyond noise before, at a load like the present one, for as long as it takes
+        to show that again.
         """
+        of_start = [s for s in self._near_present_load() if s.number == self.start and not s.is_turn]
         gain = self._gain_before_turns(best)
-        if not gain.beyond_noise:
+        if not of_start or not gain.beyond_noise:
             return 1.0
-        requests = _mean([s.completions for s in self._seen if s.number == self.start and not s.is_turn])
+        requests = _mean([s.completions for s in of_start])
         return share_to_show(gain.estimate, self._noise_before_turns(best), requests)
 
-    def _share_of_first_turn(self) -> float:
-        return min((s.share for s in self._seen if s.number == self.start and s.is_turn), default=1.0)
+    def _tell_share(self, number: int, kind: Kind, share: float) -> None:
+        if kind in ("baseline", "tune"):  # another validation follows
+            self._first_share = None
+        elif kind == "validation" and number == self.start and self._first_share is None:
+            self._first_share = share
 
     def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
         """What was measured in turns with the start; the start where nothing was."""
@@ -353,14 +363,12 @@ class Guard:
 
     def _noise_before_turns(self, best: int) -> Noise:
         """The scatter of the start's and the best's intervals before their turns, at the present load."""
-        earlier = (s for s in self._near_present_load() if not s.is_turn)
-        costs = costs_by_configuration((s.number, s.cost) for s in earlier)
+        costs = _costs([s for s in self._near_present_load() if not s.is_turn])
         return pooled_noise([costs.get(number, []) for number in (self.start, best)])
 
     def _gain_before_turns(self, best: int) -> Gain:
         """By the intervals of both before their turns, at the load of the start's own."""
-        like = self._at_load_of_start([seen for seen in self._seen if not seen.is_turn])
-        costs = costs_by_configuration((s.number, s.cost) for s in like)
+        costs = _costs(self._at_load_of_start([seen for seen in self._seen if not seen.is_turn]))
         return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
 
     def _at_load_of_start(self, among: Sequence[Seen]) -> list[Seen]:
@@ -372,9 +380,9 @@ class Guard:
 
     def _unvalidated(self) -> ToLeave:
         best = self.best
-        costs = costs_by_configuration((s.number, s.cost) for s in self._near_present_load())
+        costs = self.costs_at_present_load
         if self.start not in costs:  # at this load the start was never measured: compare where it was
-            costs = costs_by_configuration((s.number, s.cost) for s in self._at_load_of_start(self._seen))
+            costs = _costs(self._at_load_of_start(self._seen))
         if best not in costs or self.start not in costs:
             return ToLeave(self.start, "nothing else is known well enough")
         noise = self.settings.noise
@@ -484,6 +492,10 @@ class Guard:
         if reference_ms and latency_ms > self.settings.latency_factor * reference_ms:
             return f"mean latency of {latency_ms:.0f} ms, {latency_ms / reference_ms:.1f}x that at the start"
         return ""
+
+
+def _costs(intervals: Sequence[Seen]) -> dict[int, list[float]]:
+    return costs_by_configuration((seen.number, seen.cost) for seen in intervals)
 
 
 def _latency_ms(measurement: Measurement) -> float:

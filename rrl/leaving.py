@@ -61,6 +61,7 @@ def restore(point: RestorePoint, target: Changeable, console: Console) -> Change
     if left.config_pbtxt:
         target.was_found_as(left.config_pbtxt)
     target.apply(left.found)
+    point.put_back()
     console.print(
         f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"
         + (f" (the best it knew: {in_words(left.best)})" if left.best != left.found else ""),

@@ -2,7 +2,7 @@
 
 A run that is killed leaves the file behind; the next start on that target finds it, sees that its process
 is dead, and puts the found configuration back before anything else. A file whose process lives means that
-another run is tuning the target.
+another run is tuning the target; so may one of another machine, where the folder is shared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,6 +44,8 @@ class _State:
     found: dict[str, int]
     best: dict[str, int]
     config_pbtxt: str = ""
+    host: str = ""  # where its process runs ...
+    machine: str = ""  # ... which may have another name by now; empty: here
 
 
 def state_folder() -> Path:
@@ -70,6 +72,8 @@ class RestorePoint:
         self.model = model
         key = f"{canonical(target)}/{model}"
         name = re.sub(r"[^\w.-]+", "_", key)[:80]
+        if key.startswith("localhost:"):
+            key += f" on {_machine()}"
         self.path = state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
         self._state: _State | None = None
 
@@ -78,6 +82,12 @@ class RestorePoint:
         state = self._read()
         if state is None:
             return None
+        if state.machine not in ("", _machine()):
+            raise TargetTaken(
+                f"an rrl-tune on {state.host} (pid {state.pid}) tunes {self.model} on {self.target}, "
+                "or was killed there: wait for it to end, or start one there, which puts back what was "
+                f"found. If {state.host} is gone, put the target right by hand and remove {self.path}"
+            )
         if _lives(state.pid, state.process_started_s):
             raise TargetTaken(
                 f"another rrl-tune (pid {state.pid}) tunes {self.model} on {self.target}; "
@@ -85,11 +95,25 @@ class RestorePoint:
             )
         return LeftBehind(state.found, state.best, state.config_pbtxt)
 
+    def put_back(self) -> None:
+        """What a dead run left behind was restored: from now on the target is its operator's again."""
+        with _locked(self.path.parent):
+            self.left_behind()  # not what another run has claimed meanwhile
+            self.path.unlink(missing_ok=True)
+
     def claim(self, found: Mapping[str, int], config_pbtxt: str = "") -> None:
         """Before the first change. What a dead run left behind must have been restored by now."""
         started_s = psutil.Process().create_time()
         state = _State(
-            self.target, self.model, os.getpid(), started_s, dict(found), dict(found), config_pbtxt
+            target=self.target,
+            model=self.model,
+            pid=os.getpid(),
+            process_started_s=started_s,
+            found=dict(found),
+            best=dict(found),
+            config_pbtxt=config_pbtxt,
+            host=socket.gethostname(),
+            machine=_machine(),
         )
         try:
             with _locked(self.path.parent):  # of two that start at once, the second sees the first's claim
@@ -133,6 +157,14 @@ class RestorePoint:
                 f"{self.path} does not say how {self.target} was found: put the target's configuration "
                 "right by hand, then remove this file"
             ) from None
+
+
+def _machine() -> str:
+    """What does not change when the machine is renamed, if it has such a thing."""
+    with suppress(OSError):
+        if identity := Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip():
+            return hashlib.sha256(identity.encode()).hexdigest()[:16]  # which is nobody else's business
+    return socket.gethostname().lower()
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class TuningSettings:
     # the validation measures it again: users bear every one of them.
     baseline: int = 1
     # Intervals each of the best and the found configuration in turns, last of all; twice as many at most,
-    # where these leave open which is better, and half of one of the found where that settles it.
+    # where these leave open which is better, and one of the found, a short one, where that settles it.
     validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
 
@@ -220,7 +220,10 @@ class Tuning:
             if self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
                 costs[best].append(cost)
                 break
-            cost_of_start = self._measured("validation", start, 1.0 if turn else first_share).cost
+            share = first_share if turn == 0 and self.guard.fits(best) else 1.0
+            # Where another turn of the best follows, its change must be free, too: nobody waits in the start.
+            changes = 2 if turn + 1 < self.settings.validation else 1
+            cost_of_start = self._measured("validation", start, share, changes).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
                 costs[start].append(cost_of_start)
@@ -242,11 +245,11 @@ class Tuning:
         number: int | None = recommend() if recommend else None
         return number if number is not None and self.guard.trusts(number) else self.guard.best
 
-    def _measured(self, kind: Kind, number: int, share: float = 1.0) -> Record:
+    def _measured(self, kind: Kind, number: int, share: float = 1.0, changes: int = 1) -> Record:
         """An interval of a configuration, or a share of one; again while there is no traffic, or an old queue
-        to drain."""
+        to drain. It begins once so many changes are allowed, if it is not in force."""
         while True:
-            self._wait_to_change(number)
+            self._wait_to_change(number, changes)
             self.guard.enter(number)
             self.env.measured_share = share
             try:
@@ -258,20 +261,23 @@ class Tuning:
             if self.clock() >= self._end_s:
                 raise _TimeUp
 
-    def _wait_to_change(self, number: int) -> None:
-        """Waits until it may come into force; what was found off the grid cannot be waited in."""
-        while self._in_force not in (None, number) and (pause := self.pause()):
+    def _wait_to_change(self, number: int, changes: int) -> None:
+        """Waits until it may come into force, the first of so many changes; what was found off the grid
+        cannot be waited in."""
+        while self._in_force not in (None, number) and (pause := self.pause(changes)):
             if self.clock() >= self._end_s:
                 raise _TimeUp
-            self._wait(pause)
+            self._wait(pause, stays=changes > 1)
 
-    def _wait(self, pause: str) -> None:
-        """An interval that tries nothing: in the guard's choice if it must act, or in what is safe."""
+    def _wait(self, pause: str, stays: bool = False) -> None:
+        """An interval that tries nothing: in the guard's choice if it must act, in what is safe, or, where it
+        `stays`, in what is in force."""
         if self.guard.must_act:
             number, decision, reason = self.guard.admit(None)
             self._interval("wait", number, decision, reason, math.nan)
         else:
-            number = self._safe_meanwhile()
+            in_force = self._in_force
+            number = in_force if stays and in_force is not None else self._safe_meanwhile()
             self.guard.enter(number)
             self._interval("wait", number, "wait", pause, math.nan)
 
@@ -302,7 +308,8 @@ class Tuning:
                 kept = self._configuration(was_in_force)
                 self._tell(self._configuration(number), kept, "refused", measurement.gap)
         if info.get("changed") and not changes:
-            by_whom = "another client" if not measurement.gap else f"something ({measurement.gap})"
+            gap = measurement.gap or self._gap_before
+            by_whom = f"something ({gap})" if gap and "another client" not in gap else "another client"
             self._count_change(self.clock())
             reason = f"{by_whom} had changed it: puts back that of this run"
             self._tell({}, self._configuration(number), "again", reason)
@@ -339,6 +346,11 @@ class Tuning:
         for observer in self.observers:
             observer.measured(record)
         return record
+
+    @property
+    def _gap_before(self) -> str:
+        last = self.journal.records[-1] if self.journal.records else None
+        return "" if last is None or last.not_taken else last.measurement.gap
 
     def _teach(self, record: Record) -> None:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""

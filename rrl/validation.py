@@ -16,7 +16,8 @@ as it takes to show that again: its users need not bear it for longer.
 | d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MOST_FREEDOM` |
 | s² | | variance of the gᵢ, of n - 1 degrees of freedom |
 | s̃² | `variance` | (d₀ · f ν² + (n - 1) s²) / (d₀ + n - 1) |
-| f | `spread` | 2, as a pair differs by two intervals' noise; a share σ of one has 1 / σ of its variance |
+| f | `spread` | 2, as a pair differs by two intervals' noise; no less for A B A |
+| σ | `first_share` | of an interval; its cost has 1 / σ of an interval's variance |
 | exp(ḡ ± t s̃ / √n) | `Gain` | t: quantile of Student's distribution of d₀ + n - 1 degrees of freedom |
 """
 
@@ -107,7 +108,7 @@ def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise, 
     prior_freedom = min(prior.freedom, MOST_FREEDOM)
     total = prior_freedom + freedom
     variance = (prior_freedom * spread * prior.relative**2 + squares) / total
-    half = _quantile(total) * math.sqrt(variance / n)
+    half = students_t(total) * math.sqrt(variance / n)
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 
 
@@ -117,7 +118,7 @@ def share_to_show(gain: float, noise: Noise, requests: float) -> float:
 
     t ν √(1/2 + 1/σ) = ln(gain) / `TO_SPARE`, solved for the share σ.
     """
-    t = _quantile(min(noise.freedom, MOST_FREEDOM) + 1)
+    t = students_t(min(noise.freedom, MOST_FREEDOM) + 1)
     spread = (math.log(gain) / (TO_SPARE * t * noise.relative)) ** 2
     share = 1 / (spread - 0.5) if spread > 0.5 else 1.0
     return min(1.0, max(share, LEAST_SHARE, FEWEST_REQUESTS / max(requests, 1)))
@@ -134,7 +135,7 @@ def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> 
         return UNKNOWN
     noise = pooled_noise(costs)
     gain = float(np.mean(np.log(costs[0])) - np.mean(np.log(costs[1])))
-    t = _quantile(min(noise.freedom, MOST_FREEDOM))
+    t = students_t(min(noise.freedom, MOST_FREEDOM))
     half = t * noise.relative * math.sqrt(sum(1 / len(each) for each in costs))
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 
@@ -159,7 +160,8 @@ def in_words(gain: Gain) -> str:
     )
 
 
-def _quantile(freedom: float) -> float:
+def students_t(freedom: float) -> float:
+    """The quantile of Student's distribution that a two-sided interval of `CONFIDENCE` takes."""
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 

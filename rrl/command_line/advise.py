@@ -56,6 +56,7 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
             careful_apply.check_allowed(shared.limits, options.interval_s)
             if not careful_apply.agreed(console):
                 return DONE
+            careful_apply.check_allowed(shared.limits, options.interval_s)  # the answer may have taken hours
             return _apply(options, console, stop, target, recommended, shared.limits)
     except (ValueError, TargetError, OSError) as error:
         fail(in_a_sentence(error))

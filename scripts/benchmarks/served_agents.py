@@ -17,6 +17,7 @@ from rrl.agent import Agent
 from rrl.guard import Admission, Guard
 from rrl.journal import Header, Journal, Record
 from rrl.objective import MeanLatency
+from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning import Tuning, TuningSettings
 from serving_adapter.target import Target
@@ -50,6 +51,7 @@ class Run:
     header: Header
     records: list[Record]
     left: int
+    choices: tuple[int, ...] = ()  # what it would have left after each of the records, where it was asked
 
     @property
     def tuning(self) -> list[Record]:
@@ -120,7 +122,8 @@ def tuned_in_the_loop(
 ) -> Run:
     """A run through `rrl-tune`'s loop, with its guard or another.
 
-    A guard that chooses nothing chooses not what is left either: it is the lowest mean cost measured.
+    A guard that chooses nothing chooses not what is left either: that is what the agent says is best, or the
+    lowest mean cost measured.
     """
     env = LiveServing(served.target, served.space, MeanLatency(), served.interval_s, served.settle_s)
     header = Header(
@@ -140,12 +143,30 @@ def tuned_in_the_loop(
     )
     log = Journal.create(served.folder / name, header)
     judge = guard(env.start)
-    outcome = Tuning(env, agent, judge, log, settings, stop=stop, put_in_force=lambda number: None).run()
+    choices = Choices(agent, judge)
+    tuning = Tuning(env, agent, judge, log, settings, [choices], stop, put_in_force=lambda number: None)
+    outcome = tuning.run()
     log.close()
-    searched = isinstance(judge, WatchOnly) and any(r.learned for r in log.records)
-    left = cheapest(log.records) if searched else outcome.left
+    left = choices.numbers[-1] if isinstance(judge, WatchOnly) and choices.numbers else outcome.left
     served.target.apply(served.space.configuration(left))
-    return Run(header, log.records, left)
+    return Run(header, log.records, left, tuple(choices.numbers))
+
+
+class Choices(Observer):
+    """What would be left after every interval: the guard's best, or what an agent without a guard chooses."""
+
+    def __init__(self, agent: Agent, guard: Guard) -> None:
+        self.numbers: list[int] = []
+        self._agent, self._guard = agent, guard
+        self._records: list[Record] = []
+
+    def measured(self, record: Record) -> None:
+        self._records.append(record)
+        if not isinstance(self._guard, WatchOnly):
+            self.numbers.append(self._guard.best)
+        else:
+            recommended = getattr(self._agent, "recommended", lambda: None)()
+            self.numbers.append(cheapest(self._records) if recommended is None else recommended)
 
 
 def cheapest(records: Sequence[Record]) -> int:
@@ -154,6 +175,8 @@ def cheapest(records: Sequence[Record]) -> int:
     for record in records:
         if record.learned:
             costs.setdefault(record.number, []).append(record.cost)
+    if not costs:
+        return records[0].number
     return min(costs, key=lambda number: sum(costs[number]) / len(costs[number]))
 
 

@@ -1,12 +1,13 @@
 """`triton-head-to-head`: who finds the best configuration of a stock Triton, how soon, and at what harm.
 
 For each model, arrivals and seed: one Triton, and one stream of arrivals (open loop, the same requests at the
-same moments) that starts anew for each peer, in turns, from Triton's default configuration:
+same moments) that starts anew for each peer, in turns, from Triton's default configuration, which has served
+a few seconds of such arrivals by then:
 
 - `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
 - `quick-search`: Triton Model Analyzer's hill climbing over instances and batch size; `quick-search-all`, the
   same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through the same loop without
-  our guard, as they would in reality, and leave the lowest mean cost that they measured;
+  our guard, as they would in reality, and leave what they chose;
 - `default`: Triton's default configuration, left alone.
 
 Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
@@ -25,7 +26,7 @@ configuration is *near* within 5 % of it, by these measurements, or
 where it was not among them by the median of its intervals, which count by as much more or less as those of
 the others turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten
 were of near configurations, or else with its last if it leaves a near one; it *knew* with the first from
-which on the best it had measured (of `rrl`: its guard's) was near. Where the rate varies, these are means
+which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies, these are means
 over different loads, as is what the peers go by that choose the lowest mean cost: there the last measurements
 tell more than who settled when. Of several seeds the medians are judged.
 
@@ -54,7 +55,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from baselines import AGENTS, make_agent, unknown_agent
+from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
 from baselines.exhaustive_sweep import ExhaustiveSweep
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.live import cores_of
@@ -96,13 +97,18 @@ from scripts.benchmarks.triton_served import (
     Triton,
     capacity_per_s,
     load,
+    requests_of,
     seen_in_turns,
+    send_lag_p99_ms,
     triton,
 )
+from scripts.triton_server.repository import TENSORS
 from serving_adapter.arrivals import Wiki, make_arrivals
-from serving_adapter.options import parse
+from serving_adapter.options import fail, parse
 
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
+SETTLE_S = 1.0
+WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
 # Of the default agent's measurements, those of its baseline and, at most, of its validation.
 BESIDE_TUNING = TuningSettings.baseline + 4 * TuningSettings.validation
 PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
@@ -146,9 +152,19 @@ class Options:
         ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
         if self.rate is not None and not 0 < self.rate < math.inf:
             raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
+        if self.interval_s <= SETTLE_S:
+            raise ValueError(f"--interval-s must be above {SETTLE_S:g}, got {self.interval_s:g}")
+        for name in ("models", "arrivals", "seeds", "agents"):
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                raise ValueError(f"--{name} names one twice: {' '.join(map(str, given))}")
+        for model in self.models:
+            if model not in TENSORS:
+                raise ValueError(f"unknown model {model!r}; known: {', '.join(TENSORS)}")
+        known = [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE, SWEEP)]
         for name in self.agents:
-            if name not in AGENTS:
-                raise ValueError(unknown_agent(name, AGENTS))
+            if name not in known:
+                raise ValueError(unknown_agent(name, known))
         for arrivals in self.arrivals:
             make_arrivals(arrivals, self.rate or 1.0)  # ValueError where there are none
 
@@ -159,11 +175,12 @@ class Plan:
 
     measurements: int
     interval_s: float
-    settle_s: float = 1.0
+    settle_s: float = SETTLE_S
     change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
     rounds: int = 5
     final_s: float = 15.0
     cold_s: float = COLD_S  # of which this much is left out
+    warm_s: float = WARM_S
     finalists: int = 6  # of the grid
     knobs: str = KNOBS
 
@@ -180,9 +197,22 @@ def run() -> dict[str, Any]:
     plan = Plan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
-        plan = Plan(14, 1.2, settle_s=0.3, change_s=0.6, rounds=2, final_s=2.0, cold_s=0.5, knobs=SMALL_KNOBS)
+        plan = Plan(
+            14,
+            1.2,
+            settle_s=0.3,
+            change_s=0.6,
+            rounds=2,
+            final_s=2.0,
+            cold_s=0.5,
+            warm_s=0.5,
+            knobs=SMALL_KNOBS,
+        )
     folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
-    _check_new(folder, options)
+    try:
+        _check_new(folder, options)
+    except ValueError as error:
+        fail(str(error))
     cases = []
     for model in options.models:
         with triton(model) as server:
@@ -197,7 +227,7 @@ def run() -> dict[str, Any]:
 
 
 def _check_new(folder: Path, options: Options) -> None:
-    """ValueError for what would end the benchmark after hours: two cases of one name, an earlier one's."""
+    """ValueError for what would end the benchmark after hours: two traces of one name, an earlier run's."""
     names = [Path(arrivals).stem for arrivals in options.arrivals]
     if len(set(names)) < len(names):
         raise ValueError(f"arrivals must have different names, got {', '.join(names)}")
@@ -271,20 +301,24 @@ def slowed(traffic: Traffic, needed_s: float) -> Traffic:
 def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Plan) -> Trial:
     """One peer, from the default configuration to the end of the tuning period."""
     served.target.apply(TRITONS_DEFAULT)
+    warming = replace(traffic, seed=WARMING_SEED + traffic.seed)
+    requests_of(server, warming, served.folder / name / "warming", plan.warm_s)
     agent = _agent(name, served, plan)
     log = served.folder / name / "load"
     with load(server, traffic, log) as client:
         end_s = time.monotonic() + plan.period_s
         run = None if agent is None else _tuned(name, agent, served, plan, lambda: client.poll() is not None)
+        early = client.poll() is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.wait(max(0.0, end_s - time.monotonic()))
-        if client.poll() is not None and time.monotonic() < end_s:
-            raise RuntimeError(f"rrl-load ended before the tuning period of {name} was over (see {log})")
+        if early or (client.poll() is not None and time.monotonic() < end_s):
+            raise RuntimeError(f"rrl-load ended before {name} was through, or its tuning period (see {log})")
     getattr(agent, "close", lambda: None)()
     requests = Requests.read(log)
     latency_s = requests.first(plan.period_s).sum_s
     print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)
-    return Trial(name, run, served.number(TRITONS_DEFAULT) if run is None else run.left, requests)
+    left = served.number(TRITONS_DEFAULT) if run is None else run.left
+    return Trial(name, run, left, requests, send_lag_p99_ms(log))
 
 
 def _agent(name: str, served: Served, plan: Plan) -> Agent | None:

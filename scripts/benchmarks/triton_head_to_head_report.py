@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rrl.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
-from rrl.guard import Guard
 from rrl.journal import Record
 from rrl.report import in_words
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.in_turns import InTurns, Turns, mean_ms, p95_ms
-from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, cheapest, settled_after
+from scripts.benchmarks.served_agents import DEFAULT, REACH, SWEEP, Run, settled_after
+from serving_adapter.load.report import LATE_CLIENT_MS
 
 FIXED = "default"
 LIMIT = 3.0  # x the best's p95
+LIMITS = (2.0, LIMIT, 4.0)
 FIGURE_STEP_S = 5.0
 
 
@@ -36,6 +37,7 @@ class Trial:
     run: Run | None
     left: int
     requests: Requests  # all that its clients sent
+    lag_p99_ms: float = 0.0  # how late they sent them
 
 
 @dataclass(frozen=True)
@@ -98,16 +100,18 @@ class Result:
     measurements: int
     took_s: float  # until the last of them; beyond the tuning period, the rest is not among its requests
     settled: int | None  # measurements until it was near for good; None: not within its own
-    knew: int | None  # measurements until the best it had measured was near for good
+    knew: int | None  # measurements until what it would have left was near for good
     changes: int  # of configuration, while tuning
     requests: int  # of the tuning period
     latency_s: float  # summed over them
     over_limit: int
+    over_limits: tuple[int, ...]  # the same by each of `LIMITS`
     validation_latency_s: float  # of both, the part of the validation: the winner in turns with the start
     validation_over_limit: int
     failures: int
     aborted: int  # intervals, by the guard
     rollbacks: int
+    lag_p99_ms: float  # of the clients, which the latencies include
 
 
 class Reached(NamedTuple):
@@ -194,16 +198,18 @@ def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
         settled=settled(trial, near),
-        knew=knew(trial, case.start, near),
+        knew=knew(trial, near),
         changes=changes(records, case.start),
         requests=len(tuning),
         latency_s=tuning.sum_s,
         over_limit=tuning.over(limit_ms),
+        over_limits=tuple(tuning.over(factor * last.best_ms(p95_ms)) for factor in LIMITS),
         validation_latency_s=validated.sum_s,
         validation_over_limit=validated.over(limit_ms),
         failures=tuning.failures,
         aborted=sum(bool(record.measurement.aborted) for record in records),
         rollbacks=sum(record.decision == "rollback" for record in records),
+        lag_p99_ms=trial.lag_p99_ms,
     )
 
 
@@ -228,18 +234,12 @@ def took_s(trial: Trial) -> float:
     return trial.run.records[-1].wall_time_s - float(trial.requests.at[0])
 
 
-def knew(trial: Trial, start: int, near: set[int]) -> int | None:
-    """Measurements until the best configuration known was near, and stayed so."""
+def knew(trial: Trial, near: set[int]) -> int | None:
+    """Measurements until what it would have left was near, and stayed so."""
     if trial.run is None:
         return settled(trial, near)
-    guard = Guard(start)
-    known = []
-    for k, record in enumerate(trial.run.records):
-        guard.replay(record)
-        if record.kind in ("baseline", "tune") and record.counted:
-            so_far = trial.run.records[: k + 1]
-            searched = trial.name != DEFAULT and any(r.learned for r in so_far)
-            known.append((cheapest(so_far) if searched else guard.best) in near)
+    pairs = zip(trial.run.records, trial.run.choices, strict=True)
+    known = [number in near for record, number in pairs if record.kind != "validation" and record.counted]
     return settled_after(known, share=1.0)
 
 
@@ -286,8 +286,23 @@ def table(case: Case) -> str:
             "In brackets, the part of the validation.",
             "",
             *_aligned((head, tuple("---" for _ in head), *rows)),
+            "",
+            _in_other_limits(found),
+            _late_clients(found),
         )
-    )
+    ).rstrip()
+
+
+def _in_other_limits(found: Mapping[str, Result]) -> str:
+    counts = (f"{name} {', '.join(map(str, r.over_limits))}" for name, r in found.items())
+    factors = ", ".join(f"{factor:g}" for factor in LIMITS)
+    return f"Requests over {factors} times the best's p95: {'; '.join(counts)}."
+
+
+def _late_clients(found: Mapping[str, Result]) -> str:
+    """Where the machine was too busy for the clients to send in time; empty where it was not."""
+    late = [f"{name} {r.lag_p99_ms:.0f} ms" for name, r in found.items() if r.lag_p99_ms > LATE_CLIENT_MS]
+    return f"Sent late (p99; the latencies include it): {', '.join(late)}." if late else ""
 
 
 def medians_table(cases: Sequence[Case]) -> str:

@@ -120,7 +120,14 @@ def requests_of(server: Triton, traffic: Traffic, folder: Path, duration_s: floa
     """What the client saw of so many seconds of this traffic."""
     with load(server, traffic, folder, duration_s) as process:
         process.communicate(timeout=duration_s + 120)
+    if process.returncode != 0:
+        raise RuntimeError(f"rrl-load ended with {process.returncode} (see {folder})")
     return Requests.read(folder)
+
+
+def send_lag_p99_ms(folder: Path) -> float:
+    """How late the load that wrote to this folder sent its requests."""
+    return float(json.loads((folder / "load.json").read_text(encoding="utf-8"))["send_lag_p99_ms"])
 
 
 def seen_in_turns(

@@ -78,6 +78,16 @@ def changes(folder: Path) -> list[str]:
     return [line.split("  ", 1)[1] for line in path.read_text().splitlines()] if path.exists() else []
 
 
+class CountedDown(Timed):
+    def __init__(self, stop: StopAfter) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def _interval(self, number: int) -> Measurement:
+        self.stop.left -= 1
+        return super()._interval(number)
+
+
 def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path) -> None:
     outcome, server, said = applied(tmp_path, BEST)
     assert outcome.left == BEST
@@ -89,6 +99,26 @@ def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path
     assert only == "intra 1 -> 2  the agent: applies what was recommended, as agreed"
     assert "what was recommended is no worse: its mean cost was 6" in said
     assert not list(state_home.iterdir())
+
+
+@pytest.mark.parametrize(("number", "made"), [(BEST, 1), (SLOW, 2), (BAD, 2)])
+def test_it_waits_for_no_hour_to_pass_and_its_changes_count_for_the_next_model(
+    tmp_path: Path, number: int, made: int
+) -> None:
+    limits = ChangeLimits(2)
+    applied(tmp_path, number, limits=limits)
+    assert {r.kind for r in read(tmp_path)[1]} == {"baseline", "tune"}
+    assert len(limits._changed_at_s) == made
+
+
+def test_where_the_window_has_closed_meanwhile_nothing_is_changed(tmp_path: Path) -> None:
+    opens, closes = (f"{(datetime.now().hour + hours) % 24:02}:00" for hours in (2, 3))
+    limits = ChangeLimits(windows=ChangeWindow.parse([f"{opens}-{closes}"]))
+    stop = StopAfter(8)
+    outcome, _, _ = applied(tmp_path, BEST, CountedDown(stop), stop, limits=limits)
+    assert outcome.left == START
+    assert {r.number for r in read(tmp_path)[1]} == {START}
+    assert not changes(tmp_path)
 
 
 def test_a_change_that_was_agreed_to_is_no_run_to_export(tmp_path: Path) -> None:
@@ -118,13 +148,7 @@ def test_what_the_guard_rolls_back_is_not_tried_a_second_time(tmp_path: Path) ->
 def test_interrupted_it_keeps_what_was_applied_only_if_it_is_known_to_be_no_worse(tmp_path: Path) -> None:
     for intervals, left in ((2, START), (5, BEST)):
         stop = StopAfter(intervals)
-
-        class Counted(Timed):
-            def _interval(self, number: int, stop: StopAfter = stop) -> Measurement:
-                stop.left -= 1
-                return super()._interval(number)
-
-        outcome, server, _ = applied(tmp_path / str(intervals), BEST, Counted(), stop)
+        outcome, server, _ = applied(tmp_path / str(intervals), BEST, CountedDown(stop), stop)
         assert outcome.stopped
         assert outcome.left == left
         assert server.applied == [SPACE.configuration(left)]

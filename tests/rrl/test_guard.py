@@ -32,9 +32,9 @@ def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **
     return guard.judge(number, mean_ms + m.drain_ms, m)
 
 
-def turn(guard: Guard, number: int, mean_ms: float, share: float = 1.0) -> None:
+def turn(guard: Guard, number: int, mean_ms: float, share: float = 1.0, rate_per_s: float = 40.0) -> None:
     guard.enter(number)
-    guard.judge(number, mean_ms, measured(mean_ms), "validation", share)
+    guard.judge(number, mean_ms, measured(mean_ms, rate_per_s), "validation", share)
 
 
 def begun(settings: GuardSettings | None = None, start_ms: float = 100.0) -> Guard:
@@ -267,6 +267,17 @@ def test_a_configuration_that_drains_a_long_queue_is_kept_until_it_is_gone_but_n
         guard.admit(None)
         taken += 1
     assert taken == GuardSettings().drain_intervals
+
+
+def test_failures_of_a_queue_that_a_rollback_met_are_forgiven_until_it_is_gone() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    tell(guard, BAD, 50.0, **ABORTED)
+    for decision in ("rollback", "hold"):
+        assert guard.admit(None)[:2] == (GOOD, decision)
+        draining = measured(9e3, backlog=500, backlog_growth=-200, completions=360, failures=30)
+        guard.judge(GOOD, 9e3, draining)
+    assert guard.fits(GOOD)
 
 
 @pytest.mark.parametrize("nothing", [{"arrivals": 0, "completions": 0}, {"gap": "the server restarted"}])
@@ -505,6 +516,43 @@ def test_a_short_turn_of_the_start_widens_the_gains_interval() -> None:
     turn(short, START, 100.0, share=0.25)
     assert short.gain(turns).estimate == whole.gain(turns).estimate
     assert short.gain(turns).low < whole.gain(turns).low
+
+
+def test_only_the_present_validations_first_turn_counts_as_short() -> None:
+    turns = {GOOD: [30.0, 31.0], START: [100.0]}
+    anew = begun()
+    turn(anew, START, 100.0, share=0.25)
+    short = anew.gain(turns)
+    tell(anew, BAD, 90.0)
+    turn(anew, START, 100.0)
+    assert anew.gain(turns).low > short.low
+
+
+def test_at_another_load_than_the_starts_its_turn_is_a_whole_one() -> None:
+    guard = begun()
+    for _ in range(4):
+        tell(guard, GOOD, 30.0)
+    tell(guard, GOOD, 20.0, rate_per_s=8.0)
+    assert guard.share_for_first_turn(GOOD) == 1.0
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.25, True), (1.0, False)])
+def test_the_few_requests_of_a_short_turn_tell_no_load(share: float, fits: bool) -> None:
+    guard = begun()
+    tell(guard, GOOD, 50.0, rate_per_s=60.0, **ABORTED)
+    tell(guard, START, 100.0)
+    assert guard.fits(GOOD)  # at this load
+    turn(guard, START, 100.0, share, rate_per_s=60.0)
+    assert guard.fits(GOOD) is fits
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.25, False), (1.0, True)])
+def test_a_short_turn_in_which_the_start_broke_the_limit_excuses_nothing(share: float, fits: bool) -> None:
+    guard = begun(GuardSettings(slo_p95_ms=150.0), start_ms=70.0)
+    turn(guard, GOOD, 80.0)
+    assert not guard.fits(GOOD)
+    turn(guard, START, 80.0, share)
+    assert guard.fits(GOOD) is fits
 
 
 def test_where_all_that_met_a_new_load_ran_away_the_best_of_the_nearest_load_is_best() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
+from rrl import leaving, restore
 from rrl.restore import LeftBehind, RestorePoint, TargetTaken, canonical
 
 FOUND = {"instances": 1, "max_batch_size": 4}
@@ -17,6 +19,12 @@ FOUND = {"instances": 1, "max_batch_size": 4}
 def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "rrl-tune"
+
+
+def killed_run() -> None:
+    """It tuned localhost:1."""
+    code = f"from rrl.restore import RestorePoint as R; R('localhost:1', 'm').claim({FOUND})"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize("address", ["localhost:8500", "127.0.0.1:8500", "[::1]:8500", "LocalHost:8500"])
@@ -38,8 +46,7 @@ def test_other_hosts_ports_and_models_are_other_targets() -> None:
 
 
 def test_what_a_dead_run_left_is_told_and_a_clean_end_leaves_nothing(state_home: Path) -> None:
-    code = f"from rrl.restore import RestorePoint as R; R('localhost:1', 'm').claim({FOUND})"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    killed_run()
     point = RestorePoint("localhost:1", "m")
     assert point.left_behind() == LeftBehind(FOUND, FOUND)
     point.claim(FOUND)
@@ -86,3 +93,56 @@ def test_a_reused_pid_is_no_living_run(monkeypatch: pytest.MonkeyPatch) -> None:
     RestorePoint("localhost:1", "m").claim(FOUND)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: 0.0)
     assert RestorePoint("localhost:1", "m").left_behind() == LeftBehind(FOUND, FOUND)
+
+
+def test_what_was_put_back_once_is_the_operators_from_then_on(state_home: Path) -> None:
+    killed_run()
+    point = RestorePoint("localhost:1", "m")
+    point.put_back()
+    assert point.left_behind() is None
+    assert not list(state_home.iterdir())
+
+
+class Server:
+    def __init__(self) -> None:
+        self.applied: list[dict[str, int]] = []
+
+    def connect(self, control: bool = True, counters: bool = True) -> None:
+        pass
+
+    def configuration(self) -> dict[str, int]:
+        return FOUND | {"instances": 2}
+
+    def apply(self, configuration: dict[str, int]) -> None:
+        self.applied.append(configuration)
+
+    def was_found_as(self, config_pbtxt: str) -> None:
+        pass
+
+
+def test_the_next_start_puts_back_what_a_killed_run_had_found_and_only_the_next(state_home: Path) -> None:
+    killed_run()
+    server = Server()
+    for _ in range(2):
+        leaving.restore(RestorePoint("localhost:1", "m"), server, Console(quiet=True))
+    assert server.applied == [FOUND]
+
+
+def test_what_another_run_claimed_meanwhile_is_not_put_back_again() -> None:
+    RestorePoint("localhost:1", "m").claim(FOUND)
+    point = RestorePoint("localhost:1", "m")
+    with pytest.raises(TargetTaken):
+        point.put_back()
+    with pytest.raises(TargetTaken):
+        point.left_behind()
+
+
+def test_a_folder_shared_with_another_machine_confuses_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    for target in ("localhost:1", "box:1"):
+        RestorePoint(target, "m").claim(FOUND)
+    monkeypatch.setattr(restore, "_machine", lambda: "another")
+    assert RestorePoint("localhost:1", "m").left_behind() is None  # that is its own
+    with pytest.raises(
+        TargetTaken, match=f"an rrl-tune on .* \\(pid {os.getpid()}\\) tunes m on box:1, or was killed"
+    ):
+        RestorePoint("box:1", "m").left_behind()

@@ -147,6 +147,14 @@ class FarWorseAtFirst(SimulatedServing):
         return replace(m, latency=slower) if number == self.start else m
 
 
+def test_a_start_that_must_excuse_the_best_is_measured_for_a_whole_turn(tmp_path: Path) -> None:
+    """Where the best broke the limit in its turn, whether the start breaks it, too, decides."""
+    t = tuning(tmp_path, simulated(FarWorseAtFirst))
+    t.guard.fits = lambda number: False
+    run(t)
+    assert set(t.env.shares) == {1.0}
+
+
 def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
     t = tuning(tmp_path, simulated(FarWorseAtFirst))
     outcome = run(t)

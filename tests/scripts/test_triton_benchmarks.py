@@ -18,7 +18,7 @@ from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.in_turns import InTurns
-from scripts.benchmarks.served_agents import Run, Unguarded, WatchOnly, cheapest
+from scripts.benchmarks.served_agents import Choices, Run, Unguarded, WatchOnly, cheapest
 from scripts.benchmarks.triton_head_to_head import Options, _finalists, _outcome, slowed
 from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
@@ -68,7 +68,8 @@ def trial(name: str, numbers: Sequence[int], left: int, baseline: int = 1) -> Tr
     records = [record(n, k, "baseline" if k < baseline else "tune") for k, n in enumerate(numbers)]
     header = Header(SPACE, "latency", None, name, 0, "host:1", "m", {}, {}, INTERVAL_S, "")
     latencies_ms = [TRUE_MS[n] for n in numbers for _ in range(int(INTERVAL_S))]
-    return Trial(name, Run(header, records, left), left, requests(latencies_ms))
+    choices = tuple(cheapest(records[: k + 1]) for k in range(len(records)))
+    return Trial(name, Run(header, records, left, choices), left, requests(latencies_ms))
 
 
 def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> Case:
@@ -119,7 +120,8 @@ def test_measuring_the_winner_again_counts_among_the_measurements() -> None:
     searched = trial("rrl", [START, BAD, BAD, BAD], left=BEST)
     assert searched.run is not None
     validated = [*searched.run.records, record(BEST, 4, "validation"), record(START, 5, "validation")]
-    found = results(case(replace(searched, run=replace(searched.run, records=validated))))["rrl"]
+    run = replace(searched.run, records=validated, choices=(*searched.run.choices, BEST, BEST))
+    found = results(case(replace(searched, run=run)))["rrl"]
     assert (found.measurements, found.settled, found.took_s) == (6, 6, 6 * INTERVAL_S)
 
 
@@ -201,10 +203,10 @@ def test_an_unanswered_configuration_has_no_mean() -> None:
 
 
 def test_aborted_intervals_tell_nothing_of_a_configuration() -> None:
-    run = trial("rrl", [START, BEST], left=BEST)
-    assert run.run is not None
-    run.run.records.append(record(BAD, 2, aborted="the queue is running away"))
-    seen = case(run, finals=(START, BEST))
+    whole = trial("rrl", [START, BEST, BAD], left=BEST)
+    assert whole.run is not None
+    records = [*whole.run.records[:2], record(BAD, 2, aborted="the queue is running away")]
+    seen = case(replace(whole, run=replace(whole.run, records=records)), finals=(START, BEST))
     assert BAD not in client_ms(seen)
     assert results(seen)["rrl"].aborted == 1
 
@@ -225,6 +227,19 @@ def test_what_is_left_without_a_guard_is_the_lowest_mean_cost() -> None:
     assert cheapest([*records, replace(record(START, cost=1.0), learned=False)]) == BEST
 
 
+@pytest.mark.parametrize(("recommended", "left"), [(NEARLY, NEARLY), (None, BEST)])
+def test_unless_the_agent_says_what_is_best(recommended: int | None, left: int) -> None:
+    class Knowing:
+        def recommended(self) -> int | None:
+            return recommended
+
+    for agent, left_by_it in ((Knowing(), left), (object(), BEST)):
+        choices = Choices(agent, Unguarded(START))  # type: ignore[arg-type]
+        for number in (START, BEST, NEARLY):
+            choices.measured(record(number))
+        assert choices.numbers[-1] == left_by_it
+
+
 def test_without_a_guard_every_proposal_is_run_and_nothing_is_aborted() -> None:
     runaway = Progress(elapsed_s=5.0, arrivals=500, completions=10, backlog=490, backlog_growth=490)
     for kind, aborts in ((WatchOnly, True), (Unguarded, False)):
@@ -242,7 +257,15 @@ def test_the_table_names_every_peer_the_default_agent_first() -> None:
     ).splitlines()
     peers = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     assert peers == ["peer", "---", "rrl", "optuna-tpe", FIXED]
-    assert "never" in lines[-1]
+    assert "never" in "".join(lines)
+    assert lines[-1] == (
+        "Requests over 2, 3, 4 times the best's p95: optuna-tpe 10, 10, 0; rrl 10, 10, 0; default 60, 60, 0."
+    )
+
+
+def test_the_table_tells_of_clients_that_could_not_keep_up() -> None:
+    late = replace(trial("rrl", [START, BEST], BEST), lag_p99_ms=12.3)
+    assert table(case(late)).endswith("Sent late (p99; the latencies include it): rrl 12 ms.")
 
 
 def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None:
@@ -368,6 +391,10 @@ def test_a_trace_of_moments_lasts_as_long_as_its_rate_lets_it(tmp_path: Path) ->
         ({"agents": ("rrl", "best")}, "unknown agent 'best'; known: rrl, .*optuna-tpe, "),
         ({"agents": ("optuna-tpe",)}, "and rrl among the agents"),
         ({"measurements": 9}, "--measurements must be at least 10, got 9"),
+        ({"seeds": (0, 1, 0)}, "--seeds names one twice: 0 1 0"),
+        ({"models": ("minilm", "nope")}, "unknown model 'nope'; known: .*minilm"),
+        ({"agents": ("rrl", "oracle")}, "unknown agent 'oracle'; known: rrl, "),
+        ({"interval_s": 1.0}, "--interval-s must be above 1, got 1"),
     ],
 )
 def test_what_would_end_a_comparison_later_is_refused_at_first(
