@@ -552,6 +552,34 @@ class Refusing(SimulatedServing):
         return {"refused": refuses, "changed": not refuses and self.asked == 2}
 
 
+class FoundChanged(SimulatedServing):
+    """The second interval has a gap, and after it another configuration is in force."""
+
+    gap, asked = "", 0
+
+    def _interval(self, number: int) -> Measurement:
+        self.asked += 1
+        return replace(super()._interval(number), gap=self.gap if self.asked == 2 else "")
+
+    def _details(self) -> dict[str, object]:
+        return {"changed": self.asked == 3}
+
+
+@pytest.mark.parametrize(
+    ("gap", "who"),
+    [
+        ("the server restarted", "something (the server restarted) had changed it"),
+        ("another client changed the configuration within the interval", "another client had changed it"),
+    ],
+)
+def test_the_log_tells_who_had_changed_what_is_put_back(gap: str, who: str, tmp_path: Path) -> None:
+    changes, env = Changes(), simulated(FoundChanged)
+    env.gap = gap
+    run(tuning(tmp_path, env, observers=[changes]))
+    (again,) = [change for change in changes.seen if change.decision == "again"]
+    assert again.reason.startswith(who)
+
+
 def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) -> None:
     changes = Changes()
     run(tuning(tmp_path, simulated(Refusing), observers=[changes]))
