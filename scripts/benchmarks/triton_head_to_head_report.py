@@ -97,6 +97,7 @@ class Result:
     mean_ratio: float  # over the best's
     p95_ratio: float
     ratio_error: float  # of mean_ratio: standard error over the rounds
+    p95_error: float  # of p95_ratio
     measurements: int
     took_s: float  # until the last of them; beyond the tuning period, the rest is not among its requests
     settled: int | None  # measurements until it was near for good; None: not within its own
@@ -183,7 +184,7 @@ def _or_infinite(figure: float | None) -> float:
 
 
 def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
-    over_best = last.ratio(trial.left)
+    over_best, p95_over_best = last.ratio(trial.left), last.ratio(trial.left, p95_ms)
     limit_ms = LIMIT * last.best_ms(p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
@@ -193,8 +194,9 @@ def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
         mean_ms=last.of_ms(trial.left),
         p95_ms=last.of_ms(trial.left, p95_ms),
         mean_ratio=over_best.middle,
-        p95_ratio=last.ratio(trial.left, p95_ms).middle,
+        p95_ratio=p95_over_best.middle,
         ratio_error=over_best.error,
+        p95_error=p95_over_best.error,
         measurements=len(measurements(trial.run)) if trial.run else 0,
         took_s=took_s(trial),
         settled=settled(trial, near),
@@ -261,7 +263,7 @@ def table(case: Case) -> str:
         (
             name,
             f"{r.mean_ratio:.3f} ± {r.ratio_error:.3f}",
-            f"{r.p95_ratio:.3f}",
+            f"{r.p95_ratio:.3f} ± {r.p95_error:.3f}",
             _or_never(r.settled),
             _or_never(r.knew),
             str(r.measurements),
