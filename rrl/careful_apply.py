@@ -105,7 +105,7 @@ class ApplyingGuard(Guard):
 
 
 class Counted(Observer):
-    """Tells the limits of every change: the next model's may have to wait."""
+    """Tells the limits of every change: the next model's may not be allowed any more."""
 
     def __init__(self, limits: ChangeLimits) -> None:
         self._limits = limits
@@ -119,7 +119,8 @@ class Counted(Observer):
 class AgreedChange:
     """The change somebody said yes to; `leaving` and `point` see to the target, however it ends.
 
-    `check_allowed` saw that the hour's changes suffice for it and for undoing it: it does not wait for more.
+    `check_allowed` saw that the hour's changes suffice for it, and for undoing it where an hour may have two.
+    It does not wait for more: undoing is never held back.
     """
 
     env: Environment

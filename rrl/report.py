@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -150,9 +151,11 @@ def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float
 def whole_turns(records: Sequence[Record]) -> list[Record]:
     """The intervals of the last validation that count: both of a pair of turns or none, and one after them.
 
-    Each turn is its first interval that was learned, or in which nothing was completed.
+    Each turn is its first interval that was learned, or in which nothing was completed; of two in a row of
+    one configuration, between which the run waited, the second.
     """
-    turns = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
+    measured = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
+    turns = [last for _, (*_, last) in itertools.groupby(measured, key=lambda r: r.number)]
     pairs = zip(turns[::2], turns[1::2], strict=False)
     whole = [r for pair in pairs if all(math.isfinite(r.cost) for r in pair) for r in pair]
     return whole + [r for r in turns[len(turns) // 2 * 2 :] if math.isfinite(r.cost)]

@@ -45,7 +45,7 @@ class _State:
     best: dict[str, int]
     config_pbtxt: str = ""
     host: str = ""  # where its process runs ...
-    machine: str = ""  # ... which may have another name by now; empty: here
+    machine: str = ""  # ... which may have another name by now; empty: not known, taken for this one
 
 
 def state_folder() -> Path:
@@ -160,11 +160,13 @@ class RestorePoint:
 
 
 def _machine() -> str:
-    """What does not change when the machine is renamed, if it has such a thing."""
+    """What does not change when the machine is renamed or a container started anew; empty where there is no
+    such thing."""
     with suppress(OSError):
-        if identity := Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip():
+        identity = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+        if identity not in ("", "uninitialized"):
             return hashlib.sha256(identity.encode()).hexdigest()[:16]  # which is nobody else's business
-    return socket.gethostname().lower()
+    return ""
 
 
 @contextmanager

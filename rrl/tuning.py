@@ -204,7 +204,8 @@ class Tuning:
         At most as many turns follow where those leave the question open. Where the best was better beyond
         noise before, the first turn of the found configuration is only as long as it takes to show that
         again; and where A B leaves no question open then, and another A agrees, its users are spared the
-        second.
+        second. Where a turn of the found configuration must wait for its changes, that of the best before it
+        is measured again: the load may have moved meanwhile.
         """
         start, best = self.guard.start, self._best()
         if start == best:
@@ -212,17 +213,19 @@ class Tuning:
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
-        first_share = self.guard.share_for_first_turn(best)
         for turn in range(2 * self.settings.validation):
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
             cost = self._measured("validation", best).cost
-            if self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
+            fits = self.guard.fits(best)
+            if fits and self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
                 costs[best].append(cost)
                 break
-            share = first_share if turn == 0 and self.guard.fits(best) else 1.0
             # Where another turn of the best follows, its change must be free, too: nobody waits in the start.
             changes = 2 if turn + 1 < self.settings.validation else 1
+            while self._waited_to_change(start, changes):
+                cost = self._measured("validation", best).cost
+            share = self.guard.share_for_first_turn(best) if turn == 0 and self.guard.fits(best) else 1.0
             cost_of_start = self._measured("validation", start, share, changes).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
@@ -249,7 +252,7 @@ class Tuning:
         """An interval of a configuration, or a share of one; again while there is no traffic, or an old queue
         to drain. It begins once so many changes are allowed, if it is not in force."""
         while True:
-            self._wait_to_change(number, changes)
+            self._waited_to_change(number, changes)
             self.guard.enter(number)
             self.env.measured_share = share
             try:
@@ -261,17 +264,20 @@ class Tuning:
             if self.clock() >= self._end_s:
                 raise _TimeUp
 
-    def _wait_to_change(self, number: int, changes: int) -> None:
-        """Waits until it may come into force, the first of so many changes; what was found off the grid
-        cannot be waited in."""
+    def _waited_to_change(self, number: int, changes: int) -> bool:
+        """Waits until it may come into force, the first of so many changes, and says whether it had to; what
+        was found off the grid cannot be waited in."""
+        waited = False
         while self._in_force not in (None, number) and (pause := self.pause(changes)):
             if self.clock() >= self._end_s:
                 raise _TimeUp
-            self._wait(pause, stays=changes > 1)
+            self._wait(pause, stays=not self.pause() and not self.guard.is_worse(self._in_force))
+            waited = True
+        return waited
 
     def _wait(self, pause: str, stays: bool = False) -> None:
         """An interval that tries nothing: in the guard's choice if it must act, in what is safe, or, where it
-        `stays`, in what is in force."""
+        `stays` as one change is free and more are asked for, in what is in force."""
         if self.guard.must_act:
             number, decision, reason = self.guard.admit(None)
             self._interval("wait", number, decision, reason, math.nan)

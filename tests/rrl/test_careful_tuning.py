@@ -23,6 +23,7 @@ from rrl.guard import Guard, GuardSettings
 from rrl.journal import Journal, Record, read
 from rrl.measurement import LatencySummary, Measurement
 from rrl.observer import Observer
+from rrl.report import whole_turns
 from rrl.terminal import make_view
 from rrl.tuning import Tuning, TuningSettings
 
@@ -251,9 +252,12 @@ def test_the_turns_of_the_validation_wait_for_their_changes_and_the_last_change_
     outcome = run(t)
     records = read(tmp_path)[1]
     first = next(i for i, r in enumerate(records) if r.kind == "validation")
-    turns = [r for r in records if r.kind == "validation"]
+    turns = whole_turns(records)
     best, start = turns[0].number, t.env.start
     assert [r.number for r in turns] == [best, start, best, start]
+    for turn, before in zip(records[first + 1 :], records[first:], strict=False):
+        if turn.kind == "validation" and turn.number == start:  # and nothing between it and the best's
+            assert (before.kind, before.number) == ("validation", best)
     assert {r.number for r in records[first:] if r.kind == "wait"} == {best}  # nobody waits in the start
     assert outcome.left == best
     assert told.changes[-1].at.timestamp() == t.env.now_s - INTERVAL_S  # at once, after the last turn
@@ -268,7 +272,8 @@ def test_a_wait_is_shown_and_costs_but_is_none_of_the_runs_intervals(tmp_path: P
     records = read(tmp_path)[1]
     lines = out.getvalue().splitlines()
     shown = [line for line in lines if line.startswith("[")]
-    total = SETTINGS.baseline + SETTINGS.intervals + 2 * SETTINGS.validation
+    total = sum(r.kind != "wait" for r in records)
+    assert total >= SETTINGS.baseline + SETTINGS.intervals + 2 * SETTINGS.validation
     assert len(shown) == len(records)
     assert shown[-1].startswith(f"[{total}/{total}] validation")
     assert any("(waits: no more than 3 changes in an hour: the next at " in line for line in shown)
@@ -319,6 +324,19 @@ def test_the_last_change_before_a_window_closes_is_to_what_is_safe_even_if_the_h
     assert told.changes[1].after == SPACE.configuration(env.start)
     assert told.changes[1].at.hour == 1
     assert "the change window" in told.changes[1].reason
+
+
+def test_a_validation_that_waits_for_the_window_leaves_nothing_unproven_in_force_meanwhile(
+    tmp_path: Path,
+) -> None:
+    env = Modest(began_s=datetime(2026, 11, 23, 0, 47).timestamp())
+    limits = ChangeLimits(windows=ChangeWindow.parse(["22:00-02:00"]))
+    run(tuning(tmp_path, env, limits, agent=Proposes(BEST)))
+    records = read(tmp_path)[1]
+    days = [r for r in records if 3 <= hour(r.wall_time_s) < 22]
+    turns = [r.wall_time_s for r in records if r.kind == "validation"]
+    assert turns[0] < days[0].wall_time_s < turns[-1]
+    assert {r.number for r in days} == {START}
 
 
 def test_a_quiet_night_changes_nothing_outside_the_window(tmp_path: Path) -> None:

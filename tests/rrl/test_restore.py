@@ -146,3 +146,11 @@ def test_a_folder_shared_with_another_machine_confuses_neither(monkeypatch: pyte
         TargetTaken, match=f"an rrl-tune on .* \\(pid {os.getpid()}\\) tunes m on box:1, or was killed"
     ):
         RestorePoint("box:1", "m").left_behind()
+
+
+def test_a_machine_without_a_name_of_its_own_is_taken_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "_machine", lambda: "")
+    RestorePoint("box:1", "m").claim(FOUND)
+    monkeypatch.setattr(restore, "_machine", lambda: "another")
+    with pytest.raises(TargetTaken, match=f"another rrl-tune \\(pid {os.getpid()}\\) tunes m on box:1"):
+        RestorePoint("box:1", "m").left_behind()
