@@ -109,7 +109,7 @@ class Grid(NamedTuple):
             yield (i, a), {name: value for name, value in every.items() if name in knobs}
 
 
-def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int) -> Grid:
+def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int | None) -> Grid:
     """The grid of the options on this target; ValueError for values that it cannot have."""
     default = {knob.name: knob.values for knob in default_space(knobs, cores).knobs}
     texts = {

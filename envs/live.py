@@ -24,6 +24,7 @@ POLL_OF_WHOLE_PAGE_S = 1.0
 MOST_REFUSALS = 3  # in a row
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 2.0
+USUAL_CORES = 4  # of a machine that does not tell
 
 _UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
 
@@ -37,6 +38,8 @@ class TargetLike(Protocol):
 
     @property
     def is_local(self) -> bool: ...
+    @property
+    def is_rrl_serve(self) -> bool: ...
     @property
     def glance_is_cheap(self) -> bool: ...
     def connect(self, control: bool = True) -> None: ...
@@ -317,11 +320,12 @@ class LiveServing(ServingEnv):
         raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
 
 
-def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
-    """The grid to search where none is given: these knobs, on a machine of so many cores.
+def default_space(knob_names: Iterable[str], cores: int | None) -> ConfigurationSpace:
+    """The grid to search where none is given: these knobs, on a machine of so many cores, if that is known.
 
     A server that tells no knobs can only be observed: one configuration stands for what is in force.
     """
+    cores = cores or USUAL_CORES
     powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
     values: dict[str, Iterable[int]] = {
         "instances": range(1, min(4, 2 * cores) + 1),
@@ -336,11 +340,12 @@ def default_space(knob_names: Iterable[str], cores: int) -> ConfigurationSpace:
     return ConfigurationSpace.of(**{name: list(v) for name, v in values.items() if name in names})
 
 
-def cores_of(target: TargetLike, found: Configuration) -> int:
-    """The cores of the target's machine; of another machine, the threads in force, whose default they are."""
+def cores_of(target: TargetLike, found: Configuration) -> int | None:
+    """The cores of the target's machine; on another machine, the threads in force of an `rrl-serve`, whose
+    default they are. None: no other server tells."""
     if target.is_local:
         return resources.cores()
-    return found.get("intra_op_threads", 4)
+    return found.get("intra_op_threads") if target.is_rrl_serve else None
 
 
 def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:

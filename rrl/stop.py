@@ -11,6 +11,9 @@ from types import FrameType
 
 from rrl.tuning import Stopped
 
+STOPPING = "stopping"
+LEAVING = "stopping: putting the best configuration known to be safe in force"
+
 
 @contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
@@ -32,6 +35,7 @@ class Stop:
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
+        self.says = STOPPING  # what a signal is answered with
         self._stopped = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._say = say
@@ -63,7 +67,7 @@ class Stop:
         self._stopped = True
         self._wakes.put(None)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._to_say.put("stopping: putting the best configuration known to be safe in force")
+        self._to_say.put(self.says)
 
     def _speak(self) -> None:
         while text := self._to_say.get():

@@ -34,7 +34,7 @@ class TuneOptions:
     minilm,resnet, are tuned in turn, each in its own folder under --out."""
     cores: int | None = None
     """Cores that the models named may put to work together, a thread a core (default: no limit for one model,
-    the machine's for several)."""
+    the machine's for several, which the Triton of another machine does not tell)."""
     metrics_url: str | None = None
     """The server's Prometheus page, where it does not tell itself."""
     control_key: str | None = None

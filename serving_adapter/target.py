@@ -94,6 +94,7 @@ class Target:
         self._extensions: frozenset[str] = frozenset()
         # Preferred batch sizes above a smaller max_batch_size must go, and come back with a larger one.
         self._found: ModelConfig | None = None
+        self._broken_off = False  # a change by Ctrl-C, which the server may go on with
 
     @property
     def is_local(self) -> bool:
@@ -101,9 +102,14 @@ class Target:
         return self.host in ("localhost", "::1", "0.0.0.0", "::") or self.host.startswith("127.")
 
     @property
+    def is_rrl_serve(self) -> bool:
+        """True for this project's own server."""
+        return self.server.startswith(_OUR_SERVER)
+
+    @property
     def in_place_knobs(self) -> frozenset[str]:
         """The knobs that change without a reload of the model."""
-        return frozenset(KNOBS) if self._is_ours else frozenset({"instances"})
+        return frozenset(KNOBS) if self.is_rrl_serve else frozenset({"instances"})
 
     @property
     def glance_is_cheap(self) -> bool:
@@ -180,11 +186,14 @@ class Target:
         """True if requests were seen that a smaller max_batch_size may refuse: Triton answers none of more
         items than that, and counts none of them either; our own server runs such a request alone.
 
-        Items are counted a moment before the requests that hold them, a batch of each instance at most.
+        Items are counted a moment before the requests that hold them, a batch of each instance at most; those
+        of answers from Triton's response cache are not.
         """
+        if self.is_rrl_serve:
+            return False
         config, seen = self._model_config(), self.read()
         just_counted = target_checks.instances(config) * max(1, config.max_batch_size)
-        return not self._is_ours and seen.inference_count > seen.success + just_counted
+        return seen.inference_count > seen.success - self._cache_hits(config) + just_counted
 
     def why_not_tunable(self) -> str:
         """In one sentence; empty if the model can be tuned as far as its configuration tells."""
@@ -196,16 +205,6 @@ class Target:
         except TargetError as error:
             return str(error)
         return ""
-
-    def can_control(self) -> bool:
-        """True if the server lets its configuration be changed."""
-        try:
-            self.check_control()
-        except TargetLost:
-            raise
-        except TargetError:
-            return False
-        return True
 
     def was_found_as(self, config_pbtxt: str) -> None:
         """What the knobs bring with them is as in this text, which `config_pbtxt` once told."""
@@ -223,7 +222,8 @@ class Target:
     def apply(self, configuration: Configuration) -> Applied:
         """Puts these knobs in force, the others as they are; returns when the server is ready with them.
 
-        What is in force already is not sent. Where the change fails, the configuration before it is put back.
+        What is in force already is not sent, but after a change that Ctrl-C broke off. Where the change
+        fails, the configuration before it is put back.
         """
         before = self._model_config()
         present = target_checks.tunable(before)
@@ -235,12 +235,17 @@ class Target:
             )
         wanted = self._edited(before, configuration)
         changes = {name: value for name, value in configuration.items() if present[name] != value}
-        if not changes:
+        if not changes and not self._broken_off:
             return Applied(in_place=True, cold_instances=0, changed=False)
         in_place = set(changes) <= self.in_place_knobs
-        at_once = None if self._is_ours else self.starts_at_once
+        at_once = None if self.is_rrl_serve else self.starts_at_once
         to_load = target_change.stages(before, wanted, in_place, at_once)
-        target_change.put_in_force(self._open_connection, before, to_load, changes)
+        try:
+            target_change.put_in_force(self._open_connection, before, to_load, changes)
+        except KeyboardInterrupt:
+            self._broken_off = True
+            raise
+        self._broken_off = False
         if self._counters is not None:
             self._counters.loaded()
         return self._applied(changes, before, wanted)
@@ -254,7 +259,7 @@ class Target:
         return self._open_counters.glance()
 
     def _applied(self, changes: Configuration, before: ModelConfig, after: ModelConfig) -> Applied:
-        if self._is_ours:
+        if self.is_rrl_serve:
             return Applied(in_place=True, cold_instances=0)
         instances = target_checks.instances(after)
         began_again = self._counters is not None and self._counters.began_again()
@@ -263,10 +268,6 @@ class Target:
         return Applied(in_place=True, cold_instances=max(0, instances - target_checks.instances(before)))
 
     # What the server tells
-
-    @property
-    def _is_ours(self) -> bool:
-        return self.server.startswith(_OUR_SERVER)
 
     @property
     def _open_connection(self) -> Connection:
@@ -305,6 +306,12 @@ class Target:
             return self._call("ModelReady", messages.ModelReadyRequest(name=model)).ready
         except TargetError:
             return False
+
+    def _cache_hits(self, config: ModelConfig) -> int:
+        if not config.response_cache.enable:
+            return 0
+        statistics = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
+        return sum(each.inference_stats.cache_hit.count for each in statistics.model_stats)
 
     def _model_config(self, name: str = "") -> ModelConfig:
         if "model_configuration" not in self._extensions:
@@ -355,7 +362,7 @@ class Target:
             if self._named_metrics_url is not None or statistics is None:
                 raise
             self.notes.append(f"the advertised metrics page is left out: {error}")
-        self._counters = Counters(self.address, statistics, page, self.is_local, self._is_ours)
+        self._counters = Counters(self.address, statistics, page, self.is_local, self.is_rrl_serve)
         self._counters.check_page()
         self.notes += target_checks.notes_on_counters(
             self.address, self.server, has_page=page is not None, has_statistics=statistics is not None

@@ -40,12 +40,12 @@ def check_extensions(server: str, extensions: Collection[str], control: bool, ha
 def tunable(config: ModelConfig) -> dict[str, int]:
     """The knobs to tune, with the values in force.
 
-    Without a dynamic batcher max_batch_size only limits what clients send, so it is none.
+    Without a dynamic batcher max_batch_size only limits what clients send, so it is none; nor is a number of
+    threads that is left to the backend.
     """
-    try:
-        values = knob_values(config)
-    except ValueError as error:
-        raise TargetError(f"the configuration of model {config.name!r} cannot be read: {error}") from None
+    values = _knob_values(config)
+    for name in _left_to_backend(values):
+        del values[name]
     if not config.HasField("dynamic_batching"):
         values.pop("max_batch_size", None)
     if config.HasField("sequence_batching"):
@@ -93,6 +93,11 @@ def notes(config: ModelConfig) -> list[str]:
             f"model {config.name!r} batches sequences, so the instances are its only knob: every other "
             "change would cut the sequences in progress"
         )
+    for name in sorted(_left_to_backend(_knob_values(config))):
+        told.append(
+            f"model {config.name!r} leaves {name} to its backend (a value below 1), so it is no knob; give "
+            "it a value of 1 or more to have it tuned"
+        )
     if len(config.instance_group) > 1:
         told.append(
             f"model {config.name!r} has {len(config.instance_group)} instance groups: the knob instances is "
@@ -132,6 +137,17 @@ def instances(config: ModelConfig) -> int:
 
 def _places(group: ModelInstanceGroup) -> int:
     return max(1, len(group.gpus)) if group.kind == ModelInstanceGroup.KIND_GPU else 1
+
+
+def _knob_values(config: ModelConfig) -> dict[str, int]:
+    try:
+        return knob_values(config)
+    except ValueError as error:
+        raise TargetError(f"the configuration of model {config.name!r} cannot be read: {error}") from None
+
+
+def _left_to_backend(values: dict[str, int]) -> set[str]:
+    return {name for name in ("intra_op_threads", "inter_op_threads") if values.get(name, 1) < 1}
 
 
 def _is_step(model: str, ensemble: ModelConfig) -> bool:

@@ -23,15 +23,16 @@ from rrl.command_line.opening import (
     environment,
     header_of,
     over_its_share,
+    restored,
     space_of,
     with_its_share,
 )
 from rrl.foresight import Simulate
-from rrl.leaving import Leaving, restore
+from rrl.leaving import Leaving
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
 from rrl.restore import RestorePoint
-from rrl.stop import Stop
+from rrl.stop import LEAVING, Stop
 from rrl.tune_options import (
     TuneOptions,
     not_forbidden,
@@ -47,11 +48,12 @@ SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:
     """Says what the target does and what it had better do; changes it only if asked to and agreed."""
     try:
-        if options.apply_after_advise:
+        asks = options.apply_after_advise
+        if asks:
             careful_apply.check_can_ask()
-        with closing(connected(options, str(options.target), options.model, control=False)) as target:
+        with closing(connected(options, str(options.target), options.model, control=asks)) as target:
             recommended = _recommended(options, console, stop, target, shared)
-            if recommended is None or not options.apply_after_advise:
+            if recommended is None or not asks:
                 return DONE
             careful_apply.check_allowed(shared.limits, options.interval_s)
             if not careful_apply.agreed(console):
@@ -75,6 +77,8 @@ def _recommended(
     task = Task(env.space, objective, cores, in_place=in_place, excluded=over)
     table = advice.earlier_table(options.reference_table, target.model, console.print)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
+    if found and (why_not := target.why_not_tunable()):
+        console.print(f"what is recommended must not be applied: {why_not}", style="yellow")
     for note in target.notes:
         console.print(note, style="yellow")
     observed = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
@@ -121,7 +125,7 @@ def _apply(
     folder = run_folder(options)
     target.connect(control=True)
     point = RestorePoint(target.address, target.model)
-    restored = restore(point, target, console)
+    put_back = restored(point, target, console)
     found = target.configuration()
     both = careful_apply.two_configurations(found, configuration)
     space = without_forbidden(both, options.forbid, found)
@@ -131,8 +135,9 @@ def _apply(
     )
     header = header_of(options, target, env, env.start, found)
     leaving = Leaving(target, space, not_forbidden(found, options.forbid))
-    change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, restored)
+    change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, put_back)
     try:
+        stop.says = LEAVING
         outcome = change.run(console, stop.is_set)
     except (TargetError, OSError) as error:
         return ended_early(point, leaving, error, stop.is_set())

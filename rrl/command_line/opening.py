@@ -14,9 +14,10 @@ from rich.console import Console
 
 from envs.live import LiveServing, check_space, cores_of, default_space
 from rrl.change_limits import ChangeLimits
+from rrl.change_log import Change
 from rrl.core_budget import over_budget, share
 from rrl.journal import EMBEDDED, Header
-from rrl.leaving import Leaving
+from rrl.leaving import Leaving, restore
 from rrl.objective import Objective
 from rrl.restore import RestorePoint
 from rrl.space import Configuration, ConfigurationSpace
@@ -31,7 +32,7 @@ from rrl.tune_options import (
     without_smaller_batches,
 )
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import NotPutBack, Target, TargetError, TargetLost
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
 
@@ -72,11 +73,16 @@ def with_its_share(
     """The options with the cores that the models beside this one leave of the budget, where there is one."""
     if options.cores is None and not beside:
         return options
+    budget = options.cores or cores_of(target, found)
+    if budget is None:
+        raise ValueError(
+            f"{target.address} does not tell how many cores its machine has, which its models are to share; "
+            "give --cores"
+        )
     others = []
     for name in beside:
         with closing(connected(options, str(options.target), name, control=False)) as other:
             others.append(other.configuration())
-    budget = options.cores or cores_of(target, found)
     cores = share(budget, found, others)
     beyond = ", as it was found" if cores > budget else ""
     console.print(f"{target.model} may use {cores} of the budget of {budget} cores{beyond}")
@@ -165,13 +171,27 @@ def header_of(
     )
 
 
+def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
+    """What a killed run had found, put back; a TargetError that tells what to do where it cannot be."""
+    try:
+        return restore(point, target, console)
+    except TargetLost:
+        raise
+    except TargetError as error:
+        raise TargetError(
+            f"an earlier rrl-tune was killed here, and what it had found cannot be put back: {error}; put "
+            f"{target.model!r} right by hand, then remove {point.path}"
+        ) from None
+
+
 def ended_early(point: RestorePoint | None, leaving: Leaving, error: Exception, stopped: bool) -> int:
     restores = point is not None and not leaving.done
-    if stopped and isinstance(error, TargetError):
-        next_start = "; the next start restores it" if restores else ""
-        print(f"the target is away{next_start} ({error})", file=sys.stderr)
+    is_broken = isinstance(error, NotPutBack)
+    if stopped and restores and isinstance(error, TargetError) and not is_broken:
+        print(f"the target is away; the next start restores it ({error})", file=sys.stderr)
         return INTERRUPTED
     print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
     if restores:
-        print("the next rrl-tune on this target puts the found configuration back", file=sys.stderr)
-    return FAILED
+        once = ", once the model is loaded" if is_broken else ""
+        print(f"the next rrl-tune on this target puts the found configuration back{once}", file=sys.stderr)
+    return INTERRUPTED if stopped else FAILED

@@ -27,6 +27,7 @@ from rrl.command_line.opening import (
     environment,
     header_of,
     over_its_share,
+    restored,
     space_of,
     with_its_share,
 )
@@ -34,14 +35,14 @@ from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
 from rrl.exports import export, print_result
 from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Journal
-from rrl.leaving import Leaving, SafeBest, restore
+from rrl.leaving import Leaving, SafeBest
 from rrl.objective import make_objective
 from rrl.observer import Observer
 from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
 from rrl.queueing.machine import Machine
 from rrl.report import in_words
 from rrl.restore import RestorePoint
-from rrl.stop import Stop
+from rrl.stop import LEAVING, STOPPING, Stop
 from rrl.tensorboard_events import TensorBoardEvents
 from rrl.terminal import LiveView, PlainView, make_view
 from rrl.tune_options import (
@@ -72,6 +73,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             print(error, file=sys.stderr)
             return FAILED
         try:
+            stop.says = LEAVING
             outcome = session.tuning.run()
             failures = session.embedded.end_load() if session.embedded else None
             left = ToLeave(outcome.left, outcome.reason)
@@ -85,6 +87,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             session.view.close()
             if session.point is not None and session.leaving.done:
                 session.point.release()
+        stop.says = STOPPING
         print_result(console, session.tuning.journal, summary, failures)
         return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
 
@@ -130,7 +133,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     changed_at_s: list[float] = []
     if earlier is not None and embedded is None:
         changed_at_s += times_since(folder, earlier[1][-1].wall_time_s if earlier[1] else 0.0)
-    restored = None if point is None else restore(point, target, console)
+    put_back = None if point is None else restored(point, target, console)
     if earlier is not None and earlier[0].found_config_pbtxt is not None:
         # Its run may have left other preferred batch sizes.
         target.was_found_as(earlier[0].found_config_pbtxt)
@@ -185,10 +188,10 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         observers.append(SafeBest(point, guard, env.space))
     if embedded is not None:
         observers.append(LoadWatch(embedded, view))
-    if restored is not None:
-        changed_at_s.append(restored.at.timestamp())
+    if put_back is not None:
+        changed_at_s.append(put_back.at.timestamp())
         for observer in observers:
-            observer.changed(restored)
+            observer.changed(put_back)
     leaving = Leaving(target, env.space, not_forbidden(found, options.forbid))
     tuning = Tuning(
         env,

@@ -40,6 +40,7 @@ class FakeTarget:
     """
 
     is_local = True
+    is_rrl_serve = True
 
     def __init__(self, clock: FakeClock, rate_per_s: float = 40.0, service_rate_per_s: float = 50.0) -> None:
         self.clock = clock

@@ -12,7 +12,7 @@ from fake_target import FakeClock, FakeTarget
 from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 (registers the ids)
-from envs.live import LiveServing, check_space, default_space
+from envs.live import LiveServing, check_space, cores_of, default_space
 from rrl.agent import arrival_rate_per_s
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
@@ -396,6 +396,20 @@ def test_a_percentile_limit_needs_percentiles(target):
 def test_an_interval_must_leave_something_to_measure(target, bad):
     with pytest.raises(ValueError, match="0 <= settle_s < interval_s and poll_s > 0"):
         live(target, **bad)
+
+
+@pytest.mark.parametrize(("is_rrl_serve", "cores"), [(True, 6), (False, None)])
+def test_another_machines_cores_are_known_only_where_the_threads_tell_them(
+    is_rrl_serve: bool, cores: int | None
+) -> None:
+    target = FakeTarget(FakeClock())
+    target.is_local, target.is_rrl_serve = False, is_rrl_serve
+    assert cores_of(target, {"instances": 1, "intra_op_threads": 6}) == cores
+
+
+def test_the_default_space_of_a_machine_that_does_not_tell_its_cores_is_a_usual_one():
+    names = ["instances", "intra_op_threads"]
+    assert default_space(names, cores=None).to_json() == default_space(names, cores=4).to_json()
 
 
 def test_the_default_space_spans_the_targets_knobs():

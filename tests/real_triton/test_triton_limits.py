@@ -77,7 +77,8 @@ def test_without_model_control_the_target_is_refused_but_can_be_observed(
             make_target(served)
         assert "--model-control-mode=explicit --load-model=MODEL" in str(caught.value)
         target = make_target(served, control=False)
-        assert not target.can_control()
+        with pytest.raises(TargetError, match="--model-control-mode=explicit"):
+            target.check_control()
         served.infer()
         assert target.read().success == 1
         assert served.config() == found

@@ -9,10 +9,8 @@ from typing import cast
 
 import pytest
 
-from rrl.stop import Stop
+from rrl.stop import STOPPING, Stop
 from rrl.tuning import Stopped
-
-STOPPING = "stopping: putting the best configuration known to be safe in force"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

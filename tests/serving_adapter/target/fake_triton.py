@@ -43,6 +43,7 @@ class Triton(GRPCInferenceServiceServicer):
         self.most_instances = 100  # that there is room for
         self.unready_answers = 0  # to ModelReady, after a load
         self.success = self.executions = 0  # beyond those at the start
+        self.cache_hits = 0  # of them
 
     @property
     def loads(self):
@@ -81,6 +82,7 @@ class Triton(GRPCInferenceServiceServicer):
         stats.execution_count = 5 + self.executions
         stats.inference_stats.success.count = 10 + self.success
         stats.inference_stats.success.ns = 2_000_000_000
+        stats.inference_stats.cache_hit.count = self.cache_hits
         stats.inference_stats.fail.count = 1
         stats.inference_stats.queue.ns = 500_000_000
         stats.inference_stats.compute_input.ns = 100_000_000

@@ -249,3 +249,45 @@ def test_without_its_counters_a_target_can_be_changed_while_its_page_is_away(tri
     target.apply({"instances": 2})
     target.apply({"max_batch_size": 8})
     assert knob_values(triton.configs["m"])["max_batch_size"] == 8
+
+
+def test_after_a_change_that_ctrl_c_broke_off_even_what_seems_in_force_is_sent(
+    triton, make_target, monkeypatch
+):
+    """The server may go on with the load, and put it in force when nobody looks any more."""
+
+    def broken_off(*_):
+        raise KeyboardInterrupt
+
+    target = make_target(triton.address)
+    target.connect()
+    found = target.configuration()
+    with monkeypatch.context() as patched:
+        patched.setattr(target_change, "put_in_force", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            target.apply({"instances": 3})
+    target.connect(control=False, counters=False)
+    target.apply(found)
+    assert [knob_values(config) for config in triton.loaded] == [found]
+    target.apply(found)
+    assert triton.loads == 1
+
+
+def test_threads_that_are_left_to_the_backend_are_no_knob_and_stay(triton, make_target):
+    triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"].string_value = "0"
+    target = make_target(triton.address)
+    target.connect()
+    assert "intra_op_threads" not in target.configuration()
+    assert any("intra_op_threads" in note and "a value of 1 or more" in note for note in target.notes)
+    target.apply({"instances": 2})
+    assert triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"].string_value == "0"
+
+
+def test_requests_of_several_items_are_noticed_beside_answers_from_the_response_cache(triton, make_target):
+    triton.configs["m"].response_cache.enable = True
+    triton.success = triton.cache_hits = 30  # 10 requests of 20 items were run
+    target = make_target(triton.address)
+    target.connect()
+    assert target.requests_hold_several_items()
+    triton.cache_hits = 0
+    assert not target.requests_hold_several_items()

@@ -103,7 +103,8 @@ def test_a_triton_without_model_control_says_how_to_start_it(triton, make_target
     with pytest.raises(TargetError, match="--model-control-mode=explicit"):
         target.connect()
     target.connect(control=False)  # it may still be observed
-    assert not target.can_control()
+    with pytest.raises(TargetError, match="--model-control-mode=explicit"):
+        target.check_control()
     assert target.read().success == 10
 
 
@@ -115,7 +116,8 @@ def test_a_locked_server_wants_its_key(triton, make_target):
         make_target(triton.address, control_key="wrong").connect()
     target = make_target(triton.address, control_key="secret")
     target.connect()
-    assert target.can_control()
+    target.check_control()
     target.apply({"instances": 2})
     triton.load_error = (grpc.StatusCode.PERMISSION_DENIED, "no")
-    assert not target.can_control()
+    with pytest.raises(TargetError, match="wants a control key"):
+        target.check_control()
