@@ -204,8 +204,8 @@ class Tuning:
         At most as many turns follow where those leave the question open. Where the best was better beyond
         noise before, the first turn of the found configuration is only as long as it takes to show that
         again; and where A B leaves no question open then, and another A agrees, its users are spared the
-        second. Where a turn of the found configuration must wait for its changes, that of the best before it
-        is measured again: the load may have moved meanwhile.
+        second. Where a turn of the found configuration had to wait for its changes in the best, that is
+        measured again: the load may have moved meanwhile.
         """
         start, best = self.guard.start, self._best()
         if start == best:
@@ -217,14 +217,15 @@ class Tuning:
             if turn >= self.settings.validation and not self._needs_more_turns(costs):
                 break
             cost = self._measured("validation", best).cost
-            fits = self.guard.fits(best)
-            if fits and self.guard.is_settled({best: [*costs[best], cost], start: costs[start]}):
-                costs[best].append(cost)
-                break
             # Where another turn of the best follows, its change must be free, too: nobody waits in the start.
             changes = 2 if turn + 1 < self.settings.validation else 1
-            while self._waited_to_change(start, changes):
+            settles = self._settles(costs, best, cost)
+            if not settles and self._waited_to_change(start, changes) and self._in_force == best:
                 cost = self._measured("validation", best).cost
+                settles = self._settles(costs, best, cost)
+            if settles:
+                costs[best].append(cost)
+                break
             share = self.guard.share_for_first_turn(best) if turn == 0 and self.guard.fits(best) else 1.0
             cost_of_start = self._measured("validation", start, share, changes).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
@@ -233,6 +234,11 @@ class Tuning:
             if not self.guard.fits(best):
                 break
         return costs
+
+    def _settles(self, costs: dict[int, list[float]], best: int, cost: float) -> bool:
+        """True if the turns leave nothing open with this one of the best, which is fit."""
+        with_this = costs | {best: [*costs[best], cost]}
+        return self.guard.fits(best) and self.guard.is_settled(with_this)
 
     def _needs_more_turns(self, costs: dict[int, list[float]]) -> bool:
         """True if the best seems better, perhaps by chance, and neither time nor limits forbid a pair."""

@@ -191,9 +191,17 @@ class Target:
         """
         if self.is_rrl_serve:
             return False
-        config, seen = self._model_config(), self.read()
+        config = self._model_config()
         just_counted = target_checks.instances(config) * max(1, config.max_batch_size)
-        return seen.inference_count > seen.success - self._cache_hits(config) + just_counted
+        if config.response_cache.enable:
+            statistics = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
+            items = sum(each.inference_count for each in statistics.model_stats)
+            of = [each.inference_stats for each in statistics.model_stats]
+            requests = sum(each.success.count - each.cache_hit.count for each in of)
+        else:
+            seen = self.read()
+            items, requests = seen.inference_count, seen.success
+        return items > requests + just_counted
 
     def why_not_tunable(self) -> str:
         """In one sentence; empty if the model can be tuned as far as its configuration tells."""
@@ -306,12 +314,6 @@ class Target:
             return self._call("ModelReady", messages.ModelReadyRequest(name=model)).ready
         except TargetError:
             return False
-
-    def _cache_hits(self, config: ModelConfig) -> int:
-        if not config.response_cache.enable:
-            return 0
-        statistics = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
-        return sum(each.inference_stats.cache_hit.count for each in statistics.model_stats)
 
     def _model_config(self, name: str = "") -> ModelConfig:
         if "model_configuration" not in self._extensions:

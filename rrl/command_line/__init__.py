@@ -13,7 +13,7 @@ from rrl.command_line.advise import advise_on
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.opening import DONE, INTERRUPTED, Shared, check_each
 from rrl.command_line.tune import tune
-from rrl.stop import Stop
+from rrl.stop import STOPPING, Stop
 from rrl.tune_options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
 from rrl.tuning import Stopped
 from serving_adapter.options import fail, parse
@@ -48,6 +48,7 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     if len(runs) > 1:
         check_each(runs)
     for one in runs:
+        stop.says = STOPPING
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
         shared = Shared(limits, [other for other in models_of(options) if other != one.model])

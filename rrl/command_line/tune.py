@@ -42,7 +42,7 @@ from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
 from rrl.queueing.machine import Machine
 from rrl.report import in_words
 from rrl.restore import RestorePoint
-from rrl.stop import LEAVING, STOPPING, Stop
+from rrl.stop import LEAVING, Stop
 from rrl.tensorboard_events import TensorBoardEvents
 from rrl.terminal import LiveView, PlainView, make_view
 from rrl.tune_options import (
@@ -87,7 +87,6 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             session.view.close()
             if session.point is not None and session.leaving.done:
                 session.point.release()
-        stop.says = STOPPING
         print_result(console, session.tuning.journal, summary, failures)
         return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
 

@@ -326,6 +326,22 @@ def test_the_last_change_before_a_window_closes_is_to_what_is_safe_even_if_the_h
     assert "the change window" in told.changes[1].reason
 
 
+def test_a_validation_ends_though_an_hours_changes_never_suffice_within_a_window(tmp_path: Path) -> None:
+    class HardlyBetter(Timed):
+        def mean_ms(self, number: int) -> float:
+            return 0.97 * super().mean_ms(START) if number == BEST else super().mean_ms(number)
+
+    class Recommends(Proposes):
+        def recommended(self) -> int:
+            return BEST
+
+    env = HardlyBetter(began_s=datetime(2026, 11, 23, 22).timestamp())
+    limits = ChangeLimits(2, ChangeWindow.parse(["22:00-23:00"]))
+    run(tuning(tmp_path, env, limits, agent=Recommends(BEST)))
+    turns = [r.number for r in read(tmp_path)[1] if r.kind == "validation"]
+    assert turns == [BEST, START, BEST, START]  # and none night after night
+
+
 def test_a_validation_that_waits_for_the_window_leaves_nothing_unproven_in_force_meanwhile(
     tmp_path: Path,
 ) -> None:
@@ -445,3 +461,15 @@ def test_a_best_that_fails_in_its_turns_is_not_tried_a_second_time(tmp_path: Pat
     assert [r.number for r in turns] == [BEST, START]
     assert outcome.left == START
     assert "failed" in outcome.reason
+
+
+def test_nor_is_one_that_fails_as_the_next_change_must_wait(tmp_path: Path) -> None:
+    class FailsInItsSecondTurn(Timed):
+        def _interval(self, number: int) -> Measurement:
+            m = super()._interval(number)
+            return replace(m, failures=m.arrivals // 2) if number == BEST and t.finished("validation") else m
+
+    t = tuning(tmp_path, FailsInItsSecondTurn(), ChangeLimits(3), agent=Proposes(BEST))
+    outcome = run(t)
+    assert [r.number for r in read(tmp_path)[1] if r.kind == "validation"] == [BEST, START, BEST, START]
+    assert outcome.left == START
