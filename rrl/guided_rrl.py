@@ -31,7 +31,8 @@ not build upon what was carried over from others, while most of what the prior i
 of all others; what processes were started for is not left after a single interval, unless it is far worse;
 what service times move by is for the most part the machine's, of all configurations alike, and it has changed
 for good once a second interval says so, of what was in force for some time (`rrl.machine_watch`); costs are
-means over a faster and a slower machine; and of latencies about as low that of what bears more is preferred.
+means over a faster and a slower machine; and of latencies about as low that of what bears more, or has the
+shorter tail, is preferred.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from rrl.service_times import ServiceTimeModel
 
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
-MUCH_HEADROOM = 1.02  # times that of what is in force: as much as to tell of
+MUCH_TO_TELL = 1.02  # times as much headroom as what is in force has, or as short a tail
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 
@@ -166,8 +167,10 @@ class GuidedRRL:
 
     def _and_more(self, number: int) -> str:
         """What else speaks for a change to this configuration, in words."""
-        proposed, present = self._costs().headroom(np.array([number, self._in_force]))
-        return ", and bears more" if proposed > MUCH_HEADROOM * present else ""
+        costs, both = self._costs(), np.array([number, self._in_force])
+        (proposed, present), (proposed_tail, present_tail) = costs.headroom(both), costs.tail(both)
+        words = ", and bears more" if proposed > MUCH_TO_TELL * present else ""
+        return words + (", and a shorter tail" if present_tail > MUCH_TO_TELL * proposed_tail else "")
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""

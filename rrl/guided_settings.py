@@ -47,6 +47,7 @@ class GuidedSettings:
     # Latency of what bears more counts for less, by this power of how many times the load it bears, ...
     headroom: float = 0.1
     headroom_up_to: float = 2.5  # ... up to so many
+    tail: float = 0.2  # that of what has a long tail for more, by this power of its p95 over its cost
     # The queue that grows while it starts them counts as spread over so long.
     spread_s: float = 100.0
     process_start_s: float = 0.9  # measured of a stock Triton on 2 cores, for each; meanwhile batches ...
@@ -103,7 +104,7 @@ class GuidedSettings:
         for name in ("first_within", "beside_a_start", "headroom_up_to"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("process_start_s", "steady", "headroom", "machine_sd"):
+        for name in ("process_start_s", "steady", "headroom", "tail", "machine_sd"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 

@@ -3,7 +3,7 @@
 Q of a configuration is the mean cost of the latencies P·exp(ρ) of simulated intervals: P is the prior's
 (`rrl.latency_prior`), ρ what was learned of its errors (`rrl.region_residual`). Where a change itself costs
 users something, costs are means over a faster and a slower machine, that of the change is part of them, and
-of latencies about as low that of what bears more is preferred.
+of latencies about as low that of what bears more, or has the shorter tail, is preferred.
 """
 
 from __future__ import annotations
@@ -79,11 +79,28 @@ class PredictedCosts:
 
     def headroom(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) by how much less latency counts of what bears more, where a change costs users something."""
-        if not self.leaving_costs or self.objective.unit != "ms":
+        if not self._weighs_near_ties:
             return np.ones(len(numbers))
         bears = self.prior.capacity_per_s[numbers] / self.given.rate_per_s
         result: np.ndarray = np.clip(bears, 1.0, self.settings.headroom_up_to) ** self.settings.headroom
         return result
+
+    def tail(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) by how much more latency counts of what has a long tail, where a change costs users something:
+        (p95 / Q)^τ, so that Q·(p95 / Q)^τ is a weighted geometric mean of both. A p95 is its own tail."""
+        if not (self._weighs_near_ties and self.settings.tail):
+            return np.ones(len(numbers))
+        latencies = self.prior.simulated(numbers, np.ones(len(numbers)), self.given)
+        p95_ms = (self._ratio[numbers, None] * latencies.p95_ms).mean(axis=1)
+        cost = self._of(numbers, latencies)
+        over_cost = np.divide(p95_ms, cost, out=np.ones(len(numbers)), where=np.isfinite(cost))
+        result: np.ndarray = over_cost**self.settings.tail
+        return result
+
+    @property
+    def _weighs_near_ties(self) -> bool:
+        """True where more than the cost decides among latencies about as low."""
+        return self.leaving_costs and self.objective.unit == "ms"
 
     @cached_property
     def _ratio(self) -> np.ndarray:
@@ -135,9 +152,11 @@ class PredictedCosts:
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
         """The lowest cost, where every process that a change starts must pay by so much less, and what bears
-        more is preferred a little, so that a load that rises needs no change."""
+        more is preferred a little, so that a load that rises needs no change, as is what has a shorter tail,
+        of which a target that tells means alone never says a word."""
         started = self.changes.processes_started(self.in_force, numbers)
-        return int(numbers[np.argmin(costs / (1 - reluctance) ** started / self.headroom(numbers))])
+        weighed = costs * self.tail(numbers) / self.headroom(numbers)
+        return int(numbers[np.argmin(weighed / (1 - reluctance) ** started)])
 
     def _waiting_for_change(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) what the queue of a change adds to costs in ms; those in other units know of no waiting."""

@@ -24,7 +24,7 @@ from rrl.agent import Task, Transition
 from rrl.guided_rrl import GUIDED, GuidedRRL
 from rrl.latency_prior import Circumstances, Latencies
 from rrl.measurement import ServiceTimes
-from rrl.objective import LeastResources, MeanLatency, Objective
+from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.space import ConfigurationSpace
 
 TWO = ConfigurationSpace.parse("instances=1,2,intra_op_threads=1,2")
@@ -107,10 +107,38 @@ def after_an_interval(
 def test_where_changes_cost_it_takes_of_what_is_about_as_good_what_bears_more(
     in_place: frozenset[str] | None, objective: Objective, headroom: float, expected: int
 ) -> None:
-    mean_ms, settings = [50.0, 51.0, 80.0], {"machine_sd": 0.0, "headroom": headroom}
+    mean_ms, settings = [50.0, 51.0, 80.0], {"machine_sd": 0.0, "headroom": headroom, "tail": 0.0}
     agent = after_an_interval(KnownPrior, mean_ms, in_place, objective, **settings)
     assert agent.recommended() == expected
     assert ("bears more" in agent.explain()) == (expected == 1)
+
+
+class LongTail(KnownPrior):
+    """The first has a p95 of four times its mean, and the others of twice."""
+
+    def simulated(self, numbers: np.ndarray, scale: np.ndarray, given: Circumstances) -> Latencies:
+        mean_ms, p95_ms = super().simulated(numbers, scale, given)
+        return Latencies(mean_ms, np.where(numbers == 0, 2.0, 1.0)[:, None] * p95_ms)
+
+
+@pytest.mark.parametrize(
+    ("in_place", "objective", "tail", "second_ms", "expected"),
+    [
+        (frozenset(), MeanLatency(), 0.2, 54.0, 1),  # 2^0.2 = 1.15
+        (frozenset(), MeanLatency(), 0.2, 60.0, 0),
+        (frozenset(), MeanLatency(), 0.0, 54.0, 0),
+        (None, MeanLatency(), 0.2, 54.0, 0),
+        (frozenset(), StrictSLO(1e3), 0.2, 110.0, 0),  # the p95 is the cost itself: 200 ms for 220 ms
+    ],
+)
+def test_where_changes_cost_it_takes_of_what_is_about_as_good_what_has_the_shorter_tail(
+    in_place: frozenset[str] | None, objective: Objective, tail: float, second_ms: float, expected: int
+) -> None:
+    settings = {"machine_sd": 0.0, "headroom": 0.0, "tail": tail}
+    agent = after_an_interval(LongTail, [50.0, second_ms, 300.0], in_place, objective, **settings)
+    assert agent.recommended() == expected
+    assert agent.act(np.empty(0)).tolist() == [expected]
+    assert ("a shorter tail" in agent.explain()) == (expected == 1)
 
 
 @pytest.mark.parametrize("exploring", [0, 5])
