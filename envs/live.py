@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from envs.profiler import measure
 from envs.serving import ServingEnv
 from envs.settling import LONGEST_SETTLING, Settling
-from rrl.measurement import Measurement, Progress
+from rrl.measurement import Measurement, Progress, SoFar
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
@@ -21,6 +21,7 @@ from serving_adapter.target import Applied, LostInChange, NotPutBack, Target, Ta
 
 POLL_S = 0.5
 POLL_OF_WHOLE_PAGE_S = 1.0
+LOOKS = (0.25, 0.5, 0.75)  # of an interval's usual time: when it is asked whether it has told enough
 MOST_REFUSALS = 3  # in a row
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 2.0
@@ -168,6 +169,7 @@ class LiveServing(ServingEnv):
         self.changed = False  # the configuration in force was changed as the last interval began
         self.refused = False  # ... or would have been, had the server taken it
         self.settling: Measurement | None = None  # the part of the last interval before it was measured
+        self._share = 1.0  # of its usual time, that the last interval was measured for
 
     def close(self) -> None:
         self.target.close()
@@ -181,6 +183,7 @@ class LiveServing(ServingEnv):
         held, self._held = self._held, None
         last, self._last = self._last, None
         self.changed, self.refused, self.settling = False, False, None
+        self._share = self.measured_share
         try:
             if last is not None and configuration == held and self._clock() < last.at_s + self.interval_s:
                 self.apply_ms = 0.0
@@ -204,8 +207,8 @@ class LiveServing(ServingEnv):
             told["apply_ms"] = self.apply_ms
         if self.settling is not None:
             told["settling"] = self.settling
-        if self.measured_share < 1:
-            told["share"] = self.measured_share
+        if self._share < 1:
+            told["share"] = self._share
         return told
 
     def _held_interval(self, configuration: Configuration, before: Reading) -> Measurement:
@@ -229,9 +232,25 @@ class LiveServing(ServingEnv):
         if aborted:
             self._last = before
             return replace(measure(in_force, before), aborted=aborted)
-        measured_s = self.measured_share * (self.interval_s - self.settle_s)
-        aborted = self._watch(in_force, before.at_s + measured_s)
+        aborted = self._watch_until_enough(configuration, in_force, before)
         return self._finished(configuration, in_force, before, aborted)
+
+    def _watch_until_enough(self, configuration: Configuration, in_force: Reading, before: Reading) -> str:
+        """Watches while it is measured: for its share of the usual time, or until that has told enough."""
+        usual_s = self.interval_s - self.settle_s
+        looks = LOOKS if self.enough is not None else ()
+        for share in (*(look for look in looks if look < self.measured_share), self.measured_share):
+            if aborted := self._watch(in_force, before.at_s + share * usual_s):
+                return aborted
+            if share < self.measured_share and self._has_told_enough(configuration, before, share):
+                self._share = share
+                break
+        return ""
+
+    def _has_told_enough(self, configuration: Configuration, before: Reading, share: float) -> bool:
+        so_far = measure(before, self.target.read())
+        cost = self.objective.cost(so_far, configuration)
+        return self.enough is not None and self.enough(SoFar(share, cost, so_far.completions))
 
     def _finished(
         self, configuration: Configuration, in_force: Reading, before: Reading, aborted: str

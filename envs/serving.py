@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rrl.agent import OBSERVATION_FIELDS, OBSERVATION_LIMIT, observe
-from rrl.measurement import Measurement, Progress
+from rrl.measurement import Measurement, Progress, SoFar
 from rrl.objective import Objective
 from rrl.space import ConfigurationSpace
 
@@ -83,8 +83,9 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     The attribute `interrupt` may be set to a function that is shown the `Progress` of a running interval;
     when it answers with a text, the interval ends early and the text becomes `measurement.aborted`.
-    `measured_share`, 1 unless set, is the share of its usual time that a live interval is measured for; a
-    simulated one has its usual requests.
+    `measured_share`, 1 unless set, is the share of its usual time that a live interval is measured for, and
+    `enough`, where it is set, is shown what a live interval after a change has told `SoFar`, and ends it when
+    it answers True; a simulated one has its usual requests.
 
     ## Version History
 
@@ -103,6 +104,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.start = start
         self.interrupt: Callable[[Progress], str] | None = None
         self.measured_share = 1.0
+        self.enough: Callable[[SoFar], bool] | None = None
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)

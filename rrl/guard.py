@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rrl.journal import Decision, Kind, Record, has_traffic
-from rrl.measurement import Measurement, Progress
+from rrl.measurement import Measurement, Progress, SoFar
 from rrl.objective import slo_violated
 from rrl.reference_table import (
     NOISE,
@@ -350,6 +350,14 @@ class Guard:
             return 1.0
         requests = _mean([s.completions for s in of_start])
         return share_to_show(gain.estimate, self._noise_before_turns(best), requests)
+
+    def has_shown(self, best: int, cost: float, start: SoFar) -> bool:
+        """True if the first turn of the start, as far as it went, shows again that the best, which cost this
+        much right before, is better: its users need not bear the rest of it."""
+        if not (0 < cost < start.cost < math.inf and self._gain_before_turns(best).beyond_noise):
+            return False
+        requests = start.completions / start.share
+        return start.share >= share_to_show(start.cost / cost, self._noise_before_turns(best), requests)
 
     def _tell_share(self, number: int, kind: Kind, share: float) -> None:
         if kind in ("baseline", "tune"):  # another validation follows

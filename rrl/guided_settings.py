@@ -39,7 +39,7 @@ class GuidedSettings:
     overload_pace_later: float = 0.05
     # Where a change costs users something: so much less it must promise for every process that it starts,
     reluctance: float = 0.08  # while exploring, and later
-    reluctance_later: float = 0.03
+    reluctance_later: float = 0.015
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
     # anew, while the queue grows, where something in place costs at most so many times the best, nor is what
     # was just started left that costs at most so many times what would follow.

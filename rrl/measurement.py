@@ -36,6 +36,14 @@ class Progress(NamedTuple):
     backlog_growth: int  # ... minus those when the configuration came into force
 
 
+class SoFar(NamedTuple):
+    """What an interval that is still being measured has told until now."""
+
+    share: float  # of its usual time
+    cost: float
+    completions: int
+
+
 NOTHING_OBSERVED = LatencySummary()
 
 

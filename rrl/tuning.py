@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ from rrl.change_limits import HOUR_S, ChangeLimits
 from rrl.change_log import Change, reason_in_words
 from rrl.guard import Guard, ToLeave
 from rrl.journal import Decision, Journal, Kind, Record, has_traffic
-from rrl.measurement import Measurement, Progress
+from rrl.measurement import Measurement, Progress, SoFar
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 
@@ -65,6 +66,7 @@ class Environment(Protocol):
     space: ConfigurationSpace
     interrupt: Callable[[Progress], str] | None
     measured_share: float
+    enough: Callable[[SoFar], bool] | None
 
     def reset(self, *, seed: Any = ..., options: Any = ...) -> tuple[np.ndarray, dict[str, Any]]: ...
 
@@ -203,9 +205,9 @@ class Tuning:
 
         At most as many turns follow where those leave the question open. Where the best was better beyond
         noise before, the first turn of the found configuration is only as long as it takes to show that
-        again; and where A B leaves no question open then, and another A agrees, its users are spared the
-        second. Where a turn of the found configuration had to wait for its changes in the best, that is
-        measured again: the load may have moved meanwhile.
+        again, as was to be expected or sooner; and where A B leaves no question open then, and another A
+        agrees, its users are spared the second. Where a turn of the found configuration had to wait for its
+        changes in the best, that is measured again: the load may have moved meanwhile.
         """
         start, best = self.guard.start, self._best()
         if start == best:
@@ -226,8 +228,11 @@ class Tuning:
             if settles:
                 costs[best].append(cost)
                 break
-            share = self.guard.share_for_first_turn(best) if turn == 0 and self.guard.fits(best) else 1.0
-            cost_of_start = self._measured("validation", start, share, changes).cost
+            share, enough = 1.0, None
+            if turn == 0 and self.guard.fits(best):
+                share = self.guard.share_for_first_turn(best)
+                enough = partial(self.guard.has_shown, best, cost)
+            cost_of_start = self._measured("validation", start, share, changes, enough).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
                 costs[start].append(cost_of_start)
@@ -254,17 +259,25 @@ class Tuning:
         number: int | None = recommend() if recommend else None
         return number if number is not None and self.guard.trusts(number) else self.guard.best
 
-    def _measured(self, kind: Kind, number: int, share: float = 1.0, changes: int = 1) -> Record:
-        """An interval of a configuration, or a share of one; again while there is no traffic, or an old queue
-        to drain. It begins once so many changes are allowed, if it is not in force."""
+    def _measured(
+        self,
+        kind: Kind,
+        number: int,
+        share: float = 1.0,
+        changes: int = 1,
+        enough: Callable[[SoFar], bool] | None = None,
+    ) -> Record:
+        """An interval of a configuration, or a share of one, or what of it is `enough`; again while there is
+        no traffic, or an old queue to drain. It begins once so many changes are allowed, if it is not in
+        force."""
         while True:
             self._waited_to_change(number, changes)
             self.guard.enter(number)
-            self.env.measured_share = share
+            self.env.measured_share, self.env.enough = share, enough
             try:
                 record = self._interval(kind, number, "schedule", "", math.nan)
             finally:
-                self.env.measured_share = 1.0
+                self.env.measured_share, self.env.enough = 1.0, None
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
             if self.clock() >= self._end_s:

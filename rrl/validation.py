@@ -7,7 +7,9 @@ seen before is pooled with theirs: Smyth's moderated t (Statistical Applications
 Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
 around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
 then. A start that was worse beyond noise before its turns is measured in the first of them for only as long
-as it takes to show that again: its users need not bear it for longer.
+as it takes to show that again: its users need not bear it for longer. How long that is follows from the
+intervals before, and is found anew from what the turn tells at each quarter of it: the bar of `TO_SPARE` is
+so high that the few looks more do not let noise pass.
 
 | symbol | here | meaning |
 |---|---|---|

@@ -200,6 +200,28 @@ def test_a_share_of_an_interval_settles_as_long_and_is_measured_for_shorter(targ
     assert clock.now_s - began_s == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize(("measured_share", "ends_at"), [(1.0, 0.5), (0.3, 0.3)])
+def test_an_interval_ends_once_it_has_told_enough(target, measured_share, ends_at):
+    env = live(target)
+    env.reset(seed=0)
+    seen = []
+
+    def enough(so_far):
+        seen.append(so_far)
+        return so_far.share == 0.5
+
+    env.measured_share, env.enough = measured_share, enough
+    info = env.step(env.space.action(3))[4]
+    assert [so_far.share for so_far in seen] == [look for look in (0.25, 0.5) if look <= ends_at]
+    assert seen[0].cost == pytest.approx(info["cost"])
+    assert seen[0].completions == pytest.approx(40, abs=1)
+    assert info["measurement"].duration_s == pytest.approx(4 * ends_at)
+    assert not info["measurement"].aborted
+    assert info["share"] == ends_at
+    env.measured_share, env.enough = 1.0, None
+    assert "share" not in env.step(env.space.action(0))[4]
+
+
 def test_a_whole_page_is_glanced_at_each_second_after_a_change_and_not_otherwise(target):
     target.reloads = True
     env = live(target)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rrl.guard import Guard, GuardSettings
-from rrl.measurement import LatencySummary, Measurement, Progress
+from rrl.measurement import LatencySummary, Measurement, Progress, SoFar
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.validation import LEAST_SHARE
 
@@ -498,6 +498,43 @@ def test_what_is_no_better_but_looked_so_is_seldom_settled_to_be_better(noise: f
         turn(guard, START, start, share)
         settled += guard.is_settled({best: [before, after], START: [start]})
     assert settled / runs <= 0.025
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
+def test_a_turn_of_an_equal_start_is_seldom_ended_early_and_settled(noise: float) -> None:
+    """Its cost so far is looked at three times, and every look may be luck."""
+    rng = np.random.default_rng(0)
+    ended, settled, runs = 0, 0, 400
+    for _ in range(runs):
+        guard = Guard(START, GuardSettings(latency_factor=1e9))
+        for number, cost in enumerate(100 * np.exp(rng.normal(0, noise, (9, 2)))):
+            tell(guard, number, cost[0])
+            tell(guard, number, cost[1])
+        best, (before, after) = guard.best, 100 * np.exp(rng.normal(0, noise, 2))
+        quarters = rng.normal(0, 2 * noise, 4)
+        for k in (1, 2, 3, 4):
+            start, share = float(100 * np.exp(quarters[:k].mean())), k / 4
+            if guard.has_shown(best, float(before), SoFar(share, start, round(share * 200))):
+                break
+        ended += share < 1
+        turn(guard, START, start, share)
+        settled += guard.is_settled({best: [before, after], START: [start]})
+    assert ended / runs <= 0.025
+    assert settled / runs <= 0.025
+
+
+def test_a_start_that_is_far_worse_than_before_is_not_measured_for_longer_than_shows_it() -> None:
+    guard = begun()
+    for _ in range(4):
+        tell(guard, GOOD, 80.0)
+    assert guard.share_for_first_turn(GOOD) > 0.5
+    assert guard.has_shown(GOOD, 80.0, SoFar(0.25, 400.0, 50))
+    for not_yet in (SoFar(0.25, 90.0, 50), SoFar(0.25, 400.0, 5), SoFar(0.25, math.nan, 50)):
+        assert not guard.has_shown(GOOD, 80.0, not_yet)
+    for cost in (math.nan, 0.0):
+        assert not guard.has_shown(GOOD, cost, SoFar(0.25, 400.0, 50))
+    tell(guard, BAD, 100.0)
+    assert not guard.has_shown(BAD, 80.0, SoFar(0.25, 400.0, 50))  # it was no better before
 
 
 def test_the_start_is_measured_for_shorter_where_the_best_was_better_before() -> None:

@@ -139,9 +139,11 @@ class FarWorseAtFirst(SimulatedServing):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.shares: list[float] = []
+        self.asked: list[bool] = []  # whether the interval may end once it has told enough
 
     def _interval(self, number: int) -> Measurement:
         self.shares.append(self.measured_share)
+        self.asked.append(self.enough is not None)
         m = super()._interval(number)
         slower = m.latency._replace(mean_ms=10 * m.latency.mean_ms)
         return replace(m, latency=slower) if number == self.start else m
@@ -153,6 +155,7 @@ def test_a_start_that_must_excuse_the_best_is_measured_for_a_whole_turn(tmp_path
     t.guard.fits = lambda number: False
     run(t)
     assert set(t.env.shares) == {1.0}
+    assert not any(t.env.asked)
 
 
 def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
@@ -163,6 +166,8 @@ def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(
     assert in_turns == [outcome.left, t.env.start, outcome.left]
     assert t.env.shares[-2] < 1
     assert set(t.env.shares[:-2] + t.env.shares[-1:]) == {1.0}
+    assert t.env.asked[-2]
+    assert not any(t.env.asked[:-2] + t.env.asked[-1:])
     summary = summarise(header, records)
     assert summary.validated
     assert (summary.best.intervals, summary.start.intervals) == (2, 1)
