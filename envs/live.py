@@ -43,6 +43,7 @@ class TargetLike(Protocol):
     def is_rrl_serve(self) -> bool: ...
     @property
     def glance_is_cheap(self) -> bool: ...
+    def requests_hold_several_items(self) -> bool: ...
     def connect(self, control: bool = True) -> None: ...
     def knobs(self) -> Mapping[str, Limits]: ...
     def configuration(self) -> dict[str, int]: ...
@@ -161,6 +162,7 @@ class LiveServing(ServingEnv):
             reconnect_s,
         )
         self.advise = advise
+        self._least_batch_size = {**self.found, **(known or {})}.get("max_batch_size", 1)
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
         self._last: Reading | None = None  # since which nothing has gone uncounted
@@ -270,8 +272,9 @@ class LiveServing(ServingEnv):
         """A server may refuse one configuration (no memory for its workers, say): that interval is a gap.
 
         Refused several times in a row, or the very first time, it is an error; so is one after which the
-        configuration from before is not in force.
+        configuration from before is not in force. What would refuse users' requests is refused here.
         """
+        self._check_bears_items(configuration)
         try:
             applied = self.target.apply(configuration)
         except (TargetLost, NotPutBack):
@@ -283,6 +286,15 @@ class LiveServing(ServingEnv):
             raise _Refused(str(error)) from None
         self._refusals, self._applied_once = 0, True
         return applied
+
+    def _check_bears_items(self, configuration: Configuration) -> None:
+        """Asked before every such change, as the requests that a run began with may not be those of later."""
+        size, least = configuration.get("max_batch_size", self._least_batch_size), self._least_batch_size
+        if size < least and self.target.requests_hold_several_items():
+            raise _Refused(
+                f"max_batch_size {size} is below the {least} it was found with, and requests hold several "
+                "items now, of which Triton answers none that holds more than that"
+            )
 
     def _settle(self, settling: Settling) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""

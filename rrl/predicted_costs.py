@@ -87,7 +87,8 @@ class PredictedCosts:
 
     def tail(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) by how much more latency counts of what has a long tail, where a change costs users something:
-        (p95 / Q)^τ, so that Q·(p95 / Q)^τ is a weighted geometric mean of both. A p95 is its own tail."""
+        (p95 / Q)^τ, so that Q·(p95 / Q)^τ is a weighted geometric mean of both. Where Q is the p95 itself,
+        it is 1."""
         if not (self._weighs_near_ties and self.settings.tail):
             return np.ones(len(numbers))
         latencies = self.prior.simulated(numbers, np.ones(len(numbers)), self.given)

@@ -1,7 +1,8 @@
-"""How a person stops a run: Ctrl-C or SIGTERM."""
+"""How a person stops a run: Ctrl-C, SIGTERM, or a terminal that is closed."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,8 +18,11 @@ LEAVING = "stopping: putting the best configuration known to be safe in force"
 
 @contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM, within the block."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    """SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP, within the block."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -27,11 +31,12 @@ def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
 
 
 class Stop:
-    """Set by the first SIGINT or SIGTERM; the second is Python's own.
+    """Set by the first SIGINT, SIGTERM or SIGHUP; a second SIGINT is Python's own.
 
     A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
     has one, a `SimpleQueue` has not. Or while it prints, which cannot begin anew within: a thread of its own
-    says that the run stops.
+    says that the run stops. A terminal that hung up takes no more text: it goes nowhere from then on, so that
+    nothing that is still to be printed keeps the run from leaving its target in order.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -40,6 +45,7 @@ class Stop:
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._say = say
         self._to_say: SimpleQueue[str] = SimpleQueue()  # "": nothing more
+        self._terminals: list[int] = []  # of standard output and error, those that are one
 
     def is_set(self) -> bool:
         return self._stopped
@@ -56,6 +62,7 @@ class Stop:
     def on_signals(self) -> Iterator[None]:
         speaker = Thread(target=self._speak, daemon=True)
         speaker.start()
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
         try:
             with handled_by(self._set):
                 yield
@@ -64,6 +71,8 @@ class Stop:
             speaker.join()
 
     def _set(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            _go_nowhere(self._terminals)
         self._stopped = True
         self._wakes.put(None)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,3 +81,10 @@ class Stop:
     def _speak(self) -> None:
         while text := self._to_say.get():
             self._say(text)
+
+
+def _go_nowhere(descriptors: list[int]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

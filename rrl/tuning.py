@@ -185,8 +185,10 @@ class Tuning:
 
     @property
     def _undone_within_s(self) -> float:
-        """How long after a change it can be changed back, at the latest."""
-        return LONGEST_INTERVALS * self.journal.header.interval_s
+        """How long after a change it can be changed back, at the latest, where both take as long as the
+        slowest so far."""
+        slowest_ms = max((r.apply_ms for r in self.journal.records if math.isfinite(r.apply_ms)), default=0.0)
+        return LONGEST_INTERVALS * self.journal.header.interval_s + 2 * slowest_ms / 1e3
 
     @property
     def _search_end_s(self) -> float:
@@ -434,18 +436,25 @@ class Tuning:
     def _leave(self, leaving: ToLeave, stopped: bool = False) -> Outcome:
         number, reason = leaving
         changes = number != self._in_force and (self._begun or self.put_in_force is not None)
-        if not changes:
-            self._notice(f"left in force, {'as found' if number == self._as_found else 'as tuned'}: {reason}")
-        else:
-            what = "restored what was found" if number == self._as_found else "left in force"
-            self._change(number, "leave", f"{what}: {reason}")
-        if self.put_in_force is not None:
-            self._put_in_force(self.put_in_force, number)
-        elif changes:
-            self.env.interrupt = lambda _: "the run is over"  # nothing more to measure
-            self.env.step(self.env.space.action(number))
+        try:
+            self._tell_what_is_left(number, changes, reason)
+        finally:  # a full disk, or a terminal that is gone, must not leave what was being explored in force
+            if self.put_in_force is not None:
+                self._put_in_force(self.put_in_force, number)
+            elif changes:
+                self.env.interrupt = lambda _: "the run is over"  # nothing more to measure
+                self.env.step(self.env.space.action(number))
         self._in_force = number
         return Outcome(number, stopped, reason)
+
+    def _tell_what_is_left(self, number: int, changes: bool, reason: str) -> None:
+        if not changes:
+            self._notice(f"left in force, {'as found' if number == self._as_found else 'as tuned'}: {reason}")
+            return
+        what = "restored what was found" if number == self._as_found else "left in force"
+        if number == self._as_found and self._found_number is None and self.found is not None:
+            what = "restored the start of the run resumed"  # whose grid does not hold what was found now
+        self._change(number, "leave", f"{what}: {reason}")
 
     def _put_in_force(self, put_in_force: Callable[[int], None], number: int) -> None:
         """Where that is refused, what was found comes back rather than what was being explored."""

@@ -86,6 +86,7 @@ GLANCE = (
     "rrl_in_flight_request_count",
     "process_start_time_seconds",
 )
+_DURATION = "nv_inference_request_duration_us"
 _MLSERVER = "model_infer_request_"
 # With workers it tells only the second before the first request.
 _MLSERVER_TYPES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
@@ -155,6 +156,11 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         if any(line in text for line in _MLSERVER_TYPES):
             return _mlserver_reading(page, at_s)
         raise ValueError(_why_not(text, page, model))
+    if not counters_only and _DURATION not in page.sums:
+        raise ValueError(
+            f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton without "
+            "--metrics-config counter_latencies=false"
+        )
     gpus = [value for _, value in page.series.get("nv_gpu_utilization", ())]
     return Reading(
         at_s=at_s,
@@ -162,7 +168,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         failure=page.count("nv_inference_request_failure"),
         inference_count=page.count("nv_inference_count"),
         execution_count=page.count("nv_inference_exec_count"),
-        request_s=page.sums.get("nv_inference_request_duration_us", 0.0) * _US,
+        request_s=page.sums.get(_DURATION, 0.0) * _US,
         queue_s=page.sums.get("nv_inference_queue_duration_us", 0.0) * _US,
         service_s=_US
         * sum(

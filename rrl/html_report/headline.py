@@ -45,8 +45,10 @@ def title_in_words(run: RunView) -> str:
     if not run.counted:
         return "Nothing was measured"
     aim, summary = AIMS[run.header.objective], run.summary
+    before, after = getattr(summary.start, aim.field), getattr(summary.best, aim.field)
+    if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
+        return "Left as found, not known to be better than the start"
     if summary.found_better:
-        before, after = getattr(summary.start, aim.field), getattr(summary.best, aim.field)
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
     return "Nothing better than the start" + (

@@ -41,6 +41,7 @@ class FakeTarget:
 
     is_local = True
     is_rrl_serve = True
+    hold_several_items = False
 
     def __init__(self, clock: FakeClock, rate_per_s: float = 40.0, service_rate_per_s: float = 50.0) -> None:
         self.clock = clock
@@ -79,6 +80,9 @@ class FakeTarget:
 
     def knobs(self):
         return {name: KNOBS[name] for name in self.configuration()}
+
+    def requests_hold_several_items(self) -> bool:
+        return self.hold_several_items
 
     def configuration(self) -> dict[str, int]:
         self._answer()

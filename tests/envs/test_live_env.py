@@ -389,6 +389,24 @@ def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(tar
     assert env.step(env.space.action(0))[4]["measurement"].gap == ""
 
 
+@pytest.mark.parametrize("known", [None, {"instances": 1, "max_batch_size": 2}])
+def test_once_requests_hold_several_items_no_smaller_batches_are_put_in_force(target, known):
+    space = "instances=1:2,max_batch_size=1:4"
+    env = LiveServing(target, space, clock=target.clock, sleep=target.clock.sleep, known=known)
+    env.reset(seed=0)
+    found = 3 if known is None else 2  # of a resumed run, what was found first
+    bears, refuses = (env.space.number({"instances": 2, "max_batch_size": size}) for size in (found, 1))
+    assert env.step(env.space.action(refuses))[4]["measurement"].gap == ""
+    env.step(env.space.action(bears))
+    target.hold_several_items = True
+    for _ in range(5):  # more than a server may refuse in a row
+        info = env.step(env.space.action(refuses))[4]
+        assert info["refused"]
+        assert "requests hold several items now" in info["measurement"].gap
+        assert target.in_force["max_batch_size"] == found
+    assert env.step(env.space.action(bears))[4]["measurement"].gap == ""
+
+
 def test_a_configuration_refused_at_once_is_an_error(target):
     def refuse(configuration):
         raise TargetError("control is locked")

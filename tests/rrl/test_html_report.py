@@ -116,6 +116,16 @@ def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> Non
     assert "best candidate" in text(section(root, "compare"))
 
 
+def test_what_a_resumed_run_found_and_never_measured_is_left_without_a_figure(good: runs.Run) -> None:
+    header, records = good
+    unknown = summarise(header, records).best.configuration
+    records = [record for record in records if record.configuration != unknown]
+    summary = summarise(header, records, left=ToLeave(header.space.number(unknown), "interrupted"))
+    root = page.page(RunView(header, records, summary, True), "", ())
+    assert text(root.find(".//h1")) == "Left as found, not known to be better than the start"
+    assert "nan" not in text(root.find(".//header")).lower()
+
+
 def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs.Run) -> None:
     doubtful = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
     root = page.page(view(good, **doubtful), "", ())

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import signal
 import sys
+from pathlib import Path
 from threading import Condition
 from types import FrameType
 from typing import cast
@@ -13,7 +16,7 @@ from rrl.stop import STOPPING, Stop
 from rrl.tuning import Stopped
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_sleep_even_as_it_begins_to_wait(number: signal.Signals) -> None:
     """Where a lock was just taken for it, if any is: a handler that waited for that lock would hang."""
 
@@ -58,6 +61,47 @@ def test_a_signal_while_the_run_prints_is_told_of_after_what_is_printed() -> Non
         print("interval 1 of 3", file=terminal, flush=True)
     assert stop.is_set()
     assert raw.printed.decode().splitlines() == ["interval 1 of 3", STOPPING]
+
+
+LEAVES = """
+import sys
+from pathlib import Path
+from rrl.stop import Stop
+from rrl.tuning import Stopped
+
+stop = Stop(lambda text: print(text, flush=True))
+with stop.on_signals():
+    print("begun", flush=True)
+    try:
+        stop.sleep(600.0)
+    except Stopped:
+        for _ in range(3):
+            print("restored what was found", flush=True)
+        Path(sys.argv[1]).write_text("left in order")
+"""
+
+
+def test_a_run_whose_terminal_is_closed_still_leaves_its_target_in_order(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", LEAVES, str(tmp_path / "left")])
+    printed = b""
+    while b"begun" not in printed:
+        printed += os.read(terminal, 1024)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "left").read_text() == "left in order"
+
+
+def test_what_nohup_started_does_not_mind_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = Stop(print)
+        with stop.on_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_what_is_not_stopped_sleeps_and_goes_on() -> None:

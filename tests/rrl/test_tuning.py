@@ -535,6 +535,47 @@ def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path:
     assert changes.seen[-1].reason == "restored what was found: no memory for another process"
 
 
+def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
+    """A full disk, or a terminal that is gone."""
+
+    class DiskFull(Observer):
+        def measured(self, record: Record) -> None:
+            if record.kind == "tune":
+                raise OSError("no space left on device")
+
+        def changed(self, change: Change) -> None:
+            if change.decision == "leave":
+                raise OSError("no space left on device")
+
+    in_force: list[int] = []
+    t = tuning(tmp_path, observers=[DiskFull()], put_in_force=in_force.append)
+    with pytest.raises(OSError, match="no space left"):
+        run(t)
+    assert in_force == [t.guard.to_leave()]
+
+
+def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:
+    run(tuning(tmp_path, stop=(stop := StopAfter(4)), observers=[stop]))
+    changes, stop = Changes(), StopAfter(2)
+    found = {"instances": 3, "intra_op_threads": 1}
+    t = tuning(tmp_path, resume=True, observers=[changes, stop], stop=stop, found=found)
+    t.agent.act = lambda observation: SPACE.action(5)
+    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
+    assert run(t).left == t.env.start
+    assert changes.seen[-1].reason == "restored the start of the run resumed: interrupted"
+
+
+def test_a_change_can_be_undone_within_the_time_that_the_slowest_took_and_back(tmp_path: Path) -> None:
+    class SlowToLoad(SimulatedServing):
+        def _details(self) -> dict[str, object]:
+            return {"apply_ms": 40_000.0}
+
+    t = tuning(tmp_path, simulated(SlowToLoad))
+    assert t._undone_within_s == 4 * 5.0
+    run(t)
+    assert t._undone_within_s == 4 * 5.0 + 2 * 40.0
+
+
 class Changes(Observer):
     def __init__(self) -> None:
         self.seen: list[Change] = []

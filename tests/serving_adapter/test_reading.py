@@ -30,6 +30,7 @@ OURS = """\
 process_start_time_seconds 1.7e+09
 rrl_cpu_seconds 12.5
 nv_inference_request_success{model="m",version="1"} 3.0
+nv_inference_request_duration_us{model="m",version="1"} 300000
 nv_inference_request_failure{model="m",version="1"} 1.0
 nv_inference_pending_request_count{model="m",version="1"} 1.0
 rrl_in_flight_request_count{model="m",version="1"} 5.0
@@ -106,7 +107,7 @@ def test_a_glance_tells_the_same_counts_and_no_histograms():
 
 def test_label_values_may_hold_escapes_braces_and_commas():
     page = 'nv_inference_request_success{note="a,b} c",model="m\\"\\\\x",version="1"} 2 1700000000000\n'
-    assert parse_metrics(page, 'm"\\x', at_s=0.0).success == 2
+    assert parse_metrics(page, 'm"\\x', at_s=0.0, counters_only=True).success == 2
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_label_values_may_hold_escapes_braces_and_commas():
         ('{"detail": "Not Found"}', "not a Prometheus metrics page"),
         ("", "the metrics page is empty; its path is usually /metrics"),
         ("go_goroutines 8\nprocess_cpu_seconds_total 1\n", "of another kind of server"),
+        (TRITON.replace("request_duration", "no_duration"), "tells no latencies.*counter_latencies=false"),
         (TRITON.replace('"m"', '"resnet"'), "no series of model 'm', only of other, resnet"),
         (OURS.replace("} 3.0", "} three"), "malformed: nv_inference_request_success must be a number"),
         (OURS.replace("} 3.0", "} -3"), "must be a number from 0 up, got '-3'"),

@@ -22,6 +22,7 @@ PAGE = """nv_inference_request_success{model="m",version="1"} 10
 nv_inference_request_failure{model="m",version="1"} 1
 nv_inference_count{model="m",version="1"} 20
 nv_inference_exec_count{model="m",version="1"} 5
+nv_inference_request_duration_us{model="m",version="1"} 300000
 nv_inference_pending_request_count{model="m",version="1"} 3
 """
 
