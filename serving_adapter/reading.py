@@ -158,8 +158,8 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         raise ValueError(_why_not(text, page, model))
     if not counters_only and _DURATION not in page.sums:
         raise ValueError(
-            f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton without "
-            "--metrics-config counter_latencies=false"
+            f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton "
+            "without --metrics-config counter_latencies=false"
         )
     gpus = [value for _, value in page.series.get("nv_gpu_utilization", ())]
     return Reading(
