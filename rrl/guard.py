@@ -31,6 +31,7 @@ from rrl.reference_table import (
     pessimistic_mean,
 )
 from rrl.validation import (
+    CLEARLY,
     UNKNOWN,
     Gain,
     Noise,
@@ -330,13 +331,17 @@ class Guard:
     def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
         """True if one turn of the start between two of the best shows that the best is better beyond noise.
 
-        And the intervals before them do, too: nothing is left open then for which users would have to bear
-        the start again.
+        And the intervals before them do, too, or it is clearly so: nothing is left open then for which users
+        would have to bear the start again.
         """
         best = self._validated(validation)
         if not is_between(validation.get(self.start, ()), validation.get(best, ())):
             return False
-        return self.gain(validation).beyond_noise and self._gain_before_turns(best).beyond_noise
+        return self.gain(validation).low > self._gain_to_show(best)
+
+    def _gain_to_show(self, best: int) -> float:
+        """What the turns must show, beyond noise, so that the start need not be put in force again."""
+        return 1.0 if self._gain_before_turns(best).beyond_noise else CLEARLY
 
     def share_for_first_turn(self, best: int) -> float:
         """Of an interval: how long to measure the start in the first of its turns.
@@ -352,12 +357,13 @@ class Guard:
         return share_to_show(gain.estimate, self._noise_before_turns(best), requests)
 
     def has_shown(self, best: int, cost: float, start: SoFar) -> bool:
-        """True if the first turn of the start, as far as it went, shows again that the best, which cost this
-        much right before, is better: its users need not bear the rest of it."""
-        if not (0 < cost < start.cost < math.inf and self._gain_before_turns(best).beyond_noise):
+        """True if the first turn of the start, as far as it went, shows what it has to of the best, which had
+        this cost right before it: users need not bear the rest of it."""
+        if not (cost > 0 and self._gain_to_show(best) < start.cost / cost < math.inf):
             return False
+        gain = start.cost / cost / self._gain_to_show(best)
         requests = start.completions / start.share
-        return start.share >= share_to_show(start.cost / cost, self._noise_before_turns(best), requests)
+        return start.share >= share_to_show(gain, self._noise_before_turns(best), requests)
 
     def _tell_share(self, number: int, kind: Kind, share: float) -> None:
         if kind in ("baseline", "tune"):  # another validation follows

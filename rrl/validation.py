@@ -6,10 +6,11 @@ seen before is pooled with theirs: Smyth's moderated t (Statistical Applications
 
 Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
 around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
-then. A start that was worse beyond noise before its turns is measured in the first of them for only as long
-as it takes to show that again: its users need not bear it for longer. How long that is follows from the
-intervals before, and is found anew from what the turn tells at each quarter of it: the bar of `TO_SPARE` is
-so high that the few looks more do not let noise pass.
+then, as it was before the turns, or is above `CLEARLY` beyond noise. A start that was worse beyond noise
+before its turns is measured in the first of them for only as long as it takes to show that again: its users
+need not bear it for longer. How long that is follows from the intervals before, and anew from what the turn
+tells at each quarter of it (of a start that was not worse before, that it is `CLEARLY` worse): the bar of
+`TO_SPARE` is so high that a few looks more do not let noise pass.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -35,6 +36,7 @@ from scipy.special import stdtrit
 from rrl.reference_table import NOISE
 
 CONFIDENCE = 0.95  # two-sided
+CLEARLY = 2.0  # times the cost: no slow spell of a machine explains that much
 LEAST_SHARE = 0.25  # of an interval, for which a turn is measured
 FEWEST_REQUESTS = 30  # measured in a turn
 TO_SPARE = 1.5  # times the half-width of its logarithm is the gain that a short turn is to show
