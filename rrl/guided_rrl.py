@@ -28,11 +28,11 @@ process that it starts beside the load, and pay for the queue that grows meanwhi
 end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
 not build upon what was carried over from others, while most of what the prior is wrong by there is expected
-of all others; what processes were started for is not left after a single interval, unless it is far worse;
-what service times move by is for the most part the machine's, of all configurations alike, and it has changed
-for good once a second interval says so, of what was in force for some time (`rrl.machine_watch`); costs are
-means over a faster and a slower machine; and of latencies about as low that of what bears more, or has the
-shorter tail, is preferred.
+of all others; the first interval of processes just started, which are slow, teaches nothing, unless it is far
+worse than expected; what service times move by is for the most part the machine's, of all configurations
+alike, and it has changed for good once a second interval says so, of what was in force for some time
+(`rrl.machine_watch`); costs are means over a faster and a slower machine; and of latencies about as low that
+of what bears more, or has the shorter tail, is preferred.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class GuidedRRL:
         self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
         self._in_force = NONE_YET
         self._is_new = False  # processes were started for what is in force, and no interval told of it yet
-        self._waits = False  # for another interval of it, as one may mislead
+        self._waits = False  # for another interval of it, as the first misleads
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)  # σ of service times, by interval
         self._variation = 0.0
@@ -114,6 +114,10 @@ class GuidedRRL:
             return
         self.forecast.add(measurement.arrivals, measurement.duration_s)
         self._carries = self._carries or measurement.backlog > 0
+        if self._warms_up(number, transition):
+            self._remember_in_force(number, measurement)
+            self._next, self._waits, self._is_new = number, True, False
+            return
         verdict = self._learn_service_times(number, measurement)
         self._remember_in_force(number, measurement)
         if not self.service_times.known or verdict is Verdict.MAY_PASS:
@@ -122,11 +126,7 @@ class GuidedRRL:
         self.service_times.fit(self._variation)
         self.prior.refresh()
         self._learn_residual(number, measurement)
-        self._next = self._chosen()
-        self._waits = self._is_hasty(transition)
-        if self._waits:
-            self._next = number
-        self._is_new = False
+        self._next, self._waits, self._is_new = self._chosen(), False, False
 
     def recommended(self) -> int | None:
         """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""
@@ -209,17 +209,17 @@ class GuidedRRL:
         self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
         return verdict
 
-    def _is_hasty(self, transition: Transition) -> bool:
-        """True for leaving, after one interval, what processes were started for: it may have been a hiccup.
-
-        Not so what is overloaded or far worse, as expected and as it was measured.
-        """
-        if not self._is_new or self._next == self._in_force or transition.measurement.aborted:
+    def _warms_up(self, number: int, transition: Transition) -> bool:
+        """True for the first interval of what processes were started for, which takes longer than those that
+        follow: it only tells whether what was started is overloaded or far worse than expected."""
+        known = self.service_times.known and number in self._stable(self.settings.stable_share)
+        if not (self._leaving_costs and known) or transition.measurement.aborted:
             return False
-        if self._in_force not in self._stable(self.settings.stable_share):
+        starts = self._change_costs.processes_started(self._in_force, np.array([number]))[0]
+        if not (starts or self._is_new):
             return False
-        expected, following = self._costs().simulated(np.array([self._in_force, self._next]), np.ones(2))
-        return bool(min(expected, transition.cost) <= self.settings.gamble * following)
+        expected = self._costs().simulated(np.array([number]), np.ones(1))[0]
+        return bool(transition.cost <= self.settings.gamble * expected)
 
     def _remember_in_force(self, number: int, measurement: Measurement) -> None:
         if number != self._in_force:

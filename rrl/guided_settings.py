@@ -41,8 +41,8 @@ class GuidedSettings:
     reluctance: float = 0.08  # while exploring, and later
     reluctance_later: float = 0.015
     # ... and nothing is tried that is expected to cost over so many times the present, nor is anything loaded
-    # anew, while the queue grows, where something in place costs at most so many times the best, nor is what
-    # was just started left that costs at most so many times what would follow.
+    # anew, while the queue grows, where something in place costs at most so many times the best, nor is
+    # anything learned of what was just started and costs at most so many times what was expected.
     gamble: float = 1.6
     # Latency of what bears more counts for less, by this power of how many times the load it bears, ...
     headroom: float = 0.1

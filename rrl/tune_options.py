@@ -66,8 +66,9 @@ class TuneOptions:
     validation: int = TuningSettings.validation
     """How often the best is measured again at the end, in turns with the start (A B A B), before it is called
     better; as often again where that leaves the question open, and the start only once, A B A, where the best
-    is shown to be better by then, as it was before, or clearly so. The start's first turn then is only as long
-    as it takes to show that. 0: never; then the start is measured three times at the beginning, else once."""
+    is shown to be better by then, as it was before, or clearly so. The start's first turn is then only as
+    long as it takes to show that. 0: never; then the start is measured three times at the beginning, else
+    once."""
     max_changes_per_hour: int | None = None
     """At most so many changes of configuration in any 60 minutes; meanwhile the run waits. The guard's
     rollbacks and the last change of the run are never held back, but counted."""

@@ -198,18 +198,19 @@ def test_what_processes_were_started_for_is_not_left_after_one_interval(
     assert agent.act(np.empty(0)).tolist() == before
 
 
-@pytest.mark.parametrize(("measured_ms", "stays"), [(60.0, True), (90.0, False)])
-def test_what_was_just_started_and_measured_well_is_not_left_for_what_is_expected_of_it(
-    measured_ms: float, stays: bool
+@pytest.mark.parametrize(("first_ms", "learned"), [(60.0, False), (300.0, True)])
+def test_the_first_interval_of_what_processes_were_started_for_teaches_nothing_unless_it_is_far_worse(
+    first_ms: float, learned: bool
 ) -> None:
-    settings = replace(GUIDED, reluctance=0.0, reluctance_later=0.0, process_start_s=0.0, exploring_costly=0)
-    settings = replace(settings, estimator=QUICK, radius=0.0, looks_costly=(), residual_sd_costly=1e-3)
-    agent = GuidedRRL(Task(TWO, in_place=frozenset()), settings)
+    agent = GuidedRRL(Task(TWO, in_place=frozenset()), replace(GUIDED, estimator=QUICK))
     KnownPrior(agent, [50.0, 90.0, 40.0, 90.0])
     agent.update(transition(0, 50.0, [row(1, 60, 0.02)], TWO))
-    KnownPrior(agent, [50.0, 90.0, 100.0, 90.0])
-    agent.update(transition(2, measured_ms, [row(1, 60, 0.02)], TWO))
-    assert agent.act(np.empty(0)).tolist() == TWO.action(2 if stays else 0).tolist()
+    service_s, ratio = agent.service_times.service_time_s(), agent.residual.log_ratio(RATE_PER_S)
+    agent.update(transition(2, first_ms, [row(1, 60, 0.03)], TWO))
+    assert np.array_equal(agent.service_times.service_time_s(), service_s) is not learned
+    assert np.array_equal(agent.residual.log_ratio(RATE_PER_S), ratio) is not learned
+    agent.update(transition(2, 60.0, [row(1, 60, 0.03)], TWO))
+    assert not np.array_equal(agent.service_times.service_time_s(), service_s)
 
 
 @pytest.mark.parametrize(
