@@ -61,7 +61,7 @@ from rrl.service_times import ServiceTimeModel
 
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
-MUCH_TO_TELL = 1.02  # times as much headroom as what is in force has, or as short a tail
+MUCH_TO_TELL = 1.01  # times as much headroom as what is in force has, or as short a tail
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 
