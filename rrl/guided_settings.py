@@ -23,7 +23,7 @@ class GuidedSettings:
     first_within: float = 2.5  # ... the most central of those within so many times the lowest latency
     optimism: float = 0.8  # κ during the first `exploring` decisions; later costs are means instead
     exploring: int = 28
-    exploring_costly: int = 10  # ... or so many where a change costs users something
+    exploring_costly: int = 5  # ... or so many where a change costs users something
     largest_optimism: float = 0.35  # of ln S
     # Decisions since the last change that look further; ever more rarely.
     looks: tuple[int, ...] = (3, 6, 9, 13, 18, 25, 36, 52, 75, 110, 160, 230, 330, 480, 700, 1000)
