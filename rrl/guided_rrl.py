@@ -28,8 +28,8 @@ process that it starts beside the load, and pay for the queue that grows meanwhi
 end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
 enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
 not build upon what was carried over from others, while most of what the prior is wrong by there is expected
-of all others; the first interval of processes just started, slow as some are, teaches nothing, unless it is far
-worse than expected; what service times move by is for the most part the machine's, of all configurations
+of all others; the first interval of processes just started, slow as some are, teaches nothing unless it is
+far worse than expected; what service times move by is for the most part the machine's, of all configurations
 alike, and it has changed for good once a second interval says so, of what was in force for some time
 (`rrl.machine_watch`); costs are means over a faster and a slower machine; and of latencies about as low that
 of what bears more, or has the shorter tail, is preferred.
@@ -210,8 +210,8 @@ class GuidedRRL:
         return verdict
 
     def _warms_up(self, number: int, transition: Transition) -> bool:
-        """True for the first interval of what processes were started for, whose requests take longer at times,
-        by a third at most: it only tells whether that is overloaded or far worse than expected."""
+        """True for the first interval of what processes were started for, whose requests took up to a third
+        longer where it was measured: it only tells whether that is overloaded or far worse than expected."""
         known = self.service_times.known and number in self._stable(self.settings.stable_share)
         if not (self._leaving_costs and known) or transition.measurement.aborted:
             return False
