@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Condition
 from types import FrameType
@@ -14,6 +15,14 @@ import pytest
 
 from rrl.stop import STOPPING, Stop
 from rrl.tuning import Stopped
+
+
+@pytest.fixture(autouse=True)
+def hangups() -> Iterator[None]:
+    """Heard, also where the tests themselves were started with `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -84,6 +93,7 @@ with stop.on_signals():
 def test_a_run_whose_terminal_is_closed_still_leaves_its_target_in_order(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.execv(sys.executable, [sys.executable, "-c", LEAVES, str(tmp_path / "left")])
     printed = b""
     while b"begun" not in printed:
@@ -94,14 +104,11 @@ def test_a_run_whose_terminal_is_closed_still_leaves_its_target_in_order(tmp_pat
 
 
 def test_what_nohup_started_does_not_mind_its_terminal() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        stop = Stop(print)
-        with stop.on_signals():
-            signal.raise_signal(signal.SIGHUP)
-        assert not stop.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = Stop(print)
+    with stop.on_signals():
+        signal.raise_signal(signal.SIGHUP)
+    assert not stop.is_set()
 
 
 def test_what_is_not_stopped_sleeps_and_goes_on() -> None:
