@@ -292,8 +292,8 @@ class LiveServing(ServingEnv):
         size, least = configuration.get("max_batch_size", self._least_batch_size), self._least_batch_size
         if size < least and self.target.requests_hold_several_items():
             raise _Refused(
-                f"max_batch_size {size} is below the {least} it was found with, and requests hold several "
-                "items now, of which Triton answers none that holds more than that"
+                f"max_batch_size {size} is below the {least} it was found with, and some requests held "
+                "several items, of which Triton answers none that holds more than that"
             )
 
     def _settle(self, settling: Settling) -> tuple[str, Reading]:

@@ -32,6 +32,7 @@ from rrl.reference_table import (
 )
 from rrl.validation import (
     CLEARLY,
+    LEAST_SHARE_ALONE,
     UNKNOWN,
     Gain,
     Noise,
@@ -360,6 +361,8 @@ class Guard:
         """True if the first turn of the start, as far as it went, shows what it has to of the best, which had
         this cost right before it: users need not bear the rest of it."""
         if not (cost > 0 and self._gain_to_show(best) < start.cost / cost < math.inf):
+            return False
+        if self._gain_to_show(best) > 1 and start.share < LEAST_SHARE_ALONE:
             return False
         gain = start.cost / cost / self._gain_to_show(best)
         requests = start.completions / start.share

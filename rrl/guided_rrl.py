@@ -61,7 +61,7 @@ from rrl.service_times import ServiceTimeModel
 
 LEAST_VARIATION = 0.08  # below it, service times count as deterministic
 RECENT_VARIATIONS = 20  # intervals
-MUCH_TO_TELL = 1.01  # times as much headroom as what is in force has, or as short a tail
+MUCH_TO_TELL = 1.01  # times what headroom, or a short tail, counts for in what is in force
 LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 
@@ -216,7 +216,7 @@ class GuidedRRL:
         if not (self._leaving_costs and known) or transition.measurement.aborted:
             return False
         starts = self._change_costs.processes_started(self._in_force, np.array([number]))[0]
-        if not (starts or self._is_new):
+        if not (starts or (self._is_new and number == self._in_force)):
             return False
         expected = self._costs().simulated(np.array([number]), np.ones(1))[0]
         return bool(transition.cost <= self.settings.gamble * expected)

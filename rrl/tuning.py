@@ -84,6 +84,10 @@ class Stopped(Exception):
     """Somebody asked the run to stop."""
 
 
+class _NotTaken(Exception):
+    """The target refuses what is to be validated."""
+
+
 class _TimeUp(Exception):
     """The run's time is over while it waits."""
 
@@ -129,6 +133,8 @@ class Tuning:
             return self._leave(
                 self._leaving_early("the time is up before the best could be measured in turns")
             )
+        except _NotTaken as refused:
+            return self._leave(ToLeave(self._as_found, f"the best known cannot be measured again: {refused}"))
         except BaseException:
             with suppress(Exception):  # the first error tells more than one from putting things back
                 self._leave(self._leaving_early("the run failed"), stopped=True)
@@ -282,6 +288,8 @@ class Tuning:
                 self.env.measured_share, self.env.enough = 1.0, None
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
+            if kind == "validation" and record.not_taken:
+                raise _NotTaken(record.measurement.gap)
             if self.clock() >= self._end_s:
                 raise _TimeUp
 

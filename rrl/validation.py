@@ -9,8 +9,8 @@ around it, and how far these lie apart tells of the scatter. It ends so where th
 then, as it was before the turns, or is above `CLEARLY` beyond noise. A start that was worse beyond noise
 before its turns is measured in the first of them for only as long as it takes to show that again: its users
 need not bear it for longer. How long that is follows from the intervals before, and anew from what the turn
-tells at each quarter of it (of a start that was not worse before, that it is `CLEARLY` worse): the bar of
-`TO_SPARE` is so high that a few looks more do not let noise pass.
+tells at each quarter of it (of a start that was not worse before, from its half on, that it is `CLEARLY`
+worse): the bar of `TO_SPARE` is so high that a few looks more seldom let noise pass.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -38,6 +38,7 @@ from rrl.reference_table import NOISE
 CONFIDENCE = 0.95  # two-sided
 CLEARLY = 2.0  # times the cost: no slow spell of a machine explains that much
 LEAST_SHARE = 0.25  # of an interval, for which a turn is measured
+LEAST_SHARE_ALONE = 0.5  # where nothing before the turn spoke for it, as it may begin with a short slow spell
 FEWEST_REQUESTS = 30  # measured in a turn
 TO_SPARE = 1.5  # times the half-width of its logarithm is the gain that a short turn is to show
 MOST_FREEDOM = 8.0  # a long run's scatter counts no more than this, so that the turns' own is heard

@@ -536,7 +536,8 @@ def test_a_start_that_is_far_worse_than_before_is_not_measured_for_longer_than_s
         assert not guard.has_shown(GOOD, cost, SoFar(0.25, 400.0, 50))
     tell(guard, BAD, 100.0)  # no better, before: it must be clearly so in the turns
     assert not guard.has_shown(BAD, 80.0, SoFar(0.25, 170.0, 50))
-    assert guard.has_shown(BAD, 80.0, SoFar(0.25, 800.0, 50))
+    assert not guard.has_shown(BAD, 80.0, SoFar(0.25, 800.0, 50))
+    assert guard.has_shown(BAD, 80.0, SoFar(0.5, 800.0, 100))
     assert guard.has_shown(GOOD, 80.0, SoFar(0.75, 170.0, 150))
 
 

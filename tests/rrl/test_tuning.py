@@ -598,6 +598,17 @@ class Refusing(SimulatedServing):
         return {"refused": refuses, "changed": not refuses and self.asked == 2}
 
 
+def test_a_best_that_is_refused_in_the_validation_ends_it_and_leaves_the_start(tmp_path: Path) -> None:
+    """As requests hold several items by then, say; the run must not ask for it for ever."""
+    t = tuning(tmp_path, simulated(Refusing))
+    t.env.refused = -1
+    t._best = lambda: setattr(t.env, "refused", 5) or 5
+    outcome = run(t)
+    assert outcome.left == t.env.start
+    assert outcome.reason == "the best known cannot be measured again: no memory"
+    assert kinds(read(tmp_path)[1]).count("validation") == 1
+
+
 class FoundChanged(SimulatedServing):
     """The second interval has a gap, and after it another configuration is in force."""
 
