@@ -240,19 +240,17 @@ class LiveServing(ServingEnv):
     def _watch_until_enough(self, configuration: Configuration, in_force: Reading, before: Reading) -> str:
         """Watches while it is measured: for its share of the usual time, or until that has told enough."""
         usual_s = self.interval_s - self.settle_s
-        looks = LOOKS if self.enough is not None else ()
-        for share in (*(look for look in looks if look < self.measured_share), self.measured_share):
-            if aborted := self._watch(in_force, before.at_s + share * usual_s):
-                return aborted
-            if share < self.measured_share and self._has_told_enough(configuration, before, share):
-                self._share = share
+        for look in LOOKS:
+            if self.enough is None or look >= self.measured_share:
                 break
-        return ""
-
-    def _has_told_enough(self, configuration: Configuration, before: Reading, share: float) -> bool:
-        so_far = measure(before, self.target.read())
-        cost = self.objective.cost(so_far, configuration)
-        return self.enough is not None and self.enough(SoFar(share, cost, so_far.completions))
+            if aborted := self._watch(in_force, before.at_s + look * usual_s):
+                return aborted
+            so_far = measure(before, self.target.read())
+            cost = self.objective.cost(so_far, configuration)
+            if self.enough(SoFar(look, cost, so_far.completions)):
+                self._share = look
+                return ""
+        return self._watch(in_force, before.at_s + self.measured_share * usual_s)
 
     def _finished(
         self, configuration: Configuration, in_force: Reading, before: Reading, aborted: str

@@ -360,13 +360,12 @@ class Guard:
     def has_shown(self, best: int, cost: float, start: SoFar) -> bool:
         """True if the first turn of the start, as far as it went, shows what it has to of the best, which had
         this cost right before it: users need not bear the rest of it."""
-        if not (cost > 0 and self._gain_to_show(best) < start.cost / cost < math.inf):
+        to_show = self._gain_to_show(best)
+        if not (cost > 0 and to_show < start.cost / cost < math.inf):
             return False
-        if self._gain_to_show(best) > 1 and start.share < LEAST_SHARE_ALONE:
-            return False
-        gain = start.cost / cost / self._gain_to_show(best)
         requests = start.completions / start.share
-        return start.share >= share_to_show(gain, self._noise_before_turns(best), requests)
+        share = share_to_show(start.cost / cost / to_show, self._noise_before_turns(best), requests)
+        return start.share >= (share if to_show == 1 else max(share, LEAST_SHARE_ALONE))
 
     def _tell_share(self, number: int, kind: Kind, share: float) -> None:
         if kind in ("baseline", "tune"):  # another validation follows

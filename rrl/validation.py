@@ -38,7 +38,7 @@ from rrl.reference_table import NOISE
 CONFIDENCE = 0.95  # two-sided
 CLEARLY = 2.0  # times the cost: no slow spell of a machine explains that much
 LEAST_SHARE = 0.25  # of an interval, for which a turn is measured
-LEAST_SHARE_ALONE = 0.5  # where nothing before the turn spoke for it, as it may begin with a short slow spell
+LEAST_SHARE_ALONE = 0.5  # ... where nothing before it spoke for the best: it may begin with a slow spell
 FEWEST_REQUESTS = 30  # measured in a turn
 TO_SPARE = 1.5  # times the half-width of its logarithm is the gain that a short turn is to show
 MOST_FREEDOM = 8.0  # a long run's scatter counts no more than this, so that the turns' own is heard
