@@ -16,6 +16,9 @@ Optuna's, which would search for longer, the last quarter go to the best it foun
 saw of the requests of this period, every one of them, changes and settling included. A request is over the
 limit if it took longer than 3 times the best's p95, or failed.
 
+Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
+first request, and no delay passes.
+
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
 day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
@@ -349,7 +352,8 @@ def _finalists(case: Case, count: int) -> list[int]:
     """What the peers leave, and the best few of the grid by all that the clients saw of each."""
     seen_ms = client_ms(case)
     best = sorted(seen_ms, key=lambda number: seen_ms[number])[:count]
-    return sorted({case.start, *best, *(trial.left for trial in case.trials.values())})
+    left = [trial.left for trial in case.trials.values()]
+    return sorted({*best, *map(case.as_one, (case.start, *left))})
 
 
 def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:

@@ -67,6 +67,14 @@ class Case:
         """What the last rounds say; their loads differ unless arrivals are Poisson's."""
         return InTurns(self.finals, median if self.arrivals == "poisson" else geometric_mean)
 
+    def as_one(self, number: int) -> int:
+        """The one that stands for all that are the same in effect: a batch of one is full with its first
+        request, so that no delay passes."""
+        configuration = self.space.configuration(number)
+        if configuration.get("max_batch_size") == 1 and "max_queue_delay_us" in configuration:
+            configuration["max_queue_delay_us"] = self.space.configuration(0)["max_queue_delay_us"]
+        return self.space.number(configuration)
+
     def _figures(self, number: int) -> dict[str, float]:
         mean, p95 = (self.last.of_ms(number, figure) for figure in (mean_ms, p95_ms))
         return {"mean_ms": mean, "p95_ms": p95, "requests": sum(map(len, self.finals[number]))}
@@ -132,12 +140,12 @@ def measurements(run: Run) -> list[Record]:
 
 
 def client_ms(case: Case) -> dict[int, float]:
-    """Mean latency of every configuration measured: by its ratio to the best in turns, or its intervals."""
+    """Mean latency of all measured, `as_one`: by its ratio to the best in turns, or by its intervals."""
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
         for record in trial.run.records if trial.run else ():
             if record.learned and not record.measurement.aborted:
-                seen.setdefault(record.number, []).append(interval(trial.requests, record))
+                seen.setdefault(case.as_one(record.number), []).append(interval(trial.requests, record))
     return case.last.beside_ms(seen)
 
 
@@ -157,7 +165,8 @@ def interval(requests: Requests, record: Record) -> Requests:
 
 def results(case: Case) -> dict[str, Result]:
     last = case.last
-    near = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
+    near_as_one = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
+    near = {number for number in range(len(case.space)) if case.as_one(number) in near_as_one}
     return {name: _result(case, trial, last, near) for name, trial in case.trials.items()}
 
 
@@ -184,15 +193,16 @@ def _or_infinite(figure: float | None) -> float:
 
 
 def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
-    over_best, p95_over_best = last.ratio(trial.left), last.ratio(trial.left, p95_ms)
+    left = case.as_one(trial.left)
+    over_best, p95_over_best = last.ratio(left), last.ratio(left, p95_ms)
     limit_ms = LIMIT * last.best_ms(p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
     return Result(
         configuration=case.space.configuration(trial.left),
-        mean_ms=last.of_ms(trial.left),
-        p95_ms=last.of_ms(trial.left, p95_ms),
+        mean_ms=last.of_ms(left),
+        p95_ms=last.of_ms(left, p95_ms),
         mean_ratio=over_best.middle,
         p95_ratio=p95_over_best.middle,
         ratio_error=over_best.error,

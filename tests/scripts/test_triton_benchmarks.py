@@ -157,6 +157,17 @@ def test_finalists_are_chosen_before_anything_was_measured_in_turns() -> None:
     assert _finalists(seen, 2) == sorted({START, NEARLY, BEST})
 
 
+def test_with_batches_of_one_configurations_that_differ_in_the_delay_alone_are_one() -> None:
+    space = ConfigurationSpace.of(max_batch_size=[1, 8], max_queue_delay_us=[0, 2000])
+    seen = replace(case(), space=space)
+    assert [seen.as_one(number) for number in range(4)] == [0, 0, 2, 3]
+    # Numbers of this grid: START and BEST are of batches of one; BEST's windows stand for none of their own.
+    left = replace(seen, trials={"optuna-tpe": Trial("optuna-tpe", None, BEST, requests([40.0] * 60))})
+    found = results(replace(left, finals={n: left.finals[n] for n in (START, NEARLY, BAD)}))["optuna-tpe"]
+    assert found.mean_ms == TRUE_MS[START]
+    assert _finalists(left, 0) == [START]
+
+
 def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
     # 60 s of one request a second, of which 10 s are measured in BAD; the limit is 3 x 10 ms.
     run = trial("rrl", [START, BAD, BEST, BEST, BEST, BEST, BAD, BAD], left=BEST)
