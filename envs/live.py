@@ -17,7 +17,15 @@ from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.reading import Reading
-from serving_adapter.target import Applied, LostInChange, NotPutBack, Target, TargetError, TargetLost
+from serving_adapter.target import (
+    Applied,
+    LostInChange,
+    NotPutBack,
+    RequestsRefused,
+    Target,
+    TargetError,
+    TargetLost,
+)
 
 POLL_S = 0.5
 POLL_OF_WHOLE_PAGE_S = 1.0
@@ -43,7 +51,6 @@ class TargetLike(Protocol):
     def is_rrl_serve(self) -> bool: ...
     @property
     def glance_is_cheap(self) -> bool: ...
-    def requests_hold_several_items(self) -> bool: ...
     def connect(self, control: bool = True) -> None: ...
     def knobs(self) -> Mapping[str, Limits]: ...
     def configuration(self) -> dict[str, int]: ...
@@ -162,7 +169,6 @@ class LiveServing(ServingEnv):
             reconnect_s,
         )
         self.advise = advise
-        self._least_batch_size = {**self.found, **(known or {})}.get("max_batch_size", 1)
         self._clock, self._sleep = clock, sleep
         self._refusals, self._applied_once = 0, False
         self._last: Reading | None = None  # since which nothing has gone uncounted
@@ -270,13 +276,14 @@ class LiveServing(ServingEnv):
         """A server may refuse one configuration (no memory for its workers, say): that interval is a gap.
 
         Refused several times in a row, or the very first time, it is an error; so is one after which the
-        configuration from before is not in force. What would refuse users' requests is refused here.
+        configuration from before is not in force. What would have it refuse users' requests counts as none.
         """
-        self._check_bears_items(configuration)
         try:
             applied = self.target.apply(configuration)
         except (TargetLost, NotPutBack):
             raise
+        except RequestsRefused as error:
+            raise _Refused(str(error)) from None
         except TargetError as error:
             self._refusals += 1
             if self._refusals > MOST_REFUSALS or not self._applied_once:
@@ -284,15 +291,6 @@ class LiveServing(ServingEnv):
             raise _Refused(str(error)) from None
         self._refusals, self._applied_once = 0, True
         return applied
-
-    def _check_bears_items(self, configuration: Configuration) -> None:
-        """Asked before every such change, as the requests that a run began with may not be those of later."""
-        size, least = configuration.get("max_batch_size", self._least_batch_size), self._least_batch_size
-        if size < least and self.target.requests_hold_several_items():
-            raise _Refused(
-                f"max_batch_size {size} is below the {least} it was found with, and some requests held "
-                "several items, of which Triton answers none that holds more than that"
-            )
 
     def _settle(self, settling: Settling) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""
@@ -329,7 +327,8 @@ class LiveServing(ServingEnv):
     def _reconnect(self, configuration: Configuration, lost: TargetLost) -> None:
         """Waits for the target, ever longer between attempts, and puts the configuration in force again.
 
-        Not so a configuration whose change may have brought the target down: the next step decides.
+        Not so a configuration whose change may have brought the target down, or with which it would refuse
+        requests: the next step decides.
         """
         end_s = self._clock() + self.reconnect_s
         wait_s = FIRST_RETRY_S
@@ -341,6 +340,8 @@ class LiveServing(ServingEnv):
                 self.target.connect(control=not self.advise)
                 if not self.advise and not isinstance(lost, LostInChange):
                     self.changed |= self.target.apply(configuration).changed
+                return
+            except RequestsRefused:
                 return
             except LostInChange as error:
                 lost, reason = error, str(error)

@@ -16,6 +16,7 @@ A change that fails leaves the configuration that was in force before: it is loa
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ from serving_adapter.model_configuration import (
 from serving_adapter.reading import Reading, parse_statistics
 from serving_adapter.target_connection import CONTROL_KEY_HEADER, Connection
 from serving_adapter.target_counters import Counters, open_page
-from serving_adapter.target_error import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target_error import LostInChange, NotPutBack, RequestsRefused, TargetError, TargetLost
 
 _OUR_SERVER = "rrl-serve"  # it makes every change in place, by workers that it has warmed up
 _NO_MODEL = "no-model-but-a-question-whether-models-may-be-loaded"
@@ -51,6 +52,7 @@ __all__ = [
     "Applied",
     "LostInChange",
     "NotPutBack",
+    "RequestsRefused",
     "Target",
     "TargetError",
     "TargetLost",
@@ -193,7 +195,7 @@ class Target:
             return False
         config = self._model_config()
         just_counted = target_checks.instances(config) * max(1, config.max_batch_size)
-        if config.response_cache.enable:
+        if config.response_cache.enable or self._counters is None:
             statistics = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
             items = sum(each.inference_count for each in statistics.model_stats)
             of = [each.inference_stats for each in statistics.model_stats]
@@ -231,7 +233,10 @@ class Target:
         """Puts these knobs in force, the others as they are; returns when the server is ready with them.
 
         What is in force already is not sent, but after a change that Ctrl-C broke off. Where the change
-        fails, the configuration before it is put back.
+        fails, the configuration before it is put back. RequestsRefused, and nothing is changed, where the
+        server would refuse requests of several items with it: whether there are any is asked before every
+        change to a max_batch_size below the one found, as those that a run began with may not be those of
+        later.
         """
         before = self._model_config()
         present = target_checks.tunable(before)
@@ -245,6 +250,7 @@ class Target:
         changes = {name: value for name, value in configuration.items() if present[name] != value}
         if not changes and not self._broken_off:
             return Applied(in_place=True, cold_instances=0, changed=False)
+        self._check_bears_items(changes)
         in_place = set(changes) <= self.in_place_knobs
         at_once = None if self.is_rrl_serve else self.starts_at_once
         to_load = target_change.stages(before, wanted, in_place, at_once)
@@ -265,6 +271,15 @@ class Target:
     def glance(self) -> Reading:
         """Arrivals, completions, failures and backlog only: the cheapest call, to poll with."""
         return self._open_counters.glance()
+
+    def _check_bears_items(self, changes: Configuration) -> None:
+        found = knob_values(self._found) if self._found is not None else {}
+        size, least = changes.get("max_batch_size", math.inf), found.get("max_batch_size", 0)
+        if size < least and self.requests_hold_several_items():
+            raise RequestsRefused(
+                f"max_batch_size {size} is below the {least} it was found with, and some requests held "
+                "several items, of which Triton answers none that holds more than that"
+            )
 
     def _applied(self, changes: Configuration, before: ModelConfig, after: ModelConfig) -> Applied:
         if self.is_rrl_serve:

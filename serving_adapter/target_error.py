@@ -21,6 +21,10 @@ class NotPutBack(TargetError):
     """A change failed, and so did putting back the configuration from before: the model may not be served."""
 
 
+class RequestsRefused(TargetError):
+    """With that configuration the server would refuse requests that it answers now; nothing was changed."""
+
+
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _NO_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.reading import Histogram, Reading
-from serving_adapter.target import Applied, TargetError, TargetLost
+from serving_adapter.target import Applied, RequestsRefused, TargetError, TargetLost
 
 
 class FakeClock:
@@ -81,15 +81,14 @@ class FakeTarget:
     def knobs(self):
         return {name: KNOBS[name] for name in self.configuration()}
 
-    def requests_hold_several_items(self) -> bool:
-        return self.hold_several_items
-
     def configuration(self) -> dict[str, int]:
         self._answer()
         return dict(self.in_force)
 
     def apply(self, configuration) -> Applied:
         self._answer()
+        if self.hold_several_items and configuration["max_batch_size"] < self.found["max_batch_size"]:
+            raise RequestsRefused("some requests held several items")
         self.applied.append(dict(configuration))
         before = dict(self.in_force)
         self.in_force.update(configuration)

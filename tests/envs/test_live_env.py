@@ -389,13 +389,12 @@ def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(tar
     assert env.step(env.space.action(0))[4]["measurement"].gap == ""
 
 
-@pytest.mark.parametrize("known", [None, {"instances": 1, "max_batch_size": 2}])
-def test_once_requests_hold_several_items_no_smaller_batches_are_put_in_force(target, known):
-    space = "instances=1:2,max_batch_size=1:4"
-    env = LiveServing(target, space, clock=target.clock, sleep=target.clock.sleep, known=known)
+def test_smaller_batches_that_would_refuse_requests_are_refused_as_often_as_they_are_tried(target):
+    env = LiveServing(
+        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
+    )
     env.reset(seed=0)
-    found = 3 if known is None else 2  # of a resumed run, what was found first
-    bears, refuses = (env.space.number({"instances": 2, "max_batch_size": size}) for size in (found, 1))
+    bears, refuses = (env.space.number({"instances": 2, "max_batch_size": size}) for size in (3, 1))
     assert env.step(env.space.action(refuses))[4]["measurement"].gap == ""
     env.step(env.space.action(bears))
     target.hold_several_items = True
@@ -403,8 +402,22 @@ def test_once_requests_hold_several_items_no_smaller_batches_are_put_in_force(ta
         info = env.step(env.space.action(refuses))[4]
         assert info["refused"]
         assert "some requests held several items" in info["measurement"].gap
-        assert target.in_force["max_batch_size"] == found
+        assert target.in_force["max_batch_size"] == 3
     assert env.step(env.space.action(bears))[4]["measurement"].gap == ""
+
+
+def test_a_restart_after_which_smaller_batches_would_refuse_requests_is_lived_through(target):
+    env = LiveServing(
+        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
+    )
+    env.reset(seed=0)
+    small = env.space.action(env.space.number({"instances": 2, "max_batch_size": 1}))
+    env.step(small)
+    target.restart()
+    target.lose(8.0)  # beyond the interval
+    target.hold_several_items = True
+    assert "is lost" in env.step(small)[4]["measurement"].gap
+    assert env.step(small)[4]["refused"]
 
 
 def test_a_configuration_refused_at_once_is_an_error(target):

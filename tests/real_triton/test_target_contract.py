@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from serving_adapter.model_configuration import KNOBS, knob_values
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import RequestsRefused, Target, TargetError
 
 RELOADING = {"max_batch_size": 4, "max_queue_delay_us": 300}
 """What Triton can only put in force by loading the model anew."""
@@ -253,11 +253,17 @@ def test_requests_of_several_items_are_noticed_where_a_smaller_batch_size_would_
     served, make_target
 ):
     target = make_target(served)
+    found = target.configuration()
     assert not target.requests_hold_several_items()
+    target.apply({"max_batch_size": 2})
+    if served.is_triton:
+        with pytest.raises(grpc.RpcError, match="batch-size must be <= 2"):
+            served.request(items=4)
+    target.apply(found)
     for _ in range(20):
         served.infer(items=4)
     assert target.requests_hold_several_items() is served.is_triton
     if served.is_triton:
-        target.apply({"max_batch_size": 2})
-        with pytest.raises(grpc.RpcError, match="batch-size must be <= 2"):
-            served.request(items=4)
+        with pytest.raises(RequestsRefused, match=r"max_batch_size 2 is below the \d+ it was found with"):
+            target.apply({"max_batch_size": 2})
+        assert target.configuration() == found

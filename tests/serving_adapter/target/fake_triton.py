@@ -20,7 +20,7 @@ CONFIG = """{"name": "m", "max_batch_size": 4, "dynamic_batching": {"max_queue_d
 
 PAGE = """nv_inference_request_success{model="m",version="1"} 10
 nv_inference_request_failure{model="m",version="1"} 1
-nv_inference_count{model="m",version="1"} 20
+nv_inference_count{model="m",version="1"} 10
 nv_inference_exec_count{model="m",version="1"} 5
 nv_inference_request_duration_us{model="m",version="1"} 300000
 nv_inference_pending_request_count{model="m",version="1"} 3
@@ -45,6 +45,7 @@ class Triton(GRPCInferenceServiceServicer):
         self.unready_answers = 0  # to ModelReady, after a load
         self.success = self.executions = 0  # beyond those at the start
         self.cache_hits = 0  # of them
+        self.more_items = 0  # than requests, at the start
 
     @property
     def loads(self):
@@ -79,7 +80,7 @@ class Triton(GRPCInferenceServiceServicer):
 
     def ModelStatistics(self, request, context):
         answer = messages.ModelStatisticsResponse()
-        stats = answer.model_stats.add(name="m", version="1", inference_count=20)
+        stats = answer.model_stats.add(name="m", version="1", inference_count=10 + self.more_items)
         stats.execution_count = 5 + self.executions
         stats.inference_stats.success.count = 10 + self.success
         stats.inference_stats.success.ns = 2_000_000_000
@@ -89,7 +90,7 @@ class Triton(GRPCInferenceServiceServicer):
         stats.inference_stats.compute_input.ns = 100_000_000
         stats.inference_stats.compute_infer.ns = 1_300_000_000
         stats.inference_stats.compute_output.ns = 100_000_000
-        batch = stats.batch_stats.add(batch_size=4)
+        batch = stats.batch_stats.add(batch_size=2)
         batch.compute_infer.count, batch.compute_infer.ns = 5, 750_000_000
         return answer
 

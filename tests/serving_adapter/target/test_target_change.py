@@ -285,7 +285,8 @@ def test_threads_that_are_left_to_the_backend_are_no_knob_and_stay(triton, make_
 
 def test_requests_of_several_items_are_noticed_beside_answers_from_the_response_cache(triton, make_target):
     triton.configs["m"].response_cache.enable = True
-    triton.success = triton.cache_hits = 30  # 10 requests of 20 items were run
+    triton.success = triton.cache_hits = 30
+    triton.more_items = 10  # 10 requests of 20 items were run
     target = make_target(triton.address)
     target.connect()
     assert target.requests_hold_several_items()
