@@ -20,29 +20,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rrl.interval_memory import (
+    COMPARABLE_LOAD,
+    SAME_LOAD,
+    IntervalMemory,
+    Seen,
+    at_load_of,
+    costs_of,
+    load_ratio,
+    mean,
+)
 from rrl.journal import Decision, Kind, Record, has_traffic
-from rrl.measurement import Measurement, Progress, SoFar
+from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
-from rrl.reference_table import (
-    NOISE,
-    best_known,
-    costs_by_configuration,
-    optimistic_mean,
-    pessimistic_mean,
-)
-from rrl.validation import (
-    CLEARLY,
-    LEAST_SHARE_ALONE,
-    UNKNOWN,
-    Gain,
-    Noise,
-    gain_interval,
-    in_words,
-    is_between,
-    pooled_noise,
-    share_to_show,
-    unpaired_gain,
-)
+from rrl.reference_table import NOISE, best_known, optimistic_mean, pessimistic_mean
+from rrl.turns import Turns
+from rrl.validation import in_words, unpaired_gain
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,6 @@ class GuardSettings:
     failures: int = 3  # more failed requests than this in an interval ...
     failure_share: float = 0.01  # ... than this share of its arrivals ...
     failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
-    same_load: float = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
-    comparable_load: float = 1.15  # ... and within this one, costs of two configurations compare directly
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
     drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
@@ -87,18 +78,6 @@ class ToLeave(NamedTuple):
     reason: str
 
 
-class Seen(NamedTuple):
-    """One interval as the guard remembers it."""
-
-    number: int
-    rate_per_s: float
-    cost: float
-    latency_ms: float
-    broke_limit: bool  # in a whole interval: the p95 of a short turn's few requests tells nothing
-    completions: int
-    is_turn: bool  # of the validation
-
-
 @dataclass
 class Guard:
     """Told of every interval, in order; `start` is the number of the configuration found on the target."""
@@ -106,7 +85,8 @@ class Guard:
     start: int
     settings: GuardSettings = GuardSettings()
     over_budget: frozenset[int] = frozenset()  # configurations that use more cores than the model may
-    _seen: list[Seen] = field(default_factory=list)
+    turns: Turns = field(init=False)  # what the validation compares
+    _memory: IntervalMemory = field(default_factory=IntervalMemory)
     _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
     _failing: set[int] = field(default_factory=set)  # requests failed under these
@@ -114,16 +94,15 @@ class Guard:
     _start_arrivals: int = 0
     _gaps: dict[int, int] = field(default_factory=dict)  # how often the target was lost under it
     _intervals: int = 0
-    _rate_per_s: float = 0.0
     _takeover: Admission | None = None  # the guard's choice of the next interval
     _precaution: bool = False  # ... and nothing bad is known of the configuration in force
     _rolled_back: bool = False  # the interval in force follows a rollback
     _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
-    _first_share: float | None = None  # of an interval, of the start's first turn in this validation
     _in_force: int = -1  # none yet
-    _near: list[Seen] = field(default_factory=list)  # answer to what was asked last: intervals seen, load
-    _near_asked: tuple[int, float] = (0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.start, self._memory)
 
     @property
     def start_latency_ms(self) -> float:
@@ -134,30 +113,30 @@ class Guard:
     @property
     def best(self) -> int:
         """The best configuration known at the present load, or at the nearest load at which a fit one is."""
-        near = self._near_present_load()
+        near = self._memory.near_present_load()
         unfit = self._unfit(near)
         fit = [seen for seen in near if seen.number not in unfit]
-        fit = fit or self._nearest([seen for seen in self._seen if seen.number not in unfit])
-        return best_known(_costs(fit), self.settings.noise) if fit else self.start
+        fit = fit or self._memory.nearest([seen for seen in self._memory.all if seen.number not in unfit])
+        return best_known(costs_of(fit), self.settings.noise) if fit else self.start
 
     @property
     def costs_at_present_load(self) -> dict[int, list[float]]:
         """Of each configuration that was measured near it."""
-        return _costs(self._near_present_load())
+        return costs_of(self._memory.near_present_load())
 
     def trusts(self, number: int) -> bool:
         """True if this configuration was measured near the present load, and nothing speaks against it: it is
         fit, and no other was measured better beyond noise where the load was the same."""
-        near = self._near_present_load()
+        near = self._memory.near_present_load()
         unfit = self._unfit(near)
         own = [seen for seen in near if seen.number == number]
         if number in unfit or not own:
             return False
-        rate_per_s = _mean([seen.rate_per_s for seen in own])
+        rate_per_s = mean([seen.rate_per_s for seen in own])
         others = [s for s in near if s.number not in {number, *unfit}]
-        alike = [s for s in others if _ratio(s.rate_per_s, rate_per_s) <= self.settings.comparable_load]
+        alike = [s for s in others if load_ratio(s.rate_per_s, rate_per_s) <= COMPARABLE_LOAD]
         own_costs = [seen.cost for seen in own]
-        return not any(unpaired_gain(own_costs, each).beyond_noise for each in _costs(alike).values())
+        return not any(unpaired_gain(own_costs, each).beyond_noise for each in costs_of(alike).values())
 
     @property
     def takes_over(self) -> bool:
@@ -171,12 +150,12 @@ class Guard:
 
     def knows(self, number: int) -> bool:
         """True if this configuration was measured, at whatever load."""
-        return any(seen.number == number for seen in self._seen)
+        return self._memory.knows(number)
 
     def fits(self, number: int) -> bool:
         """False if requests failed under it, it was aborted lately, or it broke the limit where the start
         kept it."""
-        return number not in self._unfit(self._near_present_load())
+        return number not in self._unfit(self._memory.near_present_load())
 
     def is_worse(self, number: int) -> bool:
         """True for what is not fit, or cost more than the start at the present load, beyond noise."""
@@ -222,8 +201,8 @@ class Guard:
             return self._verdict(True, False, measurement.gap)
         if not has_traffic(measurement):
             return self._verdict(True, False, "no requests arrive")
-        if share == 1 or not self._rate_per_s:  # a short turn's few requests tell no load
-            self._rate_per_s = measurement.arrival_rate_per_s
+        if share == 1 or not self._memory.rate_per_s:  # a short turn's few requests tell no load
+            self._memory.rate_per_s = measurement.arrival_rate_per_s
         failing = self._fails(number, measurement)
         # A rollback may find requests waiting that can only fail now; any other drain must not lose any.
         drains = self._drains(measurement) and (self._rolled_back or not failing)
@@ -241,7 +220,7 @@ class Guard:
         if kind == "baseline":
             self._baseline.append((measurement.completions, measurement.latency.mean_ms))
         latency_ms = _latency_ms(measurement)
-        self._seen.append(
+        self._memory.add(
             Seen(
                 number,
                 measurement.arrival_rate_per_s,
@@ -252,7 +231,7 @@ class Guard:
                 is_turn=kind == "validation",
             )
         )
-        self._tell_share(number, kind, share)
+        self.turns.told(number, kind, share)
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
         )
@@ -309,96 +288,21 @@ class Guard:
             return self._unvalidated()
         if not all(self.fits(number) for number in validation):
             return ToLeave(self.start, "the best known failed, was aborted or broke the limit in its turns")
-        gain = self.gain(validation)
-        best = self._validated(validation)
+        gain, best = self.turns.gain(validation), self.turns.best_of(validation)
         if gain.beyond_noise:
             return ToLeave(best, f"{in_words(gain)}, measured in turns with it")
-        before = self._gain_before_turns(best)
+        before = self.turns.gain_before(best)
         if gain.undecided and before.beyond_noise:
             return ToLeave(
                 best, f"{in_words(gain)} in turns, and before them {in_words(before)} at a like load"
             )
         return ToLeave(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
 
-    def gain(self, validation: Mapping[int, Sequence[float]]) -> Gain:
-        """How many times lower the best's cost is than the start's, by their turns and by the scatter that
-        the run saw of both."""
-        best = self._validated(validation)
-        if best == self.start or self.start not in validation:
-            return UNKNOWN
-        noise = self._noise_before_turns(best)
-        return gain_interval(validation[self.start], validation[best], noise, self._first_share or 1.0)
-
-    def is_settled(self, validation: Mapping[int, Sequence[float]]) -> bool:
-        """True if one turn of the start between two of the best shows that the best is better beyond noise.
-
-        And the intervals before them do, too, or it is clearly so: nothing is left open then for which users
-        would have to bear the start again.
-        """
-        best = self._validated(validation)
-        if not is_between(validation.get(self.start, ()), validation.get(best, ())):
-            return False
-        return self.gain(validation).low > self._gain_to_show(best)
-
-    def _gain_to_show(self, best: int) -> float:
-        """What the turns must show, beyond noise, so that the start need not be put in force again."""
-        return 1.0 if self._gain_before_turns(best).beyond_noise else CLEARLY
-
-    def share_for_first_turn(self, best: int) -> float:
-        """Of an interval: how long to measure the start in the first of its turns.
-
-        Where the best was better beyond noise before, at a load like the present one, for as long as it takes
-        to show that again.
-        """
-        of_start = [s for s in self._near_present_load() if s.number == self.start and not s.is_turn]
-        gain = self._gain_before_turns(best)
-        if not of_start or not gain.beyond_noise:
-            return 1.0
-        requests = _mean([s.completions for s in of_start])
-        return share_to_show(gain.estimate, self._noise_before_turns(best), requests)
-
-    def has_shown(self, best: int, cost: float, start: SoFar) -> bool:
-        """True if the first turn of the start, as far as it went, shows what it has to of the best, which had
-        this cost right before it: users need not bear the rest of it."""
-        to_show = self._gain_to_show(best)
-        if not (cost > 0 and to_show < start.cost / cost < math.inf):
-            return False
-        requests = start.completions / start.share
-        share = share_to_show(start.cost / cost / to_show, self._noise_before_turns(best), requests)
-        return start.share >= (share if to_show == 1 else max(share, LEAST_SHARE_ALONE))
-
-    def _tell_share(self, number: int, kind: Kind, share: float) -> None:
-        if kind in ("baseline", "tune"):  # another validation follows
-            self._first_share = None
-        elif kind == "validation" and number == self.start and self._first_share is None:
-            self._first_share = share
-
-    def _validated(self, validation: Mapping[int, Sequence[float]]) -> int:
-        """What was measured in turns with the start; the start where nothing was."""
-        return next((number for number in validation if number != self.start), self.start)
-
-    def _noise_before_turns(self, best: int) -> Noise:
-        """The scatter of the start's and the best's intervals before their turns, at the present load."""
-        costs = _costs([s for s in self._near_present_load() if not s.is_turn])
-        return pooled_noise([costs.get(number, []) for number in (self.start, best)])
-
-    def _gain_before_turns(self, best: int) -> Gain:
-        """By the intervals of both before their turns, at the load of the start's own."""
-        costs = _costs(self._at_load_of_start([seen for seen in self._seen if not seen.is_turn]))
-        return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
-
-    def _at_load_of_start(self, among: Sequence[Seen]) -> list[Seen]:
-        rates_per_s = [seen.rate_per_s for seen in among if seen.number == self.start]
-        mean_per_s = _mean(rates_per_s)
-        return [
-            s for s in among if rates_per_s and _ratio(s.rate_per_s, mean_per_s) <= self.settings.same_load
-        ]
-
     def _unvalidated(self) -> ToLeave:
         best = self.best
         costs = self.costs_at_present_load
         if self.start not in costs:  # at this load the start was never measured: compare where it was
-            costs = _costs(self._at_load_of_start(self._seen))
+            costs = costs_of(at_load_of(self.start, self._memory.all))
         if best not in costs or self.start not in costs:
             return ToLeave(self.start, "nothing else is known well enough")
         noise = self.settings.noise
@@ -452,24 +356,7 @@ class Guard:
             return False
         when, rate_per_s = self._aborted[number]
         lately = self._intervals - when <= self.settings.cooldown
-        return lately and rate_per_s <= self._rate_per_s * self.settings.same_load
-
-    def _near_present_load(self) -> list[Seen]:
-        """Intervals at the present load; if there are none, those at the nearest load that was seen."""
-        asked = len(self._seen), self._rate_per_s
-        if asked != self._near_asked:
-            self._near, self._near_asked = self._nearest(self._seen), asked
-        return self._near
-
-    def _nearest(self, among: Sequence[Seen]) -> list[Seen]:
-        if not among:
-            return []
-        nearest = min(among, key=lambda seen: _ratio(seen.rate_per_s, self._rate_per_s))
-        if _ratio(nearest.rate_per_s, self._rate_per_s) <= self.settings.same_load:
-            centre = self._rate_per_s
-        else:
-            centre = nearest.rate_per_s
-        return [s for s in among if _ratio(s.rate_per_s, centre) <= self.settings.same_load]
+        return lately and rate_per_s <= self._memory.rate_per_s * SAME_LOAD
 
     def _runaway_wait_ms(self) -> float:
         """The wait that a queue may grow by: the limit, or some times the latency at the start."""
@@ -503,15 +390,11 @@ class Guard:
         if slo_violated(measurement, limit_ms):
             return f"p95 of {measurement.latency.p95_ms:.0f} ms broke the limit of {limit_ms:g} ms"
         best = self.best
-        best_ms = _mean([s.latency_ms for s in self._near_present_load() if s.number == best])
+        best_ms = mean([s.latency_ms for s in self._memory.near_present_load() if s.number == best])
         reference_ms = max(_or_zero(self.start_latency_ms), _or_zero(best_ms))
         if reference_ms and latency_ms > self.settings.latency_factor * reference_ms:
             return f"mean latency of {latency_ms:.0f} ms, {latency_ms / reference_ms:.1f}x that at the start"
         return ""
-
-
-def _costs(intervals: Sequence[Seen]) -> dict[int, list[float]]:
-    return costs_by_configuration((seen.number, seen.cost) for seen in intervals)
 
 
 def _latency_ms(measurement: Measurement) -> float:
@@ -522,16 +405,6 @@ def _latency_ms(measurement: Measurement) -> float:
 def _noise(seen: Progress | Measurement) -> float:
     """√(A + D): the most that G's standard deviation is where the server keeps up."""
     return math.sqrt(seen.arrivals + seen.completions)
-
-
-def _ratio(a: float, b: float) -> float:
-    """How many times the larger of two rates is the smaller."""
-    low, high = sorted((max(a, 0.01), max(b, 0.01)))
-    return high / low
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
 
 
 def _or_zero(value: float) -> float:

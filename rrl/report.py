@@ -115,7 +115,7 @@ def summarise(
     measured = [r for r in records if r.counted and math.isfinite(r.cost)]
     validation = whole_turns(records) if turns else []
     costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    whole = all(len(c) >= turns for c in costs.values()) or guard.is_settled(costs)
+    whole = all(len(c) >= turns for c in costs.values()) or guard.turns.are_settled(costs)
     validated = len(costs) == 2 and start in costs and whole and (left is None or left.number in costs)
     if left is None:
         left = guard.leaving(costs if validated else _broken_off(guard, records))
@@ -134,7 +134,7 @@ def summarise(
         left=header.space.configuration(left.number),
         why_left=left.reason,
         validated=validated,
-        turns=guard.gain(costs) if validated else UNKNOWN,
+        turns=guard.turns.gain(costs) if validated else UNKNOWN,
         exploration=cost_of_exploration(records, guard.start_latency_ms),
         decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,
         start_records=tuple(of_start),

@@ -1,4 +1,4 @@
-"""How a person stops a run: Ctrl-C, SIGTERM, or a terminal that is closed."""
+"""How a person stops a run: Ctrl-C, SIGTERM, a terminal that is closed, or a reader that is gone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import FrameType
+
+from rich.console import Console
 
 from rrl.tuning import Stopped
 
@@ -30,8 +32,21 @@ def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
             signal.signal(number, earlier)
 
 
+class Output(Console):
+    """Where all is printed; once nobody reads it any more (`| head`) it goes nowhere, and that is told."""
+
+    reader_gone: Callable[[], None] | None = None
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with suppress(OSError, ValueError):  # no file of the system's, as in tests
+            _go_nowhere([self.file.fileno()])
+        if self.reader_gone is not None:
+            self.reader_gone()
+
+
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGHUP; a second SIGINT is Python's own.
+    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`; a second SIGINT is Python's own.
 
     A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
     has one, a `SimpleQueue` has not. Or while it prints, which cannot begin anew within: a thread of its own
@@ -70,11 +85,14 @@ class Stop:
             self._to_say.put("")
             speaker.join()
 
+    def set(self) -> None:
+        self._stopped = True
+        self._wakes.put(None)
+
     def _set(self, number: int, frame: object) -> None:
         if number == signal.SIGHUP:
             _go_nowhere(self._terminals)
-        self._stopped = True
-        self._wakes.put(None)
+        self.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._to_say.put(self.says)
 

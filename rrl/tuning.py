@@ -33,6 +33,7 @@ from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
 
 BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
+RECENT_CHANGES = 10  # of which the slowest tells how long one may take
 LONGEST_INTERVALS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
 
 
@@ -85,7 +86,7 @@ class Stopped(Exception):
 
 
 class _NotTaken(Exception):
-    """The target refuses what is to be validated."""
+    """The target refuses what is to be validated; the text says which, and why."""
 
 
 class _TimeUp(Exception):
@@ -134,7 +135,7 @@ class Tuning:
                 self._leaving_early("the time is up before the best could be measured in turns")
             )
         except _NotTaken as refused:
-            return self._leave(ToLeave(self._as_found, f"the best known cannot be measured again: {refused}"))
+            return self._leave(ToLeave(self._as_found, str(refused)))
         except BaseException:
             with suppress(Exception):  # the first error tells more than one from putting things back
                 self._leave(self._leaving_early("the run failed"), stopped=True)
@@ -192,8 +193,9 @@ class Tuning:
     @property
     def _undone_within_s(self) -> float:
         """How long after a change it can be changed back, at the latest, where both take as long as the
-        slowest so far."""
-        slowest_ms = max((r.apply_ms for r in self.journal.records if math.isfinite(r.apply_ms)), default=0.0)
+        slowest of late."""
+        applied_ms = [r.apply_ms for r in self.journal.records if r.apply_ms > 0]  # NaN, 0: no change
+        slowest_ms = max(applied_ms[-RECENT_CHANGES:], default=0.0)
         return LONGEST_INTERVALS * self.journal.header.interval_s + 2 * slowest_ms / 1e3
 
     @property
@@ -238,8 +240,8 @@ class Tuning:
                 break
             share, enough = 1.0, None
             if turn == 0 and self.guard.fits(best):
-                share = self.guard.share_for_first_turn(best)
-                enough = partial(self.guard.has_shown, best, cost)
+                share = self.guard.turns.share_for_first(best)
+                enough = partial(self.guard.turns.first_has_shown, best, cost)
             cost_of_start = self._measured("validation", start, share, changes, enough).cost
             if math.isfinite(cost) and math.isfinite(cost_of_start):
                 costs[best].append(cost)
@@ -251,12 +253,12 @@ class Tuning:
     def _settles(self, costs: dict[int, list[float]], best: int, cost: float) -> bool:
         """True if the turns leave nothing open with this one of the best, which is fit."""
         with_this = costs | {best: [*costs[best], cost]}
-        return self.guard.fits(best) and self.guard.is_settled(with_this)
+        return self.guard.fits(best) and self.guard.turns.are_settled(with_this)
 
     def _needs_more_turns(self, costs: dict[int, list[float]]) -> bool:
         """True if the best seems better, perhaps by chance, and neither time nor limits forbid a pair."""
         in_time = self.clock() + 2 * self.journal.header.interval_s < self._end_s
-        return in_time and not self.pause(2) and self.guard.gain(costs).undecided
+        return in_time and not self.pause(2) and self.guard.turns.gain(costs).undecided
 
     def _best(self) -> int:
         """What the agent recommends, if the guard knows nothing against it; else the guard's best.
@@ -289,7 +291,8 @@ class Tuning:
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
             if kind == "validation" and record.not_taken:
-                raise _NotTaken(record.measurement.gap)
+                which = "the start" if number == self.guard.start else "the best known"
+                raise _NotTaken(f"{which} cannot be measured again: {record.measurement.gap}")
             if self.clock() >= self._end_s:
                 raise _TimeUp
 

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     threadpool_limits(1)  # NumPy's too
     console = make_console()
     stop = Stop(console.print)
+    console.reader_gone = stop.set
     with stop.on_signals():
         try:
             code = _each_model(options, console, stop)

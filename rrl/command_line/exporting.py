@@ -6,22 +6,19 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from rrl import careful_apply, journal
-from rrl.command_line.opening import (
-    DONE,
-)
+from rrl.command_line.opening import DONE
 from rrl.exports import print_places, write_views
 from rrl.report import summarise
+from rrl.stop import Output
 from serving_adapter.kept_configuration import KeptConfiguration
 from serving_adapter.options import fail, in_a_sentence
 
 LOG_WIDTH = 140  # where the output is no terminal
 
 
-def make_console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+def make_console() -> Output:
+    return Output(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
 
 
 def export_again(folder: Path) -> NoReturn:

@@ -16,18 +16,17 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from rrl.confidence import Estimate, mean_interval
-from rrl.guard import GuardSettings
 from rrl.html_report import charts
 from rrl.html_report.markup import Children, percent, scrolled, tag
 from rrl.html_report.numbers import bounds, count, finite, log_ticks, ms, share_of_log
 from rrl.html_report.run_view import RunView
 from rrl.html_report.wording import knob_name
+from rrl.interval_memory import SAME_LOAD
 from rrl.journal import Record
 from rrl.reference_table import costs_by_configuration
 from rrl.space import ConfigurationSpace, shown
 from rrl.validation import CONFIDENCE, Noise, pooled_noise
 
-SAME_LOAD = GuardSettings().same_load
 FEWEST = 3  # intervals at another load that are worth a table
 SHOWN = 14  # more rows than this are scrolled in their place
 SHADES = 6

@@ -94,7 +94,9 @@ def tuning(
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, about, synced=False)
     values = {"settings": SETTINGS, "observers": [told or Told()], "clock": env.clock} | changes
     guard = guard or Guard(env.start)
-    guard.is_settled = lambda costs: False  # every turn of the validation, so that it needs every change
+    guard.turns.are_settled = lambda costs: (
+        False
+    )  # every turn of the validation, so that it needs every change
     return Tuning(
         env,
         agent or Wanderer(),

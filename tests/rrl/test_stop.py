@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,39 @@ def test_a_run_whose_terminal_is_closed_still_leaves_its_target_in_order(tmp_pat
         printed += os.read(terminal, 1024)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "left").read_text() == "left in order"
+
+
+UNREAD = """
+import sys
+from pathlib import Path
+from rrl.stop import Output, Stop
+from rrl.tuning import Stopped
+
+console = Output()
+stop = Stop(console.print)
+console.reader_gone = stop.set
+with stop.on_signals():
+    console.print("begun")
+    sys.stdin.readline()
+    console.print("interval 1 of 3")
+    try:
+        stop.sleep(600.0)
+    except Stopped:
+        console.print("restored what was found")
+        Path(sys.argv[1]).write_text("left in order")
+"""
+
+
+def test_a_run_that_nobody_reads_any_more_ends_and_leaves_its_target_in_order(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", UNREAD, str(tmp_path / "left")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begun\n"
+        run.stdout.close()
+        run.stdin.close()
+        assert run.wait() == 0
     assert (tmp_path / "left").read_text() == "left in order"
 
 

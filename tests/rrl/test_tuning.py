@@ -22,7 +22,7 @@ from rrl.region_q_learning import RegionQLearning
 from rrl.report import summarise
 from rrl.restore import RestorePoint, TargetTaken
 from rrl.space import ConfigurationSpace
-from rrl.tuning import Observer, Outcome, Tuning, TuningSettings
+from rrl.tuning import RECENT_CHANGES, Observer, Outcome, Tuning, TuningSettings
 from rrl.validation import UNKNOWN, Gain
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
@@ -91,7 +91,7 @@ def kinds(records: list[Record]) -> list[str]:
 
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
     t = tuning(tmp_path)
-    t.guard.is_settled = lambda costs: False
+    t.guard.turns.are_settled = lambda costs: False
     outcome = run(t)
     records = read(tmp_path)[1]
     assert kinds(records) == ["baseline"] * 2 + ["tune"] * 12 + ["validation"] * 4
@@ -115,8 +115,8 @@ def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
     tmp_path: Path, gain: Gain, turns: int
 ) -> None:
     t = tuning(tmp_path)
-    t.guard.is_settled = lambda costs: False
-    t.guard.gain = lambda costs: gain
+    t.guard.turns.are_settled = lambda costs: False
+    t.guard.turns.gain = lambda costs: gain
     run(t)
     assert kinds(read(tmp_path)[1]).count("validation") == 2 * turns
     assert summarise(*read(tmp_path)).validated
@@ -124,7 +124,7 @@ def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
 
 def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
     t = tuning(tmp_path)
-    t.guard.gain = lambda costs: Gain(0.9, 1.2, 1.5)
+    t.guard.turns.gain = lambda costs: Gain(0.9, 1.2, 1.5)
     assert t._needs_more_turns({})
     t._end_s = t.clock() + 1.9 * t.journal.header.interval_s
     assert not t._needs_more_turns({})
@@ -565,15 +565,21 @@ def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_resto
     assert changes.seen[-1].reason == "restored the start of the run resumed: interrupted"
 
 
-def test_a_change_can_be_undone_within_the_time_that_the_slowest_took_and_back(tmp_path: Path) -> None:
-    class SlowToLoad(SimulatedServing):
-        def _details(self) -> dict[str, object]:
-            return {"apply_ms": 40_000.0}
+@pytest.mark.parametrize("intervals", [1, 8, 14])  # 2 of the start besides
+def test_a_change_can_be_undone_within_the_time_that_the_slowest_of_late_took_and_back(
+    intervals: int, tmp_path: Path
+) -> None:
+    class SlowOnce(SimulatedServing):
+        asked = 0
 
-    t = tuning(tmp_path, simulated(SlowToLoad))
+        def _details(self) -> dict[str, object]:
+            self.asked += 1
+            return {"apply_ms": 40_000.0 if self.asked == 1 else 1_000.0}
+
+    t = tuning(tmp_path, simulated(SlowOnce), settings=TuningSettings(intervals, baseline=2, validation=0))
     assert t._undone_within_s == 4 * 5.0
     run(t)
-    assert t._undone_within_s == 4 * 5.0 + 2 * 40.0
+    assert t._undone_within_s == 4 * 5.0 + 2 * (40.0 if intervals + 2 <= RECENT_CHANGES else 1.0)
 
 
 class Changes(Observer):
@@ -598,15 +604,17 @@ class Refusing(SimulatedServing):
         return {"refused": refuses, "changed": not refuses and self.asked == 2}
 
 
-def test_a_best_that_is_refused_in_the_validation_ends_it_and_leaves_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "turns"), [("the best known", 1), ("the start", 2)])
+def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_path: Path) -> None:
     """As requests hold several items by then, say; the run must not ask for it for ever."""
     t = tuning(tmp_path, simulated(Refusing))
+    refused = 5 if what == "the best known" else t.env.start
     t.env.refused = -1
-    t._best = lambda: setattr(t.env, "refused", 5) or 5
+    t._best = lambda: setattr(t.env, "refused", refused) or 5
     outcome = run(t)
     assert outcome.left == t.env.start
-    assert outcome.reason == "the best known cannot be measured again: no memory"
-    assert kinds(read(tmp_path)[1]).count("validation") == 1
+    assert outcome.reason == f"{what} cannot be measured again: no memory"
+    assert kinds(read(tmp_path)[1]).count("validation") == turns
 
 
 class FoundChanged(SimulatedServing):
