@@ -16,9 +16,6 @@ Optuna's, which would search for longer, the last quarter go to the best it foun
 saw of the requests of this period, every one of them, changes and settling included. A request is over the
 limit if it took longer than 3 times the best's p95, or failed.
 
-Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
-first request, and no delay passes.
-
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
 day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
@@ -32,6 +29,9 @@ were of near configurations, or else with its last if it leaves a near one; it *
 which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies, these are means
 over different loads, as is what the peers go by that choose the lowest mean cost: there the last measurements
 tell more than who settled when. Of several seeds the medians are judged.
+
+Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
+first request, and no delay passes.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
                                       [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
