@@ -327,8 +327,8 @@ class LiveServing(ServingEnv):
     def _reconnect(self, configuration: Configuration, lost: TargetLost) -> None:
         """Waits for the target, ever longer between attempts, and puts the configuration in force again.
 
-        Not so a configuration whose change may have brought the target down, or with which it would refuse
-        requests: the next step decides.
+        Not so a configuration whose change may have brought the target down, or that it refuses once it is
+        back: the next step decides. NotPutBack if nothing is in force then.
         """
         end_s = self._clock() + self.reconnect_s
         wait_s = FIRST_RETRY_S
@@ -336,16 +336,20 @@ class LiveServing(ServingEnv):
         while (left_s := end_s - self._clock()) > 0:
             self._sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+            is_back = False
             try:
                 self.target.connect(control=not self.advise)
+                is_back = True
                 if not self.advise and not isinstance(lost, LostInChange):
                     self.changed |= self.target.apply(configuration).changed
                 return
-            except RequestsRefused:
-                return
             except LostInChange as error:
                 lost, reason = error, str(error)
+            except NotPutBack:
+                raise
             except TargetError as error:
+                if is_back and not isinstance(error, TargetLost):
+                    return
                 reason = str(error)
         raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
 

@@ -76,7 +76,8 @@ class Agent(Protocol):
     """Anything that tunes. The task, hyper-parameters and seed are given at construction.
 
     It may also have `recommended() -> int | None` (the configuration to leave, by its number), `explain() ->
-    str` (why it proposed what it did), `finish_training()` and `close()`.
+    str` (why it proposed what it did), `refused(number)` (the target did not take that configuration),
+    `finish_training()` and `close()`.
     """
 
     def act(self, observation: np.ndarray) -> np.ndarray:

@@ -92,7 +92,7 @@ class Guard:
     _failing: set[int] = field(default_factory=set)  # requests failed under these
     _start_failures: int = 0
     _start_arrivals: int = 0
-    _gaps: dict[int, int] = field(default_factory=dict)  # how often the target was lost under it
+    _gaps: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often it was lost, and last when
     _intervals: int = 0
     _takeover: Admission | None = None  # the guard's choice of the next interval
     _precaution: bool = False  # ... and nothing bad is known of the configuration in force
@@ -157,6 +157,11 @@ class Guard:
         kept it."""
         return number not in self._unfit(self._memory.near_present_load())
 
+    def was_lost_again(self, number: int) -> bool:
+        """True if the target was lost under it more than once, and it has not served for long since."""
+        times, _ = self._gaps.get(number, (0, 0))
+        return times > 1
+
     def is_worse(self, number: int) -> bool:
         """True for what is not fit, or cost more than the start at the present load, beyond noise."""
         costs = self.costs_at_present_load
@@ -195,8 +200,11 @@ class Guard:
         self._intervals += 1
         self._precaution = self._tells_nothing_bad(number, measurement)
         if measurement.gap:
-            self._gaps[number] = self._gaps.get(number, 0) + 1
-            if self._gaps[number] > 1:  # once is chance; twice, and it may be what brings the target down
+            times, _ = self._gaps.get(number, (0, 0))
+            self._gaps[number] = times + 1, self._intervals
+            if self.was_lost_again(
+                number
+            ):  # once is chance; twice, and it may be what brings the target down
                 self._abort(number, 0.0)
             return self._verdict(True, False, measurement.gap)
         if not has_traffic(measurement):
@@ -232,6 +240,7 @@ class Guard:
             )
         )
         self.turns.told(number, kind, share)
+        self._forgive_gaps(number)
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
         )
@@ -325,6 +334,12 @@ class Guard:
         if measurement.gap:
             return number in (self.start, self.to_leave())
         return not has_traffic(measurement)
+
+    def _forgive_gaps(self, number: int) -> None:
+        """What serves long after the target was lost under it was not to blame: restarts come every night."""
+        _, when = self._gaps.get(number, (0, self._intervals))
+        if self._intervals - when > self.settings.cooldown:
+            del self._gaps[number]
 
     def _abort(self, number: int, rate_per_s: float) -> None:
         if number != self.start:

@@ -38,7 +38,7 @@ of what bears more, or has the shorter tail, is preferred.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from statistics import median
 
@@ -96,6 +96,7 @@ class GuidedRRL:
         self._is_new = False  # processes were started for what is in force, and no interval told of it yet
         self._waits = False  # for another interval of it, as the first misleads
         self._left_over = 0  # batches that may still have been in service when the last interval ended
+        self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)  # σ of service times, by interval
         self._variation = 0.0
         self._next = self._first()
@@ -127,6 +128,16 @@ class GuidedRRL:
         self.prior.refresh()
         self._learn_residual(number, measurement)
         self._next, self._waits, self._is_new = self._chosen(), False, False
+
+    def refused(self, number: int) -> None:
+        """The target did not take this configuration: once may be chance. After twice neither it nor more
+        instances with the same other knobs are proposed, as those need no less memory."""
+        self._refusals[number] += 1
+        if self._refusals[number] > 1:
+            others = [k for k, name in enumerate(self.space.names) if name != "instances"]
+            alike = (self.space.indices[:, others] == self.space.indices[number, others]).all(axis=1)
+            more = self.prior.instances >= self.prior.instances[number]
+            self.prior.disallow(np.flatnonzero(alike & more))
 
     def recommended(self) -> int | None:
         """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""

@@ -88,6 +88,10 @@ class LatencyPrior:
         rates = np.where(self._batches <= self.max_batch_size[:, None], rates, 0.0)
         self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
 
+    def disallow(self, numbers: np.ndarray) -> None:
+        """These are not to be proposed from the next `refresh` on."""
+        self.allowed[numbers] = False
+
     def typical_entries(
         self, numbers: np.ndarray, rate_per_s: float, as_estimated: bool = False
     ) -> np.ndarray:

@@ -29,16 +29,16 @@ class Changeable(Protocol):
 
 
 class Leaving:
-    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they were found."""
+    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they are, whoever set them."""
 
-    def __init__(self, target: Changeable, space: ConfigurationSpace, found: dict[str, int]) -> None:
+    def __init__(self, target: Changeable, space: ConfigurationSpace) -> None:
         self.done = False
-        self._target, self._space, self._found = target, space, found
+        self._target, self._space = target, space
 
     def __call__(self, number: int) -> None:
         # It may have been away when the run ended, and its metrics page still be so.
         self._target.connect(control=False, counters=False)
-        self._target.apply(self._found | self._space.configuration(number))
+        self._target.apply(self._space.configuration(number))
         self.done = True
 
 

@@ -191,12 +191,6 @@ def forbidden_knobs(forbid: Sequence[str]) -> set[str]:
     return {name for text in forbid for name in text.replace(",", " ").split()}
 
 
-def not_forbidden(found: Configuration, forbid: Sequence[str]) -> dict[str, int]:
-    """What of it the run may put back at its end: somebody else may change the others meanwhile."""
-    forbidden = forbidden_knobs(forbid)
-    return {name: value for name, value in found.items() if name not in forbidden}
-
-
 def without_forbidden(
     space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
 ) -> ConfigurationSpace:

@@ -86,7 +86,7 @@ class Stopped(Exception):
 
 
 class _NotTaken(Exception):
-    """The target refuses what is to be validated; the text says which, and why."""
+    """The target refuses what is to be validated, or is lost under it again; the text says which, and why."""
 
 
 class _TimeUp(Exception):
@@ -290,7 +290,8 @@ class Tuning:
                 self.env.measured_share, self.env.enough = 1.0, None
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
-            if kind == "validation" and record.not_taken:
+            lost_again = bool(record.measurement.gap) and self.guard.was_lost_again(number)
+            if kind == "validation" and (record.not_taken or lost_again):
                 which = "the start" if number == self.guard.start else "the best known"
                 raise _NotTaken(f"{which} cannot be measured again: {record.measurement.gap}")
             if self.clock() >= self._end_s:
@@ -394,6 +395,8 @@ class Tuning:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""
         if record.counted:
             self.agent.update(record.lesson)
+        elif record.not_taken and (refused := getattr(self.agent, "refused", None)):
+            refused(record.number)
 
     def _run(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
         if not self._begun:

@@ -259,9 +259,10 @@ class Target:
         except KeyboardInterrupt:
             self._broken_off = True
             raise
+        finally:  # a change that failed has loaded what was before
+            if self._counters is not None:
+                self._counters.loaded()
         self._broken_off = False
-        if self._counters is not None:
-            self._counters.loaded()
         return self._applied(changes, before, wanted)
 
     def read(self) -> Reading:

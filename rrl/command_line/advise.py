@@ -35,7 +35,6 @@ from rrl.restore import RestorePoint
 from rrl.stop import LEAVING, Stop
 from rrl.tune_options import (
     TuneOptions,
-    not_forbidden,
     run_folder,
     without_forbidden,
 )
@@ -134,7 +133,7 @@ def _apply(
         dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
     )
     header = header_of(options, target, env, env.start, found)
-    leaving = Leaving(target, space, not_forbidden(found, options.forbid))
+    leaving = Leaving(target, space)
     change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, put_back)
     try:
         stop.says = LEAVING

@@ -184,6 +184,17 @@ def restored(point: RestorePoint, target: Target, console: Console) -> Change | 
         ) from None
 
 
+def broken_off(point: RestorePoint | None, leaving: Leaving) -> int:
+    """Says what state an impatient Ctrl-C leaves the target in."""
+    if point is not None and not leaving.done:
+        print(
+            "broken off before what the run leaves was in force: the target may have any configuration that "
+            "was explored; the next rrl-tune on it puts the found one back",
+            file=sys.stderr,
+        )
+    return INTERRUPTED
+
+
 def ended_early(point: RestorePoint | None, leaving: Leaving, error: Exception, stopped: bool) -> int:
     restores = point is not None and not leaving.done
     is_broken = isinstance(error, NotPutBack)

@@ -22,6 +22,7 @@ from rrl.command_line.opening import (
     FAILED,
     INTERRUPTED,
     Shared,
+    broken_off,
     connected,
     ended_early,
     environment,
@@ -51,7 +52,6 @@ from rrl.tune_options import (
     as_trained,
     change_limits,
     check_unfinished,
-    not_forbidden,
     run_folder,
     seconds,
     tuning_intervals,
@@ -83,6 +83,8 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             with suppress(ValueError, OSError):  # the error that ended the run tells more
                 show_again(session.tuning.journal.path.parent)
             return ended_early(session.point, session.leaving, error, stop.is_set())
+        except KeyboardInterrupt:  # a second one, while what the run leaves was put in force
+            return broken_off(session.point, session.leaving)
         finally:
             session.view.close()
             if session.point is not None and session.leaving.done:
@@ -191,7 +193,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         changed_at_s.append(put_back.at.timestamp())
         for observer in observers:
             observer.changed(put_back)
-    leaving = Leaving(target, env.space, not_forbidden(found, options.forbid))
+    leaving = Leaving(target, env.space)
     tuning = Tuning(
         env,
         agent,

@@ -294,6 +294,50 @@ def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, cl
     assert info["cost"] == pytest.approx(20.0)
 
 
+def test_a_target_that_is_back_and_refuses_the_configuration_is_not_asked_for_it_again_and_again(
+    target, clock
+):
+    env = live(target)
+    env.reset(seed=0)
+    asked = []
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+        target.apply = refuse
+
+    def refuse(configuration):
+        if clock.now_s < back_s:
+            raise TargetLost("the target is lost (connection refused)")
+        asked.append(configuration)
+        raise TargetError("no memory (the previous configuration is in force)")
+
+    back_s = clock.now_s + 3.0 + 20.0
+    clock.after(3.0, crash)
+    assert "lost" in env.step(env.space.action(0))[4]["measurement"].gap
+    assert len(asked) == 1
+    info = env.step(env.space.action(0))[4]
+    assert info["refused"]
+    assert info["measurement"].gap == "no memory (the previous configuration is in force)"
+
+
+def test_a_target_that_comes_back_with_nothing_in_force_is_an_error_at_once(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+        target.apply = break_it
+
+    def break_it(configuration):
+        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
+
+    clock.after(3.0, crash)
+    with pytest.raises(NotPutBack):
+        env.step(env.space.action(0))
+
+
 def test_a_target_that_stays_away_is_given_up(target, clock):
     env = live(target, reconnect_s=30.0)
     env.reset(seed=0)

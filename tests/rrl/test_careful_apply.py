@@ -58,14 +58,13 @@ def applied(
     folder: Path, number: int, env: Timed | None = None, stop: StopAfter | None = None, **changes: object
 ) -> tuple[Outcome, Server, str]:
     env, server, out = env or Timed(), Server(), io.StringIO()
-    found = SPACE.configuration(START)
     change = AgreedChange(
         env,
         replace(header(env), interval_s=INTERVAL_S),
         SPACE.configuration(number),
         folder,
         RestorePoint("localhost:8500", "minilm"),
-        Leaving(server, SPACE, found),
+        Leaving(server, SPACE),
         **changes,
     )
     outcome = change.run(Console(file=out, width=300), stop or (lambda: False))

@@ -268,6 +268,18 @@ def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> N
         assert (guard.admit(BAD).decision == "refused") is refused
 
 
+@pytest.mark.parametrize(("served", "refused"), [(5, True), (21, False)])
+def test_what_served_long_since_the_target_was_lost_was_not_to_blame(served: int, refused: bool) -> None:
+    """A run of days sees the server restart every night."""
+    guard = begun()
+    for _ in range(2):
+        tell(guard, GOOD, 20.0, gap="the server restarted")
+        for _ in range(served):
+            tell(guard, GOOD, 20.0)
+    assert (guard.admit(GOOD).decision == "refused") is refused
+    assert guard.fits(GOOD) is not refused
+
+
 # failures
 
 

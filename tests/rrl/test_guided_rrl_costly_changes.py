@@ -318,3 +318,17 @@ def test_single_batches_count_for_little_where_a_target_tells_no_variation() -> 
         agent.update(transition(1, 60.0, rows, space, 20.0))
     assert agent.variation == telemetry.UNTOLD_VARIATION
     assert agent.service_times.service_time_s()[0, 0, 1] == pytest.approx(0.075, rel=0.05)
+
+
+def test_what_was_refused_twice_is_not_proposed_again_nor_more_instances_of_it() -> None:
+    """They need no less memory; other knobs may."""
+    scenario, rates_per_s = family_scenario(0), np.full(30, RATE_PER_S)
+    favourite = list(lived(GuidedRRL(Task(SPACE)), scenario, rates_per_s))[-1]
+    instances, *others = SPACE.values[favourite]
+    once, twice = GuidedRRL(Task(SPACE)), GuidedRRL(Task(SPACE))
+    once.refused(favourite)
+    twice.refused(favourite)
+    twice.refused(favourite)
+    assert list(lived(once, scenario, rates_per_s))[-1] == favourite
+    _, *proposed = SPACE.values[list(lived(twice, scenario, rates_per_s))]  # the first was chosen before
+    assert not any(count >= instances and rest == others for count, *rest in map(list, proposed))

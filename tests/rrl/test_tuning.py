@@ -617,6 +617,46 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     assert kinds(read(tmp_path)[1]).count("validation") == turns
 
 
+class Dying(SimulatedServing):
+    """Is lost whenever one configuration is asked for, and comes back."""
+
+    deadly = -1
+
+    def _interval(self, number: int) -> Measurement:
+        gap = "the target is lost (connection refused)" if number == self.deadly else ""
+        return replace(super()._interval(number), gap=gap)
+
+
+@pytest.mark.parametrize(("what", "turns"), [("the best known", 2), ("the start", 3)])
+def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
+    what: str, turns: int, tmp_path: Path
+) -> None:
+    """A run without an end would bring it down for ever."""
+    t = tuning(tmp_path, simulated(Dying))
+    deadly = 5 if what == "the best known" else t.env.start
+    t._best = lambda: setattr(t.env, "deadly", deadly) or 5
+    outcome = run(t)
+    assert outcome.left == t.env.start
+    assert outcome.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
+    assert kinds(read(tmp_path)[1]).count("validation") == turns
+
+
+def test_the_agent_is_told_what_the_target_refused_and_a_resumed_one_is_too(tmp_path: Path) -> None:
+    def told() -> list[int]:
+        t = tuning(tmp_path, env := simulated(Refusing), resume=(tmp_path / "journal.jsonl").exists())
+        env.refused = 3
+        numbers: list[int] = []
+        t.agent.refused = numbers.append
+        t.agent.act = lambda observation: SPACE.action(3)
+        run(t)
+        return numbers
+
+    first = told()
+    assert first
+    assert set(first) == {3}
+    assert told()[: len(first)] == first
+
+
 class FoundChanged(SimulatedServing):
     """The second interval has a gap, and after it another configuration is in force."""
 
