@@ -29,7 +29,7 @@ class Changeable(Protocol):
 
 
 class Leaving:
-    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they are, whoever set them."""
+    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they are."""
 
     def __init__(self, target: Changeable, space: ConfigurationSpace) -> None:
         self.done = False

@@ -84,7 +84,8 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
     values: dict[str, int] = {}
     if config.instance_group:
         values["instances"] = config.instance_group[0].count
-    for name, parameter in _PARAMETER.items():
+    for name in _PARAMETER:
+        parameter = _parameter(config, name)
         if parameter in config.parameters:
             values[name] = _integer(config.parameters[parameter].string_value, parameter)
     if config.max_batch_size != 0:
@@ -115,8 +116,14 @@ def edited(
             copy.dynamic_batching.max_queue_delay_microseconds = value
             copy.dynamic_batching.SetInParent()  # so that a delay of 0 keeps the batcher
         else:
-            copy.parameters[_PARAMETER[name]].string_value = str(value)
+            copy.parameters[_parameter(copy, name)].string_value = str(value)
     return copy
+
+
+def _parameter(config: ModelConfig, name: str) -> str:
+    """The key of a number of threads: the ONNX Runtime backend spells it in lower case."""
+    upper = _PARAMETER[name]
+    return upper.lower() if upper.lower() in config.parameters else upper
 
 
 def _set_max_batch_size(config: ModelConfig, value: int) -> None:

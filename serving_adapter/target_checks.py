@@ -18,6 +18,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from serving_adapter.model_configuration import knob_values
 from serving_adapter.target_error import TargetError
 
+_THREADS = {"intra_op_threads", "inter_op_threads"}
 _TO_TUNE = ("statistics", "model_configuration", "model_repository")
 
 
@@ -93,6 +94,17 @@ def notes(config: ModelConfig) -> list[str]:
             f"model {config.name!r} batches sequences, so the instances are its only knob: every other "
             "change would cut the sequences in progress"
         )
+    elif config.max_batch_size > 1 and not config.HasField("dynamic_batching"):
+        told.append(
+            f"model {config.name!r} has no dynamic_batching section, so max_batch_size and "
+            "max_queue_delay_us are no knobs: Triton joins no requests; add 'dynamic_batching { }' to have them tuned"
+        )
+    if _is_pytorchs(config) and _THREADS & set(_knob_values(config)):
+        told.append(
+            f"model {config.name!r} runs in the PyTorch backend, whose numbers of threads are the whole "
+            "server's, and may stay as they were first set until it restarts; leave them out with --forbid "
+            "where other models run there, or where a change of them changes nothing"
+        )
     for name in sorted(_left_to_backend(_knob_values(config))):
         told.append(
             f"model {config.name!r} leaves {name} to its backend (a value below 1), so it is no knob; give "
@@ -147,7 +159,11 @@ def _knob_values(config: ModelConfig) -> dict[str, int]:
 
 
 def _left_to_backend(values: dict[str, int]) -> set[str]:
-    return {name for name in ("intra_op_threads", "inter_op_threads") if values.get(name, 1) < 1}
+    return {name for name in _THREADS if values.get(name, 1) < 1}
+
+
+def _is_pytorchs(config: ModelConfig) -> bool:
+    return config.backend == "pytorch" or config.platform == "pytorch_libtorch"
 
 
 def _is_step(model: str, ensemble: ModelConfig) -> bool:

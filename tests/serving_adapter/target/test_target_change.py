@@ -283,6 +283,19 @@ def test_threads_that_are_left_to_the_backend_are_no_knob_and_stay(triton, make_
     assert triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"].string_value == "0"
 
 
+def test_threads_are_found_in_lower_case_as_the_onnx_runtime_backend_spells_them(triton, make_target):
+    parameters = triton.configs["m"].parameters
+    del parameters["INTRA_OP_THREAD_COUNT"]
+    parameters["intra_op_thread_count"].string_value = "2"
+    target = make_target(triton.address)
+    target.connect()
+    assert target.configuration()["intra_op_threads"] == 2
+    target.apply({"intra_op_threads": 1})
+    parameters = triton.configs["m"].parameters
+    assert parameters["intra_op_thread_count"].string_value == "1"
+    assert "INTRA_OP_THREAD_COUNT" not in parameters
+
+
 def test_requests_of_several_items_are_noticed_beside_answers_from_the_response_cache(triton, make_target):
     triton.configs["m"].response_cache.enable = True
     triton.success = triton.cache_hits = 30

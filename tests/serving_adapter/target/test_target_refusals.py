@@ -49,6 +49,27 @@ def test_a_sequence_batcher_leaves_the_instances_alone_to_tune(triton, make_targ
     assert target.configuration() == {}
 
 
+def test_a_model_without_a_dynamic_batcher_is_told_what_it_misses(triton, make_target):
+    triton.configs["m"].ClearField("dynamic_batching")
+    target = make_target(triton.address)
+    target.connect()
+    assert not {"max_batch_size", "max_queue_delay_us"} & target.knobs().keys()
+    assert "add 'dynamic_batching { }' to have them tuned" in target.notes[0]
+
+
+@pytest.mark.parametrize("field", [{"backend": "pytorch"}, {"platform": "pytorch_libtorch"}])
+def test_threads_of_the_pytorch_backend_are_said_to_be_the_whole_servers(triton, make_target, field):
+    for name, value in field.items():
+        setattr(triton.configs["m"], name, value)
+    target = make_target(triton.address)
+    target.connect()
+    assert "are the whole server's" in target.notes[0]
+    del triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"]
+    triton.configs["m"].parameters.pop("INTER_OP_THREAD_COUNT", None)
+    target.connect()
+    assert not any("PyTorch" in note for note in target.notes)
+
+
 def test_a_decoupled_model_and_one_without_knobs(triton, make_target):
     triton.configs["m"].model_transaction_policy.decoupled = True
     target = make_target(triton.address)
