@@ -97,7 +97,8 @@ def notes(config: ModelConfig) -> list[str]:
     elif config.max_batch_size > 1 and not config.HasField("dynamic_batching"):
         told.append(
             f"model {config.name!r} has no dynamic_batching section, so max_batch_size and "
-            "max_queue_delay_us are no knobs: Triton joins no requests; add 'dynamic_batching { }' to have them tuned"
+            "max_queue_delay_us are no knobs: Triton joins no requests; add 'dynamic_batching { }' to have "
+            "them tuned"
         )
     if _is_pytorchs(config) and _THREADS & set(_knob_values(config)):
         told.append(
