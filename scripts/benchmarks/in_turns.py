@@ -49,7 +49,10 @@ def p95_ms(part: Requests) -> float:
 
 @dataclass(frozen=True)
 class InTurns:
-    """A few configurations measured in turns over several rounds, all under the same arrivals in a round."""
+    """A few configurations measured in turns over several rounds, all under the same arrivals in a round.
+
+    Some may have been in the first rounds only: those that cannot be the best.
+    """
 
     parts: Turns
     middle: Middle = median
@@ -123,7 +126,10 @@ def best_in_turns(turns: Turns, middle: Middle = median) -> list[Requests]:
     if not turns:
         return []
     numbers = list(turns)
-    means_ms = np.array([[mean_ms(part) for part in parts] for parts in turns.values()])
+    most = max(map(len, turns.values()))
+    means_ms = np.array(
+        [[*map(mean_ms, parts), *[math.inf] * (most - len(parts))] for parts in turns.values()]
+    )
     answered = [k for k, column in enumerate(means_ms.T) if np.isfinite(column).any()]
     usual_ms = {
         k: median(column[np.isfinite(column)]) for k, column in enumerate(means_ms.T) if k in answered
@@ -146,8 +152,8 @@ def middle_ms(parts: Sequence[Requests], figure: Figure = mean_ms, middle: Middl
 def ratio(
     parts: Sequence[Requests], best: Sequence[Requests], figure: Figure = mean_ms, middle: Middle = median
 ) -> Ratio:
-    """How many times as much as the best's, by the rounds in which the best answered."""
-    pairs = [(figure(part), figure(of_best)) for part, of_best in zip(parts, best, strict=True)]
+    """How many times as much as the best's, by the rounds that it was in and the best answered in."""
+    pairs = [(figure(part), figure(of_best)) for part, of_best in zip(parts, best, strict=False)]
     ratios = [ms / best_ms for ms, best_ms in pairs if math.isfinite(best_ms)]
     if not ratios:
         return Ratio(math.inf, math.nan)

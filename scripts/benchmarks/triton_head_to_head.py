@@ -5,7 +5,7 @@ same moments) that starts anew for each peer, in turns, from Triton's default co
 a few seconds of such arrivals by then:
 
 - `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
-- `quick-search`: Triton Model Analyzer's hill climbing over instances and batch size; `quick-search-all`, the
+- `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size; `quick-search-all`, the
   same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through the same loop without
   our guard, as they would in reality, and leave what they chose;
 - `default`: Triton's default configuration, left alone.
@@ -18,15 +18,15 @@ limit if it took longer than 3 times the best's p95, or failed.
 
 Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
 measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
-day in turn); the first 3 s of each such window are left out, as requests take longer right after a change.
-The *best* of a round is best by all the other rounds: the lowest of several noisy means is lower than what
-its configuration is worth. Ratios are medians over the rounds, as a slow spell of the machine commonly meets
-one window alone; geometric means where the arrivals are not Poisson's, as the rounds' loads differ. A
-configuration is *near* within 5 % of it, by these measurements, or
-where it was not among them by the median of its intervals, which count by as much more or less as those of
-the others turned out to be worth. A peer has *settled* with the first measurement from which on nine in ten
-were of near configurations, or else with its last if it leaves a near one; it *knew* with the first from
-which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies, these are means
+day in turn), and in as many rounds more those that may still be the best; the first 3 s of each such window
+are left out, as requests take longer right after a change. The *best* of a round is best by all the other
+rounds: the lowest of several noisy means is lower than what its configuration is worth. Ratios are medians
+over the rounds, as a slow spell of the machine commonly meets one window alone; geometric means where the
+arrivals are not Poisson's, as the rounds' loads differ. A configuration is *near* within 5 % of it, by these
+measurements, or where it was not among them by the median of its intervals, which count by as much more or
+less as those of the others turned out to be worth. A peer has *settled* with the first measurement from which
+on nine in ten were of near configurations, or else with its last if it leaves a near one; it *knew* with the
+first from which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies, these are means
 over different loads, as is what the peers go by that choose the lowest mean cost: there the last measurements
 tell more than who settled when. Of several seeds the medians are judged.
 
@@ -67,6 +67,7 @@ from rrl.guard import Guard
 from rrl.space import ConfigurationSpace
 from rrl.tuning import TuningSettings
 from scripts.benchmarks.client_log import Requests
+from scripts.benchmarks.in_turns import InTurns
 from scripts.benchmarks.served_agents import (
     DEFAULT,
     REACH,
@@ -111,6 +112,8 @@ from serving_adapter.options import fail, parse
 
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
 SETTLE_S = 1.0
+CONTENDS = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
+AGAIN_SEED = 100  # ... beyond the first rounds' seeds
 WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
 # Of the default agent's measurements, those of its baseline and, at most, of its validation.
 BESIDE_TUNING = TuningSettings.baseline + 4 * TuningSettings.validation
@@ -139,7 +142,7 @@ class Options:
     knobs: str = KNOBS
     """The grid, with Triton's default in it: a coarser one makes the sweep shorter."""
     rounds: int = 5
-    """In which what the peers left is measured in turns."""
+    """In which what the peers left is measured in turns, and as many more of what may be the best."""
     quick: bool = False
     """A light model, few and short intervals of a small grid: only to see that it works."""
     out: Path | None = None
@@ -264,8 +267,19 @@ def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan
     shown = [_shown(traffic, k, plan.rounds) for k in range(plan.rounds)]
     finals = seen_in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
     case = replace(case, finals=finals)
+    if contest := contenders(case.last):
+        again = [replace(each, seed=AGAIN_SEED + each.seed) for each in shown]
+        more = seen_in_turns(server, space, contest, again, folder / "again", plan.final_s, plan.cold_s)
+        case = replace(case, finals={n: [*parts, *more.get(n, [])] for n, parts in finals.items()})
     print(table(case), flush=True)
     return case
+
+
+def contenders(last: InTurns) -> list[int]:
+    """What may be best by the rounds so far, which are too few to tell it from the others that may; none
+    where there is but one."""
+    near = [number for number in last.parts if last.ratio(number).middle <= CONTENDS]
+    return near if len(near) > 1 else []
 
 
 def _turned(agents: Sequence[str], seed: int) -> Sequence[str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.processes import started
@@ -141,12 +143,12 @@ def seen_in_turns(
 ) -> dict[int, list[Requests]]:
     """What the client saw of each configuration in each round, without the first `cold_s` of each window.
 
-    All of a round are under the same traffic; the next round begins with the next configuration.
+    All of a round are under the same traffic, in an order of its own: what was in force before tells on a
+    window, and must not be the same each time.
     """
     seen: dict[int, list[Requests]] = {number: [] for number in numbers}
     for k, traffic in enumerate(traffics):
-        first = k % len(numbers)
-        for number in (*numbers[first:], *numbers[:first]):
+        for number in np.random.default_rng(traffic.seed).permutation(numbers).tolist():
             server.target.apply(space.configuration(number))
             requests = requests_of(server, traffic, folder / f"{k}-{number}", window_s)
             seen[number].append(requests.after(cold_s))

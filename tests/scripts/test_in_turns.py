@@ -78,6 +78,14 @@ def test_a_round_in_which_the_best_answers_nothing_tells_nothing() -> None:
     assert [part.mean_ms for part in best_in_turns(turns)][1] == 20.0
 
 
+def test_what_was_in_the_first_rounds_only_is_compared_by_them_and_cannot_be_the_best() -> None:
+    seen = InTurns(rounds({START: (12.0,), BEST: (15.0, 10.0, 10.0), NEARLY: (16.0, 11.0, 11.0)}))
+    assert seen.best_ms() == 10.0
+    assert [part.mean_ms for part in seen.best] == [15.0, 10.0, 10.0]
+    assert seen.ratio(START).middle == pytest.approx(12 / 15)
+    assert seen.ratio(NEARLY).middle == pytest.approx(1.1)
+
+
 def test_what_answers_nothing_is_infinitely_worse_than_the_best() -> None:
     silent = [requests([9.0], failed=[0])] * 3
     assert math.isinf(ratio(silent, [requests([10.0])] * 3).middle)

@@ -19,7 +19,7 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.client_log import Requests
 from scripts.benchmarks.in_turns import InTurns
 from scripts.benchmarks.served_agents import Choices, Run, Unguarded, WatchOnly, cheapest
-from scripts.benchmarks.triton_head_to_head import Options, _finalists, _outcome, slowed
+from scripts.benchmarks.triton_head_to_head import Options, _finalists, _outcome, contenders, slowed
 from scripts.benchmarks.triton_head_to_head_report import (
     FIXED,
     Case,
@@ -413,3 +413,9 @@ def test_what_would_end_a_comparison_later_is_refused_at_first(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         Options(**changes)
+
+
+def test_those_that_may_still_be_the_best_are_measured_in_more_rounds() -> None:
+    seen = InTurns(rounds({START: (40.0, 40.0), BEST: (10.0, 10.0), NEARLY: (12.0, 12.0), BAD: (13.0, 13.0)}))
+    assert contenders(seen) == [BEST, NEARLY]
+    assert contenders(InTurns(rounds({START: (40.0, 40.0), BEST: (10.0, 10.0)}))) == []
