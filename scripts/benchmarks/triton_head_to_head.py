@@ -5,9 +5,9 @@ same moments) that starts anew for each peer, in turns, from Triton's default co
 a few seconds of such arrivals by then:
 
 - `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
-- `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size; `quick-search-all`, the
-  same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through the same loop without
-  our guard, as they would in reality, and leave what they chose;
+- `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size;
+  `quick-search-all`, the same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through
+  the same loop without our guard, as they would in reality, and leave what they chose;
 - `default`: Triton's default configuration, left alone.
 
 Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
@@ -26,9 +26,9 @@ arrivals are not Poisson's, as the rounds' loads differ. A configuration is *nea
 measurements, or where it was not among them by the median of its intervals, which count by as much more or
 less as those of the others turned out to be worth. A peer has *settled* with the first measurement from which
 on nine in ten were of near configurations, or else with its last if it leaves a near one; it *knew* with the
-first from which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies, these are means
-over different loads, as is what the peers go by that choose the lowest mean cost: there the last measurements
-tell more than who settled when. Of several seeds the medians are judged.
+first from which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies,
+these are means over different loads, as is what the peers go by that choose the lowest mean cost: there the
+last measurements tell more than who settled when. Of several seeds the medians are judged.
 
 Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
 first request, and no delay passes.
