@@ -11,9 +11,10 @@ from typing import NamedTuple
 from rrl.agent import Task, Transition
 from rrl.foresight import Foresight, Simulate, by_machine, by_observation, by_table
 from rrl.journal import Record, has_traffic
+from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, in_unit
 from rrl.prediction import CREDIBILITY, LEAST_GAIN, Expectation
-from rrl.reference_table import FILE_NAME, Entry, ReferenceTable
+from rrl.reference_table import FILE_NAME, Entry, Origin, ReferenceTable
 from rrl.report import Standing, in_words
 from rrl.space import Configuration
 from rrl.tuning import Environment
@@ -29,7 +30,20 @@ class Observed(NamedTuple):
     """What the configuration in force does."""
 
     standing: Standing
-    transitions: list[Transition]
+    transitions: list[Transition]  # of the intervals that tell a cost
+    measurements: list[Measurement]  # of all
+
+    @property
+    def nothing_completed(self) -> bool:
+        return not any(measurement.completions for measurement in self.measurements)
+
+
+class EarlierTable(NamedTuple):
+    """The reference table of an earlier run."""
+
+    table: ReferenceTable
+    path: Path
+    elsewhere: str = ""  # of one that may have been measured on another target: which, in words
 
 
 @dataclass(frozen=True)
@@ -70,20 +84,24 @@ def observe(env: Environment, start: int, intervals: int, say: Callable[[str], N
             say(f"{measurement.gap or 'no requests arrive'}: waiting")
         if len(records) >= intervals:
             standing = Standing.of(records, env.space.configuration(start))
-            return Observed(standing, [record.transition for record in records if record.learned])
+            learned = [record.transition for record in records if record.learned]
+            return Observed(standing, learned, [record.measurement for record in records])
         observation, _, _, _, info = env.step(action)
 
 
 def earlier_table(
-    given: Path | None, model: str, say: Callable[[str], None]
-) -> tuple[ReferenceTable, Path] | None:
-    """The reference table given, or that of the newest run of this model under `runs/`.
+    given: Path | None, model: str, here: Origin, say: Callable[[str], None]
+) -> EarlierTable | None:
+    """The reference table given, wherever it was measured, or that of the newest run under `runs/` of this
+    model on this target, `here`.
 
-    A run of several models has a folder for each. One that cannot be read is said, and left out.
+    A run of several models has a folder for each. One that cannot be read, or tells no target, is said, and
+    left out.
     """
     if given is not None:
         path = given / FILE_NAME if given.is_dir() else given
-        return ReferenceTable.read(path), path
+        table = ReferenceTable.read(path)
+        return EarlierTable(table, path, _elsewhere(table, here))
     paths = [*RUNS.glob(f"*/{FILE_NAME}"), *RUNS.glob(f"*/*/{FILE_NAME}")]
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         try:
@@ -91,9 +109,21 @@ def earlier_table(
         except ValueError as error:
             say(f"left out: {error}")
             continue
-        if table.model == model:
-            return table, path
+        if table.model != model:
+            continue
+        if table.origin is None:
+            say(f"left out: {path} tells no target; give it with --reference-table if it is of this one")
+        elif table.origin.is_of(here):
+            return EarlierTable(table, path)
     return None
+
+
+def _elsewhere(table: ReferenceTable, here: Origin) -> str:
+    if table.origin is None:
+        return "it does not tell on which target it was measured"
+    if table.origin.is_of(here):
+        return ""
+    return f"it was measured on another target, {table.origin.in_words()}, so trust it the less"
 
 
 def fitting_entry(
@@ -116,7 +146,7 @@ def source(
     objective: str,
     observed: Observed,
     found: Configuration,
-    table: tuple[ReferenceTable, Path] | None,
+    earlier: EarlierTable | None,
     simulate: Simulate | None,
 ) -> Source | None:
     """The best there is to go by: a machine file, a reference table, or what was observed alone."""
@@ -125,15 +155,16 @@ def source(
         return None
     if simulate is not None:
         return Source(by_machine(task, transitions, simulate), "by simulation of the machine file")
-    entry = None if table is None else fitting_entry(table[0], objective, rate_per_s, task, found)
-    if table is not None and entry is not None:
+    entry = None if earlier is None else fitting_entry(earlier.table, objective, rate_per_s, task, found)
+    if earlier is not None and entry is not None:
         wanted = {**found, **entry.configuration}
         number = task.space.number({name: wanted[name] for name in task.space.names})
         low, high = entry.rate_per_s
         return Source(
             by_table(task, transitions, number, entry.cost, entry.measurements, entry.apart_from(rate_per_s)),
-            f"by {table[1]}: it cost {in_unit(entry.cost, table[0].unit)} in the mean of "
-            f"{entry.measurements} intervals at {low:.0f} to {high:.0f} requests/s",
+            f"by {earlier.path}: it cost {in_unit(entry.cost, earlier.table.unit)} in the mean of "
+            f"{entry.measurements} intervals at {low:.0f} to {high:.0f} requests/s"
+            + (f"; {earlier.elsewhere}" if earlier.elsewhere else ""),
         )
     foresight = by_observation(task, transitions)
     words = f"by {len(transitions)} intervals of the configuration in force alone"
@@ -145,10 +176,7 @@ def recommend(
 ) -> dict[str, int] | None:
     """Says what would be better, how much, how surely and by what; returns it, None for no change."""
     if by is None:
-        say(
-            "no recommendation: the target tells no service times by batch size, and there is neither an "
-            f"earlier run nor a machine file to go by; {TO_MEASURE}"
-        )
+        say(f"no recommendation: {_why_none(observed)}")
         return None
     prediction, numbers = by.foresight
     recommended = prediction.recommended()
@@ -177,7 +205,25 @@ def recommend(
 def observed_in_words(now: Standing, found: Configuration) -> str:
     percentile = f", p95 {now.p95_ms:.1f} ms" if math.isfinite(now.p95_ms) else ""
     where = f" in {in_words(found)}" if found else ""
+    if math.isnan(now.arrival_rate_per_s):  # weighted by completions: there were none
+        return f"observed: no answers{where}"
     return f"observed: {now.arrival_rate_per_s:.1f} requests/s, mean {now.mean_ms:.1f} ms{percentile}{where}"
+
+
+def _why_none(observed: Observed) -> str:
+    """Why there is nothing to go by, and what to do."""
+    if observed.nothing_completed:
+        seen = observed.measurements
+        arrived, failed = sum(m.arrivals for m in seen), sum(m.failures for m in seen)
+        return (
+            f"no request was answered in the {sum(m.duration_s for m in seen):.1f} s observed ({arrived} "
+            f"arrived, {failed} failed, {seen[-1].backlog} wait); see to it that the server answers, or give "
+            "a longer --interval-s if a request takes that long"
+        )
+    return (
+        "the target tells no service times by batch size, and there is neither an earlier run on this target "
+        f"that fits nor a machine file to go by; {TO_MEASURE}"
+    )
 
 
 def _reach(by: Source, found: Configuration, configuration: Configuration) -> str:

@@ -60,6 +60,7 @@ class Header:
     limits: dict[str, Any] | None = None  # the options that keep changes rare, at their hours, off some knobs
     found_config_pbtxt: str | None = None  # the target's whole ModelConfig before the run, as text
     metrics_url: str | None = None  # as it was given
+    server: str | None = None  # the name and version that the target tells
     version: int = FORMAT_VERSION
 
     def check_continues(self, other: Header) -> None:

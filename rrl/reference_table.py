@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from rrl.journal import Record
 from rrl.load_levels import LoadLevels
+from rrl.restore import canonical
 from rrl.space import ConfigurationSpace
 
 FILE_NAME = "reference_table.yaml"
@@ -60,12 +61,32 @@ class Entry:
         return max(0.0, math.log(rate_per_s / high), math.log(low / rate_per_s))
 
 
+class Origin(NamedTuple):
+    """The server that costs were measured on."""
+
+    target: str  # canonical HOST:PORT, "embedded" or "simulation"
+    server: str | None = None  # its name and version, where known
+
+    @classmethod
+    def of(cls, target: str, server: str | None) -> Origin:
+        return cls(canonical(target), server or None)
+
+    def is_of(self, other: Origin) -> bool:
+        """True for the same address, unless servers of two kinds are known to have answered there."""
+        kinds = {origin.server.partition(" ")[0] for origin in (self, other) if origin.server is not None}
+        return self.target == other.target and len(kinds) < 2
+
+    def in_words(self) -> str:
+        return self.target if self.server is None else f"{self.target} ({self.server})"
+
+
 @dataclass(frozen=True)
 class ReferenceTable:
     objective: str
     unit: str
     model: str
     levels: dict[int, Entry]
+    origin: Origin | None = None  # unknown of a table that an earlier version wrote
 
     @classmethod
     def of(
@@ -76,6 +97,7 @@ class ReferenceTable:
         unit: str,
         model: str,
         load_levels: LoadLevels | None = None,
+        origin: Origin | None = None,
     ) -> ReferenceTable:
         """Built from the intervals of a journal that tell what their configuration costs."""
         grid = load_levels or LoadLevels()
@@ -88,7 +110,7 @@ class ReferenceTable:
             level: _entry(costs_by_configuration(pairs), level, grid, space)
             for level, pairs in sorted(by_level.items())
         }
-        return cls(objective, unit, model, entries)
+        return cls(objective, unit, model, entries, origin)
 
     def recommend(self, arrival_rate_per_s: float) -> Entry | None:
         """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
@@ -109,6 +131,7 @@ class ReferenceTable:
     def to_yaml(self) -> dict[str, Any]:
         return {
             "model": self.model,
+            **({} if self.origin is None else self.origin._asdict()),
             "objective": self.objective,
             "unit": self.unit,
             "levels": {
@@ -138,7 +161,10 @@ class ReferenceTable:
                 )
                 for level, row in values["levels"].items()
             }
-            return cls(values["objective"], values["unit"], values["model"], levels)
+            origin = None
+            if values.get("target") is not None:
+                origin = Origin.of(values["target"], str(values.get("server") or ""))
+            return cls(values["objective"], values["unit"], values["model"], levels, origin)
         except OSError as error:
             raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:

@@ -13,7 +13,7 @@ import yaml
 from rrl.exploration_cost import CostOfExploration, cost_of_exploration
 from rrl.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Header, Record
-from rrl.reference_table import ReferenceTable, costs_by_configuration
+from rrl.reference_table import Origin, ReferenceTable, costs_by_configuration
 from rrl.space import Configuration, shown
 from rrl.validation import UNKNOWN, Gain
 
@@ -169,7 +169,8 @@ def last_validation(records: Sequence[Record]) -> list[Record]:
 
 def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable:
     unit = "threads" if header.objective == "least-resources" else "ms"
-    return ReferenceTable.of(records, header.space, header.objective, unit, header.model)
+    origin = Origin.of(header.target, header.server)
+    return ReferenceTable.of(records, header.space, header.objective, unit, header.model, origin=origin)
 
 
 def write_best_configuration(path: Path, header: Header, summary: Summary) -> None:

@@ -86,7 +86,8 @@ class TuneOptions:
     advise: bool = False
     """Observe and recommend, change nothing."""
     reference_table: Path | None = None
-    """With --advise: reference_table.yaml, or the folder, of an earlier run."""
+    """With --advise: reference_table.yaml, or the folder, of an earlier run, on this target or another
+    (default: the newest of this model on this target under runs/)."""
     apply_after_advise: bool = False
     """With --advise: ask once whether to apply what is recommended; watched by the guard, undone if worse."""
     machine: Path | None = None

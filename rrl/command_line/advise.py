@@ -31,6 +31,7 @@ from rrl.foresight import Simulate
 from rrl.leaving import Leaving
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
+from rrl.reference_table import Origin
 from rrl.restore import RestorePoint
 from rrl.stop import LEAVING, Stop
 from rrl.tune_options import (
@@ -74,7 +75,8 @@ def _recommended(
     over = over_its_share(options, env.space, found)
     cores, in_place = cores_of(target, found), target.in_place_knobs
     task = Task(env.space, objective, cores, in_place=in_place, excluded=over)
-    table = advice.earlier_table(options.reference_table, target.model, console.print)
+    here = Origin.of(target.address, target.server)
+    table = advice.earlier_table(options.reference_table, target.model, here, console.print)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
     if found and (why_not := target.why_not_tunable()):
         console.print(f"what is recommended must not be applied: {why_not}", style="yellow")

@@ -168,6 +168,7 @@ def header_of(
         limits=limits_to_json(options),
         found_config_pbtxt=target.config_pbtxt(),
         metrics_url=options.metrics_url,
+        server=target.server or None,
     )
 
 

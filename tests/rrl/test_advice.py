@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 
 from rrl import advice
-from rrl.advice import Observed, Source
+from rrl.advice import EarlierTable, Observed, Source
 from rrl.agent import Task
 from rrl.foresight import Foresight
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency, StrictSLO
 from rrl.prediction import Prediction
-from rrl.reference_table import FILE_NAME, Entry, ReferenceTable
+from rrl.reference_table import FILE_NAME, Entry, Origin, ReferenceTable
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4])
 TASK = Task(SPACE)
 FOUND = {"instances": 1, "max_batch_size": 1}
 LEVEL = 7
+HERE = Origin("localhost:8001", "triton 2.51.0")
 
 
 def interval(mean_ms: float = 43.0, arrivals: int = 400, **fields: object) -> Measurement:
@@ -33,6 +34,10 @@ def interval(mean_ms: float = 43.0, arrivals: int = 400, **fields: object) -> Me
     telemetry = (ServiceTimes(1, 1, arrivals, 5.0),) if arrivals else ()
     measurement = Measurement(10.0, arrivals, arrivals, 0, latency, telemetry=telemetry)
     return replace(measurement, **fields)  # type: ignore[arg-type]
+
+
+def unanswered_interval() -> Measurement:
+    return Measurement(10.0, arrivals=400, completions=0, failures=30, backlog=370)
 
 
 class Lived:
@@ -79,6 +84,8 @@ def test_what_is_observed_is_one_line() -> None:
     )
     untold = observed(interval(latency=LatencySummary(43.0)))
     assert advice.observed_in_words(untold.standing, {}) == "observed: 40.0 requests/s, mean 43.0 ms"
+    unanswered = observed(unanswered_interval())
+    assert advice.observed_in_words(unanswered.standing, FOUND) == "observed: no answers in 1 inst. · batch 1"
 
 
 def entry(**changes: object) -> Entry:
@@ -87,7 +94,7 @@ def entry(**changes: object) -> Entry:
 
 
 def table(only: Entry, objective: str = "latency") -> ReferenceTable:
-    return ReferenceTable(objective, "ms", "minilm", {LEVEL: only})
+    return ReferenceTable(objective, "ms", "minilm", {LEVEL: only}, HERE)
 
 
 def fitting(only: Entry, objective: str = "latency", rate_per_s: float = 40.0, **found: int) -> Entry | None:
@@ -115,17 +122,76 @@ def test_a_table_is_not_gone_by_where_it_wants_what_may_not_be_changed() -> None
 def test_the_newest_table_of_the_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    assert advice.earlier_table(None, "minilm", said.append) is None
+    assert advice.earlier_table(None, "minilm", HERE, said.append) is None
     for name, model in (("a", "minilm"), ("b", "resnet"), ("several/bert", "bert")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         replace(table(entry()), model=model).write(tmp_path / "runs" / name / FILE_NAME)
-    found = advice.earlier_table(None, "minilm", said.append)
+    found = advice.earlier_table(None, "minilm", HERE, said.append)
     assert found is not None
-    assert found[1] == Path("runs/a") / FILE_NAME
-    several = advice.earlier_table(None, "bert", said.append)
+    assert found.path == Path("runs/a") / FILE_NAME
+    several = advice.earlier_table(None, "bert", HERE, said.append)
     assert several is not None
-    assert several[1] == Path("runs/several/bert") / FILE_NAME
-    assert advice.earlier_table(Path("runs/b"), "minilm", said.append) is not None
+    assert several.path == Path("runs/several/bert") / FILE_NAME
+    assert advice.earlier_table(Path("runs/b"), "minilm", HERE, said.append) is not None
+    assert not said
+
+
+def earlier(origin: Origin | None, given: bool = False) -> tuple[EarlierTable | None, list[str]]:
+    """What is found, and what is said, where the only table under `runs/` is of this origin."""
+    folder = Path("runs/a")
+    said: list[str] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(table(entry()), origin=origin).write(folder / FILE_NAME)
+    return advice.earlier_table(folder if given else None, "minilm", HERE, said.append), said
+
+
+OTHERS = [
+    Origin("embedded", "rrl-serve 0.1"),
+    Origin("localhost:8500", "triton 2.51.0"),
+    Origin("localhost:8001", "rrl-serve 0.1"),
+    Origin("simulation"),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_table_of_another_target_is_gone_by_only_where_it_is_given_and_that_is_said(
+    other: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert earlier(other) == (None, [])
+    given, _ = earlier(other, given=True)
+    by = advice.source(TASK, "latency", observed(interval()), FOUND, given, None)
+    assert by is not None
+    assert by.words.endswith(
+        f"requests/s; it was measured on another target, {other.in_words()}, so trust it the less"
+    )
+
+
+@pytest.mark.parametrize("server", [None, "triton 2.51.0", "triton 2.60.0"])
+def test_a_table_of_this_address_is_of_this_target_if_no_other_kind_of_server_is_known(
+    server: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    origin = Origin.of("127.0.0.1:8001", server)
+    for given in (False, True):
+        found, said = earlier(origin, given)
+        assert found is not None
+        assert not found.elsewhere
+        assert not said
+
+
+def test_a_table_that_tells_no_target_is_gone_by_only_where_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, said = earlier(None)
+    assert found is None
+    assert said == [
+        f"left out: runs/a/{FILE_NAME} tells no target; give it with --reference-table if it is of this one"
+    ]
+    given, said = earlier(None, given=True)
+    assert given is not None
+    assert given.elsewhere == "it does not tell on which target it was measured"
     assert not said
 
 
@@ -136,7 +202,7 @@ def test_a_table_that_cannot_be_read_is_said_and_left_out(
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / FILE_NAME).write_text("levels: broken")
     said: list[str] = []
-    assert advice.earlier_table(None, "minilm", said.append) is None
+    assert advice.earlier_table(None, "minilm", HERE, said.append) is None
     assert said[0].startswith(f"left out: runs/a/{FILE_NAME} is not a reference table")
 
 
@@ -146,7 +212,7 @@ def simulate(rate_per_s: float, slower: float) -> np.ndarray:
 
 def test_a_machine_file_goes_before_a_table_and_that_before_observation_alone() -> None:
     seen = observed(interval(), interval())
-    known = (table(entry()), Path("runs/a"))
+    known = EarlierTable(table(entry()), Path("runs/a"))
     by_file = advice.source(TASK, "latency", seen, FOUND, known, simulate)
     by_table = advice.source(TASK, "latency", seen, FOUND, known, None)
     alone = advice.source(TASK, "latency", seen, FOUND, None, None)
@@ -161,7 +227,7 @@ def test_a_machine_file_goes_before_a_table_and_that_before_observation_alone() 
 
 def test_without_service_times_or_costs_there_is_nothing_to_go_by() -> None:
     assert advice.source(TASK, "latency", observed(interval(telemetry=())), FOUND, None, None) is None
-    unanswered = Observed(observed(interval()).standing, [])
+    unanswered = observed(unanswered_interval())
     assert advice.source(TASK, "latency", unanswered, FOUND, None, simulate) is None
 
 
@@ -170,9 +236,11 @@ def foreseen(*costs: list[float], observed_cost: float = 43.0, extrapolates: boo
     return Source(Foresight(prediction, np.arange(len(costs))), "by what there is", extrapolates)
 
 
-def said(by: Source | None, task: Task = TASK) -> tuple[dict[str, int] | None, list[str]]:
+def said(
+    by: Source | None, task: Task = TASK, seen: Observed | None = None
+) -> tuple[dict[str, int] | None, list[str]]:
     lines: list[str] = []
-    seen = observed(interval(), interval())
+    seen = seen or observed(interval(), interval())
     return advice.recommend(lines.append, task, seen, FOUND, by), lines
 
 
@@ -239,5 +307,16 @@ def test_with_nothing_to_go_by_it_says_what_is_missing() -> None:
     assert configuration is None
     assert len(lines) == 1
     assert (
-        "tells no service times by batch size, and there is neither an earlier run nor a machine" in lines[0]
-    )
+        "tells no service times by batch size, and there is neither an earlier run on this target that fits "
+        "nor a machine file to go by"
+    ) in lines[0]
+
+
+def test_where_nothing_was_completed_that_is_the_reason_and_not_what_the_target_tells() -> None:
+    seen = observed(unanswered_interval(), unanswered_interval())
+    configuration, lines = said(None, seen=seen)
+    assert configuration is None
+    assert lines == [
+        "no recommendation: no request was answered in the 20.0 s observed (800 arrived, 60 failed, 370 "
+        "wait); see to it that the server answers, or give a longer --interval-s if a request takes that long"
+    ]

@@ -17,8 +17,8 @@ from rrl.guard import Guard, ToLeave
 from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
-from rrl.reference_table import ReferenceTable, best_known
-from rrl.report import in_words, summarise
+from rrl.reference_table import Origin, ReferenceTable, best_known
+from rrl.report import in_words, reference_table, summarise
 from rrl.space import ConfigurationSpace
 from rrl.tensorboard_events import FOLDER, TensorBoardEvents
 from rrl.terminal import LiveView, PlainView, cost_table, sparkline
@@ -169,7 +169,30 @@ def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> 
     assert header.model == table.model
 
 
-@pytest.mark.parametrize("text", ["", "levels: 3", "a: [", "levels: {1: {}}"])
+def test_the_reference_table_tells_the_server_it_was_measured_on(
+    run: tuple[Header, list[Record]], tmp_path: Path
+) -> None:
+    header, records = run
+    path = tmp_path / "table.yaml"
+    for target, server in (("127.0.0.1:8001", "triton 2.51.0"), ("embedded", None)):
+        reference_table(replace(header, target=target, server=server), records).write(path)
+        assert ReferenceTable.read(path).origin == Origin(target.replace("127.0.0.1", "localhost"), server)
+
+
+def test_a_reference_table_of_an_earlier_version_tells_no_server(folder: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load((folder / "reference_table.yaml").read_text())
+    del values["target"], values["server"]
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(values))
+    table = ReferenceTable.read(path)
+    assert table.origin is None
+    assert table.levels
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "levels: 3", "a: [", "levels: {1: {}}", "{levels: {}, target: 3, objective: a, unit: b, model: c}"],
+)
 def test_what_is_no_reference_table_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(text)

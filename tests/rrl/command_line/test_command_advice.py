@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from running_command import QUICK, exit_code, in_force, two_by_two
 
 from rrl.change_limits import ChangeLimits
 from rrl.command_line.advise import _apply
+from rrl.reference_table import Origin, ReferenceTable
 from rrl.stop import Stop
 from rrl.tune_options import TuneOptions
 from serving_adapter.options import parse
@@ -53,6 +55,23 @@ def test_advice_comes_from_an_earlier_run(served: str, capsys: pytest.CaptureFix
     assert exit_code(*common, "--intervals", 2, "--out", "runs/first") == 0
     assert exit_code("--target", served, "--advise", *QUICK) == 0
     assert "(by runs/first/reference_table.yaml: it cost " in capsys.readouterr().out
+
+
+def test_advice_does_not_come_from_a_run_on_another_target_unless_it_is_named(
+    served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--target", served, "--agent", "sweep", *QUICK]
+    assert exit_code(*common, "--intervals", 2, "--out", "runs/first") == 0
+    path = Path("runs/first/reference_table.yaml")
+    table = ReferenceTable.read(path)
+    assert table.origin is not None
+    replace(table, origin=Origin("embedded", table.origin.server)).write(path)
+    capsys.readouterr()
+    assert exit_code("--target", served, "--advise", *QUICK) == 0
+    assert "(by 3 intervals of the configuration in force alone" in capsys.readouterr().out
+    assert exit_code("--target", served, "--advise", "--reference-table", path, *QUICK) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "it was measured on another target, embedded (rrl-serve " in said
 
 
 def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home: Path) -> None:
