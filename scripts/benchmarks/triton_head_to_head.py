@@ -6,8 +6,8 @@ a few seconds of such arrivals by then:
 
 - `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
 - `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size;
-  `quick-search-all`, the same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go through
-  the same loop without our guard, as they would in reality, and leave what they chose;
+  `quick-search-all`, the same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go
+  through the same loop without our guard, as they would in reality, and leave what they chose;
 - `default`: Triton's default configuration, left alone.
 
 Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
