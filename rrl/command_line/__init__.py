@@ -46,13 +46,13 @@ def main(argv: list[str] | None = None) -> None:
 def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     """Tunes, or advises on, the models in turn; ends with the first that does not end well."""
     runs, limits = for_each_model(options), change_limits(options)
-    if len(runs) > 1:
-        check_each(runs)
+    put_back = check_each(runs, console) if len(runs) > 1 else {}
     for one in runs:
         stop.says = STOPPING
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
-        shared = Shared(limits, [other for other in models_of(options) if other != one.model])
+        beside = [other for other in models_of(options) if other != one.model]
+        shared = Shared(limits, beside, put_back.get(str(one.model)))
         code = advise_on(one, console, stop, shared) if options.advise else tune(one, console, stop, shared)
         if code != DONE:
             return code

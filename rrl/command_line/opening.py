@@ -43,6 +43,7 @@ class Shared:
 
     limits: ChangeLimits
     beside: Sequence[str]  # models that use the same budget of cores
+    put_back: Change | None = None  # of this model, what a killed run had left
 
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
@@ -52,11 +53,23 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
     return target
 
 
-def check_each(runs: Sequence[TuneOptions]) -> None:
-    """That every model can be tuned as asked, or observed, before anything is changed at the first."""
+def check_each(runs: Sequence[TuneOptions], console: Console) -> dict[str, Change]:
+    """That every model can be tuned as asked, or observed, before anything is tuned at the first.
+
+    What killed runs left of any is put back by then, as the first may be tuned for hours; by model, what that
+    changed.
+    """
+    put_back = {}
     for one in runs:
         try:
             with closing(connected(one, str(one.target), one.model, control=not one.advise)) as target:
+                change = (
+                    None
+                    if one.advise
+                    else restored(RestorePoint(target.address, target.model), target, console)
+                )
+                if change is not None:
+                    put_back[target.model] = change
                 found = target.configuration()
                 if not one.advise:
                     run_folder(one)
@@ -65,6 +78,7 @@ def check_each(runs: Sequence[TuneOptions]) -> None:
                     )
         except (ValueError, TargetError) as error:
             fail(in_a_sentence(error))
+    return put_back
 
 
 def with_its_share(

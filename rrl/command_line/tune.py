@@ -134,7 +134,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     changed_at_s: list[float] = []
     if earlier is not None and embedded is None:
         changed_at_s += times_since(folder, earlier[1][-1].wall_time_s if earlier[1] else 0.0)
-    put_back = None if point is None else restored(point, target, console)
+    put_back = None if point is None else restored(point, target, console) or shared.put_back
     if earlier is not None and earlier[0].found_config_pbtxt is not None:
         # Its run may have left other preferred batch sizes.
         target.was_found_as(earlier[0].found_config_pbtxt)

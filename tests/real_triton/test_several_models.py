@@ -1,11 +1,17 @@
 """Several models of one Triton, tuned in turn under one budget of cores."""
 
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from rrl import journal
 from rrl.command_line import main
 from rrl.core_budget import cores_used
 from serving_adapter.model_configuration import knob_values
+from serving_adapter.target import Target
 
 KNOBS = "instances=1,2,4"
 
@@ -41,6 +47,37 @@ def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tm
         assert any(record.decision == "refused" for record in records)  # the sweep asks for 4
     assert shares[0] == 2  # the other was found with one
     assert sum(cores_used(knob_values(view.config())) for view in both) <= 3
+
+
+def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
+    both, load, tmp_path, monkeypatch, capsys
+):
+    """The first may be tuned for hours, with what was explored of the second in force."""
+    sleep, fragile = both
+    found = knob_values(fragile.config())
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    claims = f"from rrl.restore import RestorePoint as R; R({sleep.address!r}, 'fragile').claim({found})"
+    subprocess.run([sys.executable, "-c", claims], check=True, cwd=Path(__file__).parents[2])
+    target = Target(sleep.address, "fragile", sleep.metrics_url)
+    with closing(target):
+        target.connect()
+        target.apply({"instances": 2})
+    out = tmp_path / "run"
+    with load(sleep), load(fragile), pytest.raises(SystemExit) as ended:
+        main(
+            [
+                *("--target", sleep.address, "--metrics-url", sleep.metrics_url, "--model", "sleep,fragile"),
+                *("--knobs", "instances=1,2", "--agent", "sweep", "--intervals", "2"),
+                *("--interval-s", "1", "--settle-s", "0.3", "--out", str(out)),
+            ]
+        )
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.index("an earlier run was killed here") < said.index("sleep: 1 of 2 models")
+    (put_back,) = [
+        line for line in (out / "fragile" / "changes.log").read_text().splitlines() if "killed" in line
+    ]
+    assert "instances 2 -> 1" in put_back
 
 
 @pytest.mark.parametrize(
