@@ -139,7 +139,7 @@ def _tiles(run: RunView) -> Element | None:
         _tile(
             "tuning cost",
             f"{ms(cost.extra_request_s)} s",
-            "of waiting above the start's, over all requests, changes included",
+            _where_it_was(run),
         ),
         _tile(
             "failed requests",
@@ -148,6 +148,17 @@ def _tiles(run: RunView) -> Element | None:
         ),
     ]
     return tag("dl", *tiles, class_="tiles")
+
+
+def _where_it_was(run: RunView) -> str:
+    """In which parts of the run users waited longer, and what is not known of it."""
+    cost = run.summary.exploration
+    parts = "over all requests of the search"
+    if cost.turns:
+        search, validated = ms(cost.search_request_s), ms(cost.validation_request_s)
+        parts = f"{search} s in the search, {validated} s in the validation"
+    but = " but for the last, which is not measured" if run.ends_in_a_change else ""
+    return f"of waiting above the start's, {parts}, changes included{but}"
 
 
 def _before_after(name: str, summary: Summary, field: str) -> Element:

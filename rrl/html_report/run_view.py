@@ -79,12 +79,8 @@ class RunView:
 
     @cached_property
     def extra_request_s(self) -> np.ndarray:
-        """(n,) request-seconds above (or below: negative) that mean, of each tuning interval; else 0."""
-        extra = [
-            excess_request_s(r, self.baseline_mean_ms) if r.kind in ("tune", "wait") and r.counted else 0.0
-            for r in self.records
-        ]
-        return np.nan_to_num(np.array(extra))
+        """(n,) request-seconds above (or below: negative) that mean, of each interval explored; else 0."""
+        return np.array(excess_request_s(self.records, self.baseline_mean_ms))
 
     @property
     def target(self) -> str:
@@ -108,6 +104,11 @@ class RunView:
             why = f"left in force: {self.summary.why_left}"
             changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
         return changes
+
+    @property
+    def ends_in_a_change(self) -> bool:
+        """True if the last change came after the last interval, so that nothing tells what it cost."""
+        return bool(self.changes) and self.changes[-1].interval is None
 
     def broke_limit(self, record: Record) -> bool:
         return slo_violated(record.measurement, self.header.slo_p95_ms)
