@@ -51,6 +51,8 @@ def title_in_words(run: RunView) -> str:
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
+    if summary.validated and summary.turns.beyond_noise:
+        return "Left as found, the best was not taken"
     return "Nothing better than the start" + (
         " was found" if run.complete or summary.validated else " is known yet"
     )
@@ -81,7 +83,7 @@ def _verdict(run: RunView) -> Children:
     if not run.counted:
         none = "No interval with requests is in the journal, so there is nothing to compare."
         return tag("p", none, class_="verdict")
-    in_force = run.left_in_force and run.header.target not in (EMBEDDED, SIMULATION)
+    in_force = run.ended and run.header.target not in (EMBEDDED, SIMULATION)
     left = [
         "Left in force: " if in_force else "To use: ",
         tag("strong", in_words(summary.left)),

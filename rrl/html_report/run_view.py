@@ -30,7 +30,7 @@ class RunView:
     header: Header
     records: Sequence[Record]
     summary: Summary
-    ended: bool  # the run has ended and put in force what it left; a journal alone does not tell
+    ended: bool  # the run has put in force what the summary says is left; else what is in force is not known
 
     @cached_property
     def ends_min(self) -> np.ndarray:
@@ -61,11 +61,6 @@ class RunView:
         )
         # A run of a given duration validates when its time is nearly up, however many intervals that took.
         return summary.validated or (self.tuned >= self.header.intervals and nothing_to_validate)
-
-    @property
-    def left_in_force(self) -> bool:
-        """True if the target was left with the summary's configuration: a killed run leaves what it had."""
-        return self.ended or self.complete
 
     @property
     def tells_percentiles(self) -> bool:
@@ -99,7 +94,7 @@ class RunView:
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
                 before = record.configuration
-        if self.left_in_force and self.records and dict(before) != self.summary.left:
+        if self.ended and self.records and dict(before) != self.summary.left:
             at = _moment(self.records[-1].wall_time_s)
             why = f"left in force: {self.summary.why_left}"
             changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
