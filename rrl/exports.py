@@ -64,7 +64,7 @@ def write_views(
     `ended`: the run has put in force what it left. An error of the target comes after all that needs none.
     """
     report.reference_table(header, records).write(folder / reference_table.FILE_NAME)
-    report.write_best_configuration(folder / report.BEST_CONFIGURATION, header, summary)
+    report.write_best_configuration(folder / report.BEST_CONFIGURATION, header, summary, ended)
     intervals_csv.write(folder / intervals_csv.FILE_NAME, header, records)
     figure.draw(header, records, summary, folder / LATENCY_PICTURE)
     diff = ""

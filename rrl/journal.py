@@ -1,5 +1,7 @@
 """The journal: an append-only JSON-lines file, one line an interval, behind one header line.
 
+Once a run has put in force what it leaves, a last line tells what that is; to resume removes it.
+
 Everything a tuning run knows is in it. To resume is to replay it into agent and guard; TensorBoard
 events, tables and figures are views of it. Each line is flushed to the disk before the next interval
 starts, so a killed run loses at most the interval in flight. A last line that was torn by the kill is
@@ -17,7 +19,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -171,6 +173,23 @@ class Record:
         return cls(transition=transition, settling=settling, **own)
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What a run left in force, and why: the journal's last line. Without it, that is not known."""
+
+    left: dict[str, int]
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"left": self.left, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], header: Header) -> Ending:
+        """ValueError, KeyError or TypeError for values that are no ending of the header's run."""
+        header.space.number(values["left"])
+        return cls(dict(values["left"]), str(values["reason"]))
+
+
 def has_traffic(measurement: Measurement) -> bool:
     return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0
 
@@ -214,18 +233,22 @@ class Journal:
     def open_to_resume(cls, folder: Path, expected: Header | None = None) -> Journal:
         """Opens the journal of an earlier run; ValueError if it is not one that `expected` continues."""
         path = folder / FILE_NAME
-        header, records, good_bytes = _read(path)
+        contents = _read(path)
         if expected is not None:
-            header.check_continues(expected)
-        journal = cls(path, header, path.open("r+", encoding="utf-8"), records)
+            contents.header.check_continues(expected)
+        journal = cls(path, contents.header, path.open("r+", encoding="utf-8"), contents.records)
         journal._lock()
-        journal._file.truncate(good_bytes)  # what a kill left of a torn line
+        journal._file.truncate(contents.length_bytes)  # what a kill left of a torn line, and the ending
         journal._file.seek(0, os.SEEK_END)
         return journal
 
     def append(self, record: Record) -> None:
         self._write(record.to_json())
         self.records.append(record)
+
+    def end(self, ending: Ending) -> None:
+        """What the run leaves is in force."""
+        self._write(ending.to_json())
 
     def close(self) -> None:
         self._file.close()
@@ -248,12 +271,23 @@ class Journal:
 
 def read(folder: Path) -> tuple[Header, list[Record]]:
     """Header and intervals of the journal in `folder`."""
-    header, records, _ = _read(folder / FILE_NAME)
-    return header, records
+    contents = _read(folder / FILE_NAME)
+    return contents.header, contents.records
 
 
-def _read(path: Path) -> tuple[Header, list[Record], int]:
-    """Header, intervals, and the length in bytes of the lines that are whole."""
+def read_ending(folder: Path) -> Ending | None:
+    """What the run in `folder` left in force; None if its journal does not tell."""
+    return _read(folder / FILE_NAME).ending
+
+
+class _Contents(NamedTuple):
+    header: Header
+    records: list[Record]
+    ending: Ending | None
+    length_bytes: int  # of the header's and the intervals' whole lines
+
+
+def _read(path: Path) -> _Contents:
     if not path.is_file():
         raise ValueError(f"no journal at {path}; give the folder that an earlier run wrote with --out")
     lines = list(_whole_lines(path))
@@ -261,7 +295,9 @@ def _read(path: Path) -> tuple[Header, list[Record], int]:
         raise ValueError(f"{path} is empty: it was killed before it began; start a new run with --out")
     try:
         header = _header(path, lines[0])
-        records = [Record.from_json(json.loads(line)) for line in lines[1:]]
+        values = [json.loads(line) for line in lines[1:]]
+        ending = Ending.from_json(values.pop(), header) if values and "left" in values[-1] else None
+        records = [Record.from_json(each) for each in values]
     except NoJournal:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -269,7 +305,8 @@ def _read(path: Path) -> tuple[Header, list[Record], int]:
             f"{path} is damaged and cannot be read ({type(error).__name__}: {error}); "
             "start a new run with --out"
         ) from None
-    return header, records, sum(len(line) for line in lines)
+    length_bytes = sum(len(line) for line in lines[: 1 + len(records)])
+    return _Contents(header, records, ending, length_bytes)
 
 
 def _header(path: Path, line: bytes) -> Header:

@@ -18,6 +18,9 @@ from rrl.space import Configuration, shown
 from rrl.validation import UNKNOWN, Gain
 
 BEST_CONFIGURATION = "best_configuration.yaml"
+TO_USE = (
+    "# The configuration to use, by what this run measured; it is not known to have been left in force.\n"
+)
 
 _SHORT = {
     "instances": "{} inst.",
@@ -72,7 +75,7 @@ class Standing:
 class Summary:
     start: Standing  # over its validation intervals, or its baseline's where there are none
     best: Standing  # over its validation intervals; the start's again, if nothing better is known
-    left: dict[str, int]  # the configuration left in force
+    left: dict[str, int]  # the configuration left in force; to use, where the run has not told what it left
     why_left: str  # why that and no other
     validated: bool  # measured again in turns with the start; otherwise the best's are its tuning intervals
     turns: Gain  # how many times lower the best's cost was in these turns; unknown if not validated
@@ -173,8 +176,8 @@ def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable
     return ReferenceTable.of(records, header.space, header.objective, unit, header.model, origin=origin)
 
 
-def write_best_configuration(path: Path, header: Header, summary: Summary) -> None:
-    """The configuration left in force as knobs, with what it was chosen by."""
+def write_best_configuration(path: Path, header: Header, summary: Summary, ended: bool) -> None:
+    """The configuration left in force, or to use where that is not known, with what it was chosen by."""
     values = {
         "model": header.model,
         "configuration": summary.left,
@@ -183,7 +186,7 @@ def write_best_configuration(path: Path, header: Header, summary: Summary) -> No
         "mean_latency_at_start_ms": _rounded(summary.start.mean_ms),
         "arrival_rate_per_s": _rounded(summary.best.arrival_rate_per_s),
     }
-    text = "# The configuration that this run left in force.\n"
+    text = "# The configuration that this run left in force.\n" if ended else TO_USE
     path.write_text(text + yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 

@@ -192,6 +192,7 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
     failed = f"{cost.failures} by the server's count"
     if client_failures is not None:
         failed += f"; {client_failures} by the clients', in all"
+    of_it = f", {cost.validation_request_s:.1f} of them in the validation" if cost.turns else ""
     none_failed = cost.failures == 0 and not client_failures
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", justify="right")
@@ -199,8 +200,8 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
     rows.add_row("gain", Text(gain_in_words(summary), style="bold"))
     rows.add_row(
         "cost of exploration",
-        f"{cost.extra_request_s:.1f} request-seconds above the start's mean; "
-        f"{cost.worse_share:.0%} of {cost.intervals} intervals were worse than the start",
+        f"{cost.extra_request_s:.1f} request-seconds above the start's mean{of_it}; "
+        f"{cost.worse_share:.0%} of {cost.intervals} tuning intervals were worse than the start",
     )
     rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
     rows.add_row("failed requests", Text(failed, style="green" if none_failed else "red"))

@@ -27,7 +27,7 @@ from rrl.agent import Agent, Transition
 from rrl.change_limits import HOUR_S, ChangeLimits
 from rrl.change_log import Change, reason_in_words
 from rrl.guard import Guard, ToLeave
-from rrl.journal import Decision, Journal, Kind, Record, has_traffic
+from rrl.journal import Decision, Ending, Journal, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress, SoFar
 from rrl.observer import Observer
 from rrl.space import Configuration, ConfigurationSpace
@@ -458,6 +458,7 @@ class Tuning:
             elif changes:
                 self.env.interrupt = lambda _: "the run is over"  # nothing more to measure
                 self.env.step(self.env.space.action(number))
+            self._write_ending(number, reason)
         self._in_force = number
         return Outcome(number, stopped, reason)
 
@@ -478,8 +479,13 @@ class Tuning:
             if number != self._as_found and self._found_number is not None:
                 with suppress(Exception):  # the first error tells more
                     put_in_force(self._as_found)
+                    refused = f"what was to be left could not be put in force ({error})"
+                    self._write_ending(self._as_found, f"{refused}, so what was found was put back")
                     self._change(self._as_found, "leave", f"restored what was found: {error}")
             raise
+
+    def _write_ending(self, number: int, reason: str) -> None:
+        self.journal.end(Ending(self.env.space.configuration(number), reason))
 
     def _tell_of_silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""

@@ -9,6 +9,7 @@ from typing import NoReturn
 from rrl import careful_apply, journal
 from rrl.command_line.opening import DONE
 from rrl.exports import print_places, write_views
+from rrl.guard import ToLeave
 from rrl.report import summarise
 from rrl.stop import Output
 from serving_adapter.kept_configuration import KeptConfiguration
@@ -39,5 +40,8 @@ def show_again(folder: Path) -> None:
             "its changes.log and journal tell all there is"
         )
     kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
-    write_views(folder, header, records, summarise(header, records), kept)
+    ending = journal.read_ending(folder)
+    left = None if ending is None else ToLeave(header.space.number(ending.left), ending.reason)
+    summary = summarise(header, records, left=left)
+    write_views(folder, header, records, summary, kept, ended=left is not None)
     print_places(make_console(), folder)

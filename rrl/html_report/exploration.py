@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from rrl.exploration_cost import part_of
 from rrl.html_report import charts
 from rrl.html_report.markup import Children, percent, tag
 from rrl.html_report.numbers import duration, finite, ms
@@ -25,12 +26,12 @@ def exploration(run: RunView) -> Children:
 def _facts(run: RunView) -> Element:
     cost = run.summary.exploration
     below_s = float(np.maximum(-run.extra_request_s, 0.0).sum())
-    tuning = [r for r in run.records if r.kind in ("tune", "wait") and r.counted]
+    search = [r for r in run.records if part_of(r) == "search"]
     apply_ms = finite([run.records[c.interval].apply_ms for c in run.changes if c.interval is not None])
     facts = [
         ("waited longer than at the start", f"{ms(cost.extra_request_s)} request-seconds"),
         ("waited less than at the start", f"{ms(below_s)} request-seconds"),
-        ("intervals worse than the start", f"{cost.worse_share:.0%} of {cost.intervals:,}"),
+        ("tuning intervals worse than the start", f"{cost.worse_share:.0%} of {cost.intervals:,}"),
         ("aborted by the guard", f"{cost.aborted:,}"),
         ("rolled back", f"{cost.rollbacks:,}"),
         ("proposals refused", f"{cost.refused:,}"),
@@ -38,10 +39,11 @@ def _facts(run: RunView) -> Element:
         ("changes of configuration", f"{len(run.changes):,}"),
     ]
     if run.header.slo_p95_ms is not None:
-        broken = sum(run.broke_limit(r) for r in tuning)
-        facts.insert(
-            3, (f"intervals over {run.header.slo_p95_ms:g} ms at p95", f"{broken:,} of {len(tuning):,}")
-        )
+        broken = sum(run.broke_limit(r) for r in search)
+        name = f"tuning intervals over {run.header.slo_p95_ms:g} ms at p95"
+        facts.insert(3, (name, f"{broken:,} of {len(search):,}"))
+    if cost.turns:
+        facts.insert(1, ("of it in the validation", f"{ms(cost.validation_request_s)} request-seconds"))
     if apply_ms:
         facts.append(
             ("a change took (median, longest)", f"{_s(float(np.median(apply_ms)))}, {_s(max(apply_ms))}")
@@ -69,6 +71,7 @@ def _balance(run: RunView) -> Element:
     plot = charts.plot(
         HEIGHT + 18,
         f"Balance of request-seconds against the start, summed up over the run. {said}",
+        _validation(run),
         charts.level(y(0.0), "zero"),
         charts.words("-8", y(0.0) + 4, "0", "end"),
         [charts.words("-8", y(value) + 4, _compact(value), "end") for value, _ in ends],
@@ -81,7 +84,17 @@ def _balance(run: RunView) -> Element:
         "Request-seconds (a request waits a second) against the start, summed up: above 0 the tuning has "
         f"cost, below 0 it has gained. {said}"
     )
+    if run.ends_in_a_change:
+        caption += " What the last change cost is not in it: nothing is measured after it."
     return tag("figure", tag("div", plot, class_="track-plot"), tag("figcaption", caption))
+
+
+def _validation(run: RunView) -> Children:
+    """Shades the turns of the validation, and names the last."""
+    turns = [i for i, r in enumerate(run.records) if part_of(r) == "validation"]
+    spans = [(run.share(float(run.begins_min[i])), run.share(float(run.ends_min[i]))) for i in turns]
+    bands = [charts.band(begin, end, HEIGHT, "phase") for begin, end in spans]
+    return [*bands, charts.words(percent(spans[-1][1]), -5, "validation", "end")] if spans else None
 
 
 def paid_back(run: RunView, balance_s: Sequence[float] | np.ndarray) -> str:

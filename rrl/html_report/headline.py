@@ -51,6 +51,8 @@ def title_in_words(run: RunView) -> str:
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
+    if summary.validated and summary.turns.beyond_noise:
+        return "Left as found, the best was not taken"
     return "Nothing better than the start" + (
         " was found" if run.complete or summary.validated else " is known yet"
     )
@@ -81,7 +83,7 @@ def _verdict(run: RunView) -> Children:
     if not run.counted:
         none = "No interval with requests is in the journal, so there is nothing to compare."
         return tag("p", none, class_="verdict")
-    in_force = run.left_in_force and run.header.target not in (EMBEDDED, SIMULATION)
+    in_force = run.ended and run.header.target not in (EMBEDDED, SIMULATION)
     left = [
         "Left in force: " if in_force else "To use: ",
         tag("strong", in_words(summary.left)),
@@ -139,7 +141,7 @@ def _tiles(run: RunView) -> Element | None:
         _tile(
             "tuning cost",
             f"{ms(cost.extra_request_s)} s",
-            "of waiting above the start's, over all requests, changes included",
+            _where_it_was(run),
         ),
         _tile(
             "failed requests",
@@ -148,6 +150,17 @@ def _tiles(run: RunView) -> Element | None:
         ),
     ]
     return tag("dl", *tiles, class_="tiles")
+
+
+def _where_it_was(run: RunView) -> str:
+    """In which parts of the run users waited longer, and what is not known of it."""
+    cost = run.summary.exploration
+    parts = "over all requests of the search"
+    if cost.turns:
+        search, validated = ms(cost.search_request_s), ms(cost.validation_request_s)
+        parts = f"{search} s in the search, {validated} s in the validation"
+    but = " but for the last, which is not measured" if run.ends_in_a_change else ""
+    return f"of waiting above the start's, {parts}, changes included{but}"
 
 
 def _before_after(name: str, summary: Summary, field: str) -> Element:

@@ -73,7 +73,7 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     steps: list[Element] = []
     if header.target == EMBEDDED:
         steps.append(tag("p", "The embedded server ended with its run. On yours:"))
-    elif run.left_in_force:
+    elif run.ended:
         ends = "The run left it in force, but what a server is told at run time ends with the server."
         steps.append(tag("p", ends))
     if "best_config.pbtxt" in files:

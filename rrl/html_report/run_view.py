@@ -30,7 +30,7 @@ class RunView:
     header: Header
     records: Sequence[Record]
     summary: Summary
-    ended: bool  # the run has ended and put in force what it left; a journal alone does not tell
+    ended: bool  # the run has put in force what the summary says is left; else what is in force is not known
 
     @cached_property
     def ends_min(self) -> np.ndarray:
@@ -63,11 +63,6 @@ class RunView:
         return summary.validated or (self.tuned >= self.header.intervals and nothing_to_validate)
 
     @property
-    def left_in_force(self) -> bool:
-        """True if the target was left with the summary's configuration: a killed run leaves what it had."""
-        return self.ended or self.complete
-
-    @property
     def tells_percentiles(self) -> bool:
         return any(np.isfinite(r.measurement.latency.p95_ms) for r in self.counted)
 
@@ -79,12 +74,8 @@ class RunView:
 
     @cached_property
     def extra_request_s(self) -> np.ndarray:
-        """(n,) request-seconds above (or below: negative) that mean, of each tuning interval; else 0."""
-        extra = [
-            excess_request_s(r, self.baseline_mean_ms) if r.kind in ("tune", "wait") and r.counted else 0.0
-            for r in self.records
-        ]
-        return np.nan_to_num(np.array(extra))
+        """(n,) request-seconds above (or below: negative) that mean, of each interval explored; else 0."""
+        return np.array(excess_request_s(self.records, self.baseline_mean_ms))
 
     @property
     def target(self) -> str:
@@ -103,11 +94,16 @@ class RunView:
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
                 before = record.configuration
-        if self.left_in_force and self.records and dict(before) != self.summary.left:
+        if self.ended and self.records and dict(before) != self.summary.left:
             at = _moment(self.records[-1].wall_time_s)
             why = f"left in force: {self.summary.why_left}"
             changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
         return changes
+
+    @property
+    def ends_in_a_change(self) -> bool:
+        """True if the last change came after the last interval, so that nothing tells what it cost."""
+        return bool(self.changes) and self.changes[-1].interval is None
 
     def broke_limit(self, record: Record) -> bool:
         return slo_violated(record.measurement, self.header.slo_p95_ms)

@@ -38,7 +38,7 @@ def run() -> dict[str, Any]:
         records = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
     (first_s, first_cpu_s), (last_s, last_cpu_s) = used
     share = (last_cpu_s - first_cpu_s) / (last_s - first_s)
-    decisions_ms = [r["decision_ms"] for r in records if r["decision_ms"] is not None]
+    decisions_ms = [r["decision_ms"] for r in records if r.get("decision_ms") is not None]
     slowest_ms = float(np.max(decisions_ms))
     print(f"{share:.2%} of one core over {last_s - first_s:.0f} s")
     print(f"decisions: median {np.median(decisions_ms):.2f} ms, slowest {slowest_ms:.2f} ms")

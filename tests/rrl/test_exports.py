@@ -16,8 +16,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from rrl.command_line import main
 from rrl.exports import export, print_result, write_views
-from rrl.journal import Journal
-from rrl.report import summarise
+from rrl.journal import Ending, Journal
+from rrl.report import in_words, summarise
 from serving_adapter.kept_configuration import KeptConfiguration
 
 
@@ -125,6 +125,47 @@ def test_an_earlier_run_is_exported_anew_from_its_journal_alone(
     assert "Not finished" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "best_config.pbtxt").exists()
     assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def exported(folder: Path, run: runs.Run, ending: Ending | None) -> tuple[str, str]:
+    """The report and the knobs that are written anew from the journal of a run with such an end."""
+    runs.written(folder, run)
+    if ending is not None:
+        journal = Journal.open_to_resume(folder)
+        journal.end(ending)
+        journal.close()
+    with pytest.raises(SystemExit) as ended:
+        main(["--export", str(folder)])
+    assert ended.value.code == 0
+    return (folder / "report.html").read_text(), (folder / "best_configuration.yaml").read_text()
+
+
+def test_what_the_journal_says_was_left_is_exported_whatever_had_won(run: runs.Run, tmp_path: Path) -> None:
+    start, best = dict(run[0].start), summarise(*run).left
+    assert best != start
+    why = "what was to be left could not be put in force (no memory), so what was found was put back"
+    report, knobs = exported(tmp_path, run, Ending(start, why))
+    assert f"Left in force: <strong>{in_words(start)}</strong>" in report
+    assert "<h1>Left as found, the best was not taken</h1>" in report
+    assert f"<td>left in force: {why}</td>" in report
+    assert knobs.startswith("# The configuration that this run left in force.\n")
+    assert yaml.safe_load(knobs)["configuration"] == start
+    report, knobs = exported(tmp_path, run, Ending(best, "it was better in turns"))
+    assert f"Left in force: <strong>{in_words(best)}</strong>" in report
+    assert yaml.safe_load(knobs)["configuration"] == best
+
+
+def test_where_the_journal_tells_of_no_end_nothing_is_said_to_be_in_force(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    """The validation is complete and was won, but nothing could be put in force, or the run was killed."""
+    report, knobs = exported(tmp_path, run, None)
+    best = summarise(*run).left
+    assert f"To use: <strong>{in_words(best)}</strong>" in report
+    assert "eft in force" not in report
+    assert "left it in force" not in report
+    assert "not known to have been left in force" in knobs
+    assert yaml.safe_load(knobs)["configuration"] == best
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rrl.agent import Transition, observe
-from rrl.journal import FILE_NAME, Header, Journal, Record, read
+from rrl.journal import FILE_NAME, Ending, Header, Journal, Record, read, read_ending
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.space import ConfigurationSpace
 
@@ -101,6 +101,49 @@ def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> N
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read_header, (only,) = read(tmp_path)
     assert (read_header.validation, read_header.limits, only.changed_at_s) == (2, None, ())
+
+
+def ended(folder: Path) -> Ending:
+    """A journal of two intervals whose run left one instance in force."""
+    journal = Journal.create(folder, header())
+    journal.append(record(0))
+    journal.append(record(1))
+    ending = Ending({"instances": 1, "max_batch_size": 4}, "it was better")
+    journal.end(ending)
+    journal.close()
+    return ending
+
+
+def test_the_ending_is_read_back_and_is_no_interval(tmp_path: Path) -> None:
+    ending = ended(tmp_path)
+    assert read_ending(tmp_path) == ending
+    assert [r.number for r in read(tmp_path)[1]] == [0, 1]
+
+
+def test_a_journal_that_goes_on_has_no_ending_any_more(tmp_path: Path) -> None:
+    ended(tmp_path)
+    journal = Journal.open_to_resume(tmp_path, header())
+    assert read_ending(tmp_path) is None
+    journal.append(record(2))
+    journal.close()
+    assert [r.number for r in read(tmp_path)[1]] == [0, 1, 2]
+
+
+def test_a_torn_ending_is_none(tmp_path: Path) -> None:
+    ended(tmp_path)
+    path = tmp_path / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-5])
+    assert read_ending(tmp_path) is None
+    assert len(read(tmp_path)[1]) == 2
+
+
+def test_an_ending_off_the_grid_is_damage(tmp_path: Path) -> None:
+    ended(tmp_path)
+    path = tmp_path / FILE_NAME
+    head, _, last = path.read_text().rstrip().rpartition("\n")
+    path.write_text(f"{head}\n{last.replace('1', '77')}\n")
+    with pytest.raises(ValueError, match="damaged"):
+        read_ending(tmp_path)
 
 
 def test_every_line_is_plain_json(tmp_path: Path) -> None:

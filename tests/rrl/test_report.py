@@ -132,11 +132,50 @@ def test_failed_requests_of_either_count_are_red(
     assert "by the server's count" in str(row)
 
 
+def above(record: Record, latency_ms: float) -> float:
+    """Request-seconds above a mean latency; below: negative."""
+    return (record.measurement.latency.mean_ms - latency_ms) * record.measurement.completions / 1e3
+
+
+def test_the_validation_is_a_part_of_its_own_of_what_exploration_cost(
+    run: tuple[Header, list[Record]],
+) -> None:
+    turns = [r for r in run[1] if r.kind == "validation"]
+    latency_ms = 0.9 * min(r.measurement.latency.mean_ms for r in turns if r.measurement.completions)
+    cost = cost_of_exploration(run[1], latency_ms)
+    assert cost.validation_request_s > 0
+    assert cost.validation_request_s == pytest.approx(sum(above(r, latency_ms) for r in turns))
+    assert cost.turns == len(turns)
+    assert cost.extra_request_s == cost.search_request_s + cost.validation_request_s
+    before = cost_of_exploration([r for r in run[1] if r.kind != "validation"], latency_ms)
+    assert (cost.search_request_s, cost.worse_share) == (before.extra_request_s, before.worse_share)
+
+
+def test_a_reload_between_turns_is_counted_and_the_baseline_is_not(run: tuple[Header, list[Record]]) -> None:
+    (turn, *_) = [r for r in run[1] if r.kind == "validation"]
+    mean_ms = turn.measurement.latency.mean_ms
+    settling = replace(turn.measurement, completions=40, latency=LatencySummary(mean_ms + 500.0))
+    reloaded = replace(turn, settling=settling)
+    cost = cost_of_exploration([reloaded], mean_ms)
+    assert (cost.search_request_s, cost.intervals) == (0.0, 0)
+    assert cost.validation_request_s == pytest.approx(40 * 0.5)
+    assert cost_of_exploration([replace(reloaded, kind="baseline")], mean_ms).extra_request_s == 0
+
+
+def test_the_result_says_what_of_the_cost_was_the_validations(run: tuple[Header, list[Record]]) -> None:
+    summary = summarise(*run)
+    exploration = summary.exploration._replace(search_request_s=4.0, validation_request_s=2.5, turns=3)
+    for turns, said in ((3, "6.5 request-seconds above the start's mean, 2.5 of them in the validation; "),
+                        (0, "6.5 request-seconds above the start's mean; ")):  # fmt: skip
+        shown = replace(summary, exploration=exploration._replace(turns=turns))
+        assert any(str(cell).startswith(said) for cell in cost_table(shown, None).columns[1].cells)
+
+
 def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Header, list[Record]]) -> None:
     records = [r for r in run[1] if r.kind == "tune"]
     cost = cost_of_exploration(run[1], 50.0)
-    extra = [(r.measurement.latency.mean_ms - 50.0) * r.measurement.completions / 1e3 for r in records]
-    assert cost.extra_request_s == pytest.approx(sum(x for x in extra if x > 0))
+    extra = [above(r, 50.0) for r in records]
+    assert cost.search_request_s == pytest.approx(sum(x for x in extra if x > 0))
     assert cost.worse_share == pytest.approx(np.mean([x > 0 for x in extra]))
     assert cost.intervals == len(records) == 10
     assert cost.failures == 0

@@ -16,7 +16,7 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Transition
 from rrl.change_log import Change
 from rrl.guard import Guard, ToLeave
-from rrl.journal import Header, Journal, Record, read
+from rrl.journal import Ending, Header, Journal, Record, read, read_ending
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region_q_learning import RegionQLearning
 from rrl.report import summarise
@@ -533,6 +533,29 @@ def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path:
     assert in_force == [t.env.start]
     assert changes.seen[-1].after == SPACE.configuration(t.env.start)
     assert changes.seen[-1].reason == "restored what was found: no memory for another process"
+    ending = read_ending(tmp_path)
+    assert ending.left == SPACE.configuration(t.env.start)
+    assert ending.reason == (
+        "what was to be left could not be put in force (no memory for another process), "
+        "so what was found was put back"
+    )
+
+
+def test_where_nothing_can_be_put_in_force_the_journal_tells_of_no_end(tmp_path: Path) -> None:
+    def put_in_force(number: int) -> None:
+        raise RuntimeError("the target is away")
+
+    with pytest.raises(RuntimeError, match="away"):
+        run(tuning(tmp_path, put_in_force=put_in_force))
+    assert read_ending(tmp_path) is None
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_journal_ends_with_what_was_left_and_why(tmp_path: Path, stops: bool) -> None:
+    stop = StopAfter(4) if stops else StopAfter(10**6)
+    outcome = run(tuning(tmp_path, stop=stop, observers=[stop]))
+    assert outcome.stopped == stops
+    assert read_ending(tmp_path) == Ending(SPACE.configuration(outcome.left), outcome.reason)
 
 
 def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
@@ -552,6 +575,7 @@ def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"):
         run(t)
     assert in_force == [t.guard.to_leave()]
+    assert read_ending(tmp_path).left == SPACE.configuration(in_force[0])
 
 
 def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:

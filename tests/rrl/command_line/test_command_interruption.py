@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from running_command import QUICK, exit_code, in_force, lines, tuner
 from waiting import until
 
 from envs.live import LiveServing
+from rrl.guard import Guard, ToLeave
 from rrl.journal import read
-from rrl.report import summarise
+from rrl.leaving import Leaving
+from rrl.report import in_words, summarise
 from serving_adapter.target import Target, TargetError
 
 
@@ -89,6 +92,34 @@ def test_ctrl_c_while_the_target_is_away_says_who_restores_it(
     assert (tmp_path / "run" / "report.html").exists()
     assert "Traceback" not in said
     assert len(list(state_home.iterdir())) == 1
+
+
+def test_where_the_last_change_is_refused_the_exports_say_that_what_was_found_is_in_force(
+    served: str, tmp_path: Path, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = in_force(served)
+    put_in_force = Leaving.__call__
+
+    def without_memory(self: Leaving, number: int) -> None:
+        if self._space.configuration(number).items() - found.items():
+            raise TargetError("no memory for another process")
+        put_in_force(self, number)
+
+    def another(self: Guard, validation: object = None) -> ToLeave:
+        return ToLeave(next(n for n in range(4) if n != self.start), "it was better")
+
+    monkeypatch.setattr(Leaving, "__call__", without_memory)
+    monkeypatch.setattr(Guard, "leaving", another)
+    arguments = ["--agent", "sweep", "--intervals", 3, "--out", "run", *QUICK]
+    assert exit_code("--target", served, *arguments) == 1
+    assert in_force(served) == found
+    assert not list(state_home.iterdir())
+    knobs = (tmp_path / "run" / "best_configuration.yaml").read_text()
+    assert knobs.startswith("# The configuration that this run left in force.\n")
+    assert yaml.safe_load(knobs)["configuration"].items() <= found.items()
+    left = in_words(read(tmp_path / "run")[0].start)
+    assert f"Left in force: <strong>{left}</strong>" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "best_config.pbtxt").exists()
 
 
 def test_a_run_that_fails_but_put_the_target_back_leaves_nothing_to_restore(
