@@ -150,7 +150,7 @@ class Target:
         self.model = self._choose_model()
         config = self._model_config()
         self._remember(config)
-        self.notes = target_checks.notes(config)
+        self.notes = target_checks.notes(config, self.server)
         if counters:
             self._find_counters(advertised=advertised is not None)
         if control:

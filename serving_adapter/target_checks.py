@@ -86,8 +86,8 @@ def check_tunable(
         )
 
 
-def notes(config: ModelConfig) -> list[str]:
-    """What a person should know of how this model is tuned, one sentence each."""
+def notes(config: ModelConfig, server: str) -> list[str]:
+    """What a person should know of how this server tunes this model, one sentence each."""
     told = []
     if config.HasField("sequence_batching") and not _batches_oldest_sequences(config):
         told.append(
@@ -100,7 +100,7 @@ def notes(config: ModelConfig) -> list[str]:
             "max_queue_delay_us are no knobs: Triton joins no requests; add 'dynamic_batching { }' to have "
             "them tuned"
         )
-    if _is_pytorchs(config) and _THREADS & set(_knob_values(config)):
+    if _is_pytorchs(config, server) and _THREADS & set(_knob_values(config)):
         told.append(
             f"model {config.name!r} runs in the PyTorch backend, whose numbers of threads are the whole "
             "server's, and may stay as they were first set until it restarts; leave them out with --forbid "
@@ -163,8 +163,10 @@ def _left_to_backend(values: dict[str, int]) -> set[str]:
     return {name for name in _THREADS if values.get(name, 1) < 1}
 
 
-def _is_pytorchs(config: ModelConfig) -> bool:
-    return config.backend == "pytorch" or config.platform == "pytorch_libtorch"
+def _is_pytorchs(config: ModelConfig, server: str) -> bool:
+    """Of Triton's backend, that is; the instances of our own server have threads of their own."""
+    named = config.backend == "pytorch" or config.platform == "pytorch_libtorch"
+    return named and server.startswith("triton")
 
 
 def _is_step(model: str, ensemble: ModelConfig) -> bool:

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+LOOK_UP_S = 0.2
 
 Job = Callable[[], Any]
 """Work for a process: picklable, and its `str` says what it is."""
@@ -156,12 +157,19 @@ class Workers:
             for future in futures:
                 future.add_done_callback(self._ended.put)
             while futures:
-                ended = self._ended.get()
-                if ended is None:
-                    raise KeyboardInterrupt
+                ended = self._next_ended()
                 on_done(futures.pop(ended), ended.result())
         except BrokenProcessPool as error:
             raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
+
+    def _next_ended(self) -> Future:
+        """Looks up now and then: a signal that another thread was given does not wake this one."""
+        while True:
+            with suppress(Empty):
+                ended = self._ended.get(timeout=LOOK_UP_S)
+                if ended is None:
+                    raise KeyboardInterrupt
+                return ended
 
     def _interrupt(self, number: int, frame: object) -> None:
         self._interrupted = True

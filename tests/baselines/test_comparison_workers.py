@@ -44,8 +44,39 @@ if __name__ == "__main__":
     ],
 )
 def test_ctrl_c_ends_the_workers_wherever_it_comes(tmp_path: Path, event: str, code: str, jobs: int) -> None:
+    _is_ended(tmp_path, INTERRUPTED_AT.format(event=event, code=code, jobs=jobs))
+
+
+INTERRUPTED_IN_ANOTHER_THREAD = """
+import signal, sys, threading, time
+from functools import partial
+from baselines.comparison.workers import Workers
+
+def when_main_waits():
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code is not Workers._next_ended.__code__:
+        time.sleep(0.001)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+def ignore(job, answer):
+    pass
+
+if __name__ == "__main__":
+    with Workers(1) as workers:
+        threading.Thread(target=when_main_waits).start()
+        workers.run([partial(time.sleep, 600)], ignore)
+    print("the block was left")
+"""
+
+
+def test_ctrl_c_ends_the_workers_whichever_thread_is_given_it(tmp_path: Path) -> None:
+    """As a thread of a library may be, while the main thread is deaf to start the processes."""
+    _is_ended(tmp_path, INTERRUPTED_IN_ANOTHER_THREAD)
+
+
+def _is_ended(tmp_path: Path, program: str) -> None:
     script = tmp_path / "interrupted.py"
-    script.write_text(INTERRUPTED_AT.format(event=event, code=code, jobs=jobs))
+    script.write_text(program)
     with subprocess.Popen(
         (sys.executable, str(script)),
         stdout=subprocess.PIPE,
