@@ -89,7 +89,7 @@ class Guard:
     _memory: IntervalMemory = field(default_factory=IntervalMemory)
     _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
-    _failing: set[int] = field(default_factory=set)  # requests failed under these
+    _failing: dict[int, int] = field(default_factory=dict)  # how often each served since requests failed
     _start_failures: int = 0
     _start_arrivals: int = 0
     _gaps: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often it was lost, and last when
@@ -219,7 +219,7 @@ class Guard:
             return self._drain(number, measurement)
         self._draining = 0
         if failing:
-            self._failing.add(number)
+            self._failing[number] = 0
         completed = math.isfinite(cost)
         if failing or measurement.aborted or not completed:
             self._abort(number, measurement.arrival_rate_per_s)
@@ -240,7 +240,8 @@ class Guard:
             )
         )
         self.turns.told(number, kind, share)
-        self._forgive_gaps(number)
+        if not failing:
+            self._forgive(number)
         reason = (
             f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
         )
@@ -335,11 +336,16 @@ class Guard:
             return number in (self.start, self.to_leave())
         return not has_traffic(measurement)
 
-    def _forgive_gaps(self, number: int) -> None:
-        """What serves long after the target was lost under it was not to blame: restarts come every night."""
-        _, when = self._gaps.get(number, (0, self._intervals))
-        if self._intervals - when > self.settings.cooldown:
+    def _forgive(self, number: int) -> None:
+        """What serves long after the target was lost under it was not to blame: restarts come every night.
+        Nor what serves for long after requests failed: clients send what cannot be served."""
+        _, lost = self._gaps.get(number, (0, self._intervals))
+        if self._intervals - lost > self.settings.cooldown:
             del self._gaps[number]
+        if number in self._failing:
+            self._failing[number] += 1
+            if self._failing[number] > self.settings.cooldown:
+                del self._failing[number]
 
     def _abort(self, number: int, rate_per_s: float) -> None:
         if number != self.start:
@@ -357,13 +363,13 @@ class Guard:
         return measurement.failures > max(allowed, expected + s.failure_sigmas * math.sqrt(expected))
 
     def _unfit(self, near: Sequence[Seen]) -> set[int]:
-        """What is never best: under which requests failed, that was aborted lately, or that broke the limit
-        in one of these intervals where the start broke it in none."""
+        """What is never best: under which requests failed, until it has served for long, that was aborted
+        lately, or that broke the limit in one of these intervals where the start broke it in none."""
         broke = {seen.number for seen in near if seen.broke_limit}
         if self.start in broke:
             broke = set()
         cooling = {number for number in self._aborted if self._cooling(number)}
-        return broke | cooling | self._failing
+        return broke | cooling | self._failing.keys()
 
     def _cooling(self, number: int) -> bool:
         """True if it was aborted, or failed, lately at the present load or a lower one."""

@@ -301,6 +301,18 @@ def test_a_configuration_under_which_requests_fail_is_rolled_back_refused_and_ne
         assert guard.to_leave({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == guard.to_leave() == START
 
 
+def test_failures_are_forgiven_once_it_has_served_for_long_without_any() -> None:
+    """Or one client that sends what cannot be served bans what is best from a run of days."""
+    guard = begun(GuardSettings(cooldown=5))
+    for _ in range(2):
+        tell(guard, GOOD, 10.0, failures=100)
+        for _ in range(5):
+            tell(guard, GOOD, 10.0)
+        assert not guard.fits(GOOD)
+    tell(guard, GOOD, 10.0)
+    assert guard.best == GOOD
+
+
 def test_what_fails_at_the_start_too_is_not_held_against_a_configuration() -> None:
     guard = Guard(START)
     for _ in range(3):
