@@ -32,6 +32,7 @@ class Limits(NamedTuple):
     high: int
 
 
+SERVER_NAME = "rrl-serve"  # what our own server calls itself; a Triton may have any name (--id)
 KNOBS: dict[str, Limits] = {
     "instances": Limits(1, 64),
     "intra_op_threads": Limits(1, 256),

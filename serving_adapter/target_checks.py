@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from serving_adapter.model_configuration import knob_values
+from serving_adapter.model_configuration import SERVER_NAME, knob_values
 from serving_adapter.target_error import TargetError
 
 _THREADS = {"intra_op_threads", "inter_op_threads"}
@@ -166,7 +166,7 @@ def _left_to_backend(values: dict[str, int]) -> set[str]:
 def _is_pytorchs(config: ModelConfig, server: str) -> bool:
     """Of Triton's backend, that is; the instances of our own server have threads of their own."""
     named = config.backend == "pytorch" or config.platform == "pytorch_libtorch"
-    return named and server.startswith("triton")
+    return named and not server.startswith(SERVER_NAME)
 
 
 def _is_step(model: str, ensemble: ModelConfig) -> bool:

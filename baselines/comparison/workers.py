@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-LOOK_UP_S = 0.2
+LOOK_UP_S = 0.2  # how often one who waits for jobs looks for Ctrl-C
 
 Job = Callable[[], Any]
 """Work for a process: picklable, and its `str` says what it is."""

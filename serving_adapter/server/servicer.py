@@ -28,7 +28,7 @@ from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.server.worker_pool import ModelFailed
 from serving_adapter.tensors import TensorSpec
 
-SERVER_NAME, SERVER_VERSION = "rrl-serve", "0.1.0"
+SERVER_VERSION = "0.1.0"
 CONTROL_KEY_HEADER = "triton-grpc-protocol-control-key"  # the form of Triton's restricted protocols
 
 CONTENTS_FIELD = {
@@ -116,7 +116,7 @@ class InferenceService(GRPCInferenceServiceServicer):
         self, request: pb.ServerMetadataRequest, context: grpc.aio.ServicerContext
     ) -> Message:
         return pb.ServerMetadataResponse(
-            name=SERVER_NAME, version=SERVER_VERSION, extensions=self._extensions
+            name=model_configuration.SERVER_NAME, version=SERVER_VERSION, extensions=self._extensions
         )
 
     @_answers

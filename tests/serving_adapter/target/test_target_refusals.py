@@ -64,6 +64,9 @@ def test_threads_of_the_pytorch_backend_are_said_to_be_the_whole_servers(triton,
     target = make_target(triton.address)
     target.connect()
     assert "are the whole server's" in target.notes[0]
+    triton.name = "named-by-its-owner"  # tritonserver --id
+    target.connect()
+    assert "are the whole server's" in target.notes[0]
     del triton.configs["m"].parameters["INTRA_OP_THREAD_COUNT"]
     triton.configs["m"].parameters.pop("INTER_OP_THREAD_COUNT", None)
     target.connect()
