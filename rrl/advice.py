@@ -101,7 +101,7 @@ def earlier_table(
     if given is not None:
         path = given / FILE_NAME if given.is_dir() else given
         table = ReferenceTable.read(path)
-        return EarlierTable(table, path, _elsewhere(table, here))
+        return EarlierTable(table, path, _elsewhere(table, model, here))
     paths = [*RUNS.glob(f"*/{FILE_NAME}"), *RUNS.glob(f"*/*/{FILE_NAME}")]
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         try:
@@ -118,7 +118,9 @@ def earlier_table(
     return None
 
 
-def _elsewhere(table: ReferenceTable, here: Origin) -> str:
+def _elsewhere(table: ReferenceTable, model: str, here: Origin) -> str:
+    if table.model != model:
+        return f"it is of another model, {table.model!r}, so trust it the less"
     if table.origin is None:
         return "it does not tell on which target it was measured"
     if table.origin.is_of(here):

@@ -62,7 +62,7 @@ class TuneOptions:
     intervals: int | None = None
     """Decisions to take (default 50)."""
     duration: float | str | None = None
-    """Or about how long the run may take: seconds, 5m or 2h."""
+    """Or about how long the run may take, of each model: seconds, 5m or 2h."""
     validation: int = TuningSettings.validation
     """How often the best is measured again at the end, in turns with the start (A B A B), before it is called
     better; as often again where that leaves the question open, and the start only once, A B A, where the best

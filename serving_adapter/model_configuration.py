@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from google.protobuf import json_format, text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 Configuration = Mapping[str, int]
 """Values of some knobs, e.g. `{"instances": 2, "max_batch_size": 8}`."""
@@ -96,6 +96,11 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
     return values
 
 
+def all_instances(config: ModelConfig) -> int:
+    """Of all groups: a group's count is that of each of its GPUs."""
+    return sum(group.count * _places(group) for group in config.instance_group)
+
+
 def edited(
     config: ModelConfig, configuration: Configuration, found: Configuration | None = None
 ) -> ModelConfig:
@@ -119,6 +124,10 @@ def edited(
         else:
             copy.parameters[_parameter(copy, name)].string_value = str(value)
     return copy
+
+
+def _places(group: ModelInstanceGroup) -> int:
+    return max(1, len(group.gpus)) if group.kind == ModelInstanceGroup.KIND_GPU else 1
 
 
 def _parameter(config: ModelConfig, name: str) -> str:

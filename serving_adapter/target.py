@@ -30,8 +30,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from serving_adapter import resources, target_change, target_checks
 from serving_adapter.model_configuration import (
     KNOBS,
+    SERVER_NAME,
     Configuration,
     Limits,
+    all_instances,
     as_json,
     as_pbtxt,
     edited,
@@ -40,10 +42,9 @@ from serving_adapter.model_configuration import (
 )
 from serving_adapter.reading import Reading, parse_statistics
 from serving_adapter.target_connection import CONTROL_KEY_HEADER, Connection
-from serving_adapter.target_counters import Counters, open_page
+from serving_adapter.target_counters import Counters, advertised_page, open_page
 from serving_adapter.target_error import LostInChange, NotPutBack, RequestsRefused, TargetError, TargetLost
 
-_OUR_SERVER = "rrl-serve"  # it makes every change in place, by workers that it has warmed up
 _NO_MODEL = "no-model-but-a-question-whether-models-may-be-loaded"
 _MAY_LOAD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
@@ -106,7 +107,7 @@ class Target:
     @property
     def is_rrl_serve(self) -> bool:
         """True for this project's own server."""
-        return self.server.startswith(_OUR_SERVER)
+        return self.server.startswith(SERVER_NAME)
 
     @property
     def in_place_knobs(self) -> frozenset[str]:
@@ -144,7 +145,7 @@ class Target:
         metadata = self._call("ServerMetadata", messages.ServerMetadataRequest())
         self.server = f"{metadata.name} {metadata.version}".strip()
         self._extensions = frozenset(metadata.extensions)
-        advertised = target_checks.advertised_page(self.host, self._extensions)
+        advertised = advertised_page(self.host, self._extensions)
         self.metrics_url = self._named_metrics_url or advertised
         self._check_extensions(control)
         self.model = self._choose_model()
@@ -194,7 +195,7 @@ class Target:
         if self.is_rrl_serve:
             return False
         config = self._model_config()
-        just_counted = target_checks.instances(config) * max(1, config.max_batch_size)
+        just_counted = all_instances(config) * max(1, config.max_batch_size)
         if config.response_cache.enable or self._counters is None:
             statistics = self._call("ModelStatistics", messages.ModelStatisticsRequest(name=self.model))
             items = sum(each.inference_count for each in statistics.model_stats)
@@ -285,11 +286,11 @@ class Target:
     def _applied(self, changes: Configuration, before: ModelConfig, after: ModelConfig) -> Applied:
         if self.is_rrl_serve:
             return Applied(in_place=True, cold_instances=0)
-        instances = target_checks.instances(after)
+        instances = all_instances(after)
         began_again = self._counters is not None and self._counters.began_again()
         if not set(changes) <= self.in_place_knobs or began_again:
             return Applied(in_place=False, cold_instances=instances)
-        return Applied(in_place=True, cold_instances=max(0, instances - target_checks.instances(before)))
+        return Applied(in_place=True, cold_instances=max(0, instances - all_instances(before)))
 
     # What the server tells
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.model_configuration import SERVER_NAME, knob_values
 from serving_adapter.target_error import TargetError
@@ -134,22 +134,6 @@ def notes_on_counters(address: str, server: str, has_page: bool, has_statistics:
             "answers, and cannot be tuned"
         ]
     return []
-
-
-def advertised_page(host: str, extensions: Iterable[str]) -> str | None:
-    """Our own server lists the port of its metrics page among its extensions."""
-    ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
-    host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{ports[0]}/metrics" if ports else None
-
-
-def instances(config: ModelConfig) -> int:
-    """All instances of all groups: a group's count is that of each of its GPUs."""
-    return sum(group.count * _places(group) for group in config.instance_group)
-
-
-def _places(group: ModelInstanceGroup) -> int:
-    return max(1, len(group.gpus)) if group.kind == ModelInstanceGroup.KIND_GPU else 1
 
 
 def _knob_values(config: ModelConfig) -> dict[str, int]:

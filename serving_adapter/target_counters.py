@@ -9,7 +9,7 @@ without a load both count the same. The page of our own server tells all, and co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -150,6 +150,13 @@ class Counters:
         if reading.gpu_utilisation is None and self._gpus is not None:
             reading = replace(reading, gpu_utilisation=self._gpus.utilisation())
         return reading
+
+
+def advertised_page(host: str, extensions: Iterable[str]) -> str | None:
+    """Our own server lists the port of its metrics page among its extensions."""
+    ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{ports[0]}/metrics" if ports else None
 
 
 def open_page(

@@ -167,6 +167,16 @@ def test_the_table_of_another_target_is_gone_by_only_where_it_is_given_and_that_
     )
 
 
+def test_the_table_of_another_model_is_gone_by_only_where_it_is_given_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    replace(table(entry()), model="resnet", origin=HERE).write(tmp_path / FILE_NAME)
+    given = advice.earlier_table(tmp_path, "minilm", HERE, pytest.fail)
+    by = advice.source(TASK, "latency", observed(interval()), FOUND, given, None)
+    assert by is not None
+    assert by.words.endswith("requests/s; it is of another model, 'resnet', so trust it the less")
+
+
 @pytest.mark.parametrize("server", [None, "triton 2.51.0", "triton 2.60.0"])
 def test_a_table_of_this_address_is_of_this_target_if_no_other_kind_of_server_is_known(
     server: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
