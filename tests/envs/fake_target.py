@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from envs.live import LiveServing
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.reading import Histogram, Reading
 from serving_adapter.target import Applied, RequestsRefused, TargetError, TargetLost
+
+SPACE = "instances=1:3,max_batch_size=1,2,4"
 
 
 class FakeClock:
@@ -146,3 +149,8 @@ class FakeTarget:
             executions_since_load=since_load,
             success_since_load=since_load,
         )
+
+
+def live(target, space=SPACE, **options):
+    """The environment over it, by its clock."""
+    return LiveServing(target, space, clock=target.clock, sleep=target.clock.sleep, **options)

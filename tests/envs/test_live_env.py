@@ -1,14 +1,10 @@
-"""The live environment: on a fake target under a fake clock, and on a real server."""
+"""The live environment: on a fake target under a fake clock."""
 
 import math
-import threading
-from contextlib import contextmanager
 
 import gymnasium as gym
-import numpy as np
 import pytest
-import tritonclient.grpc as triton
-from fake_target import FakeClock, FakeTarget
+from fake_target import SPACE, FakeClock, FakeTarget, live
 from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 (registers the ids)
@@ -17,23 +13,6 @@ from rrl.agent import arrival_rate_per_s
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
 from serving_adapter.model_configuration import KNOBS
-from serving_adapter.target import LostInChange, NotPutBack, Target, TargetError, TargetLost
-
-SPACE = "instances=1:3,max_batch_size=1,2,4"
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def target(clock):
-    return FakeTarget(clock)
-
-
-def live(target, space=SPACE, **options):
-    return LiveServing(target, space, clock=target.clock, sleep=target.clock.sleep, **options)
 
 
 def test_starts_from_the_configuration_found_or_the_grids_nearest(target):
@@ -274,130 +253,6 @@ def test_without_traffic_there_are_no_arrivals_and_no_cost(target):
     assert env.observation_space.contains(observation)
 
 
-def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, clock):
-    env = live(target)
-    env.reset(seed=0)
-
-    def crash():
-        target.restart()
-        target.lose(20.0)
-
-    clock.after(3.0, crash)
-    _, reward, _, _, info = env.step(env.space.action(0))
-    assert info["measurement"].gap == "the target is lost (connection refused)"
-    assert math.isnan(info["cost"])
-    assert reward == 0.0
-    assert target.in_force == {"instances": 1, "max_batch_size": 1}
-    assert 2 <= target.connects < 15
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert info["measurement"].gap == ""
-    assert info["cost"] == pytest.approx(20.0)
-
-
-def test_a_target_that_is_back_and_refuses_the_configuration_is_not_asked_for_it_again_and_again(
-    target, clock
-):
-    env = live(target)
-    env.reset(seed=0)
-    asked = []
-
-    def crash():
-        target.restart()
-        target.lose(20.0)
-        target.apply = refuse
-
-    def refuse(configuration):
-        if clock.now_s < back_s:
-            raise TargetLost("the target is lost (connection refused)")
-        asked.append(configuration)
-        raise TargetError("no memory (the previous configuration is in force)")
-
-    back_s = clock.now_s + 3.0 + 20.0
-    clock.after(3.0, crash)
-    assert "lost" in env.step(env.space.action(0))[4]["measurement"].gap
-    assert len(asked) == 1
-    info = env.step(env.space.action(0))[4]
-    assert info["refused"]
-    assert info["measurement"].gap == "no memory (the previous configuration is in force)"
-
-
-def test_a_target_that_comes_back_with_nothing_in_force_is_an_error_at_once(target, clock):
-    env = live(target)
-    env.reset(seed=0)
-
-    def crash():
-        target.restart()
-        target.lose(20.0)
-        target.apply = break_it
-
-    def break_it(configuration):
-        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
-
-    clock.after(3.0, crash)
-    with pytest.raises(NotPutBack):
-        env.step(env.space.action(0))
-
-
-def test_a_target_that_stays_away_is_given_up(target, clock):
-    env = live(target, reconnect_s=30.0)
-    env.reset(seed=0)
-    clock.after(1.0, lambda: target.lose(1e9))
-    began_s = clock.now_s
-    with pytest.raises(TargetLost, match="did not come back within 30 s: the target does not answer"):
-        env.step(env.space.action(0))
-    assert clock.now_s - began_s < 40.0
-
-
-def test_a_configuration_that_brings_the_target_down_is_not_put_in_force_again(target):
-    env = live(target)
-    env.reset(seed=0)
-    accept = target.apply
-
-    def die(configuration):
-        target.restart()
-        target.lose(20.0)
-        raise LostInChange("the target is lost in the middle of a change")
-
-    target.apply = die
-    assert "in the middle" in env.step(env.space.action(0))[4]["measurement"].gap
-    assert target.in_force == target.found
-    target.apply = accept
-    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
-
-
-def test_a_target_that_cannot_be_put_back_is_an_error_at_once(target):
-    env = live(target)
-    env.reset(seed=0)
-
-    def break_it(configuration):
-        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
-
-    target.apply = break_it
-    with pytest.raises(NotPutBack):
-        env.step(env.space.action(0))
-
-
-@pytest.mark.parametrize("after_s", [0.5, 3.0])
-def test_a_quick_restart_leaves_a_gap_and_the_next_step_configures_again(target, clock, after_s):
-    env = live(target)
-    env.reset(seed=0)
-    clock.after(after_s, target.restart)
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert "restarted" in info["measurement"].gap
-    assert target.in_force == target.found
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert info["measurement"].gap == ""
-    assert target.in_force == {"instances": 1, "max_batch_size": 1}
-
-
-def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
-    env = live(target)
-    env.reset(seed=0)
-    clock.after(3.0, lambda: target.in_force.update(instances=7))
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert "another client" in info["measurement"].gap
-
-
 def test_advise_changes_nothing(target):
     env = live(target, advise=True)
     env.reset(seed=0)
@@ -414,63 +269,6 @@ def test_a_server_that_tells_no_knobs_is_observed(target):
     assert env.reset(seed=0)[1]["measurement"].arrivals == pytest.approx(160, abs=1)
     assert env.step(env.space.action(0))[4]["measurement"].arrivals == pytest.approx(200, abs=1)
     assert target.applied == []
-
-
-def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(target):
-    env = live(target)
-    env.reset(seed=0)
-    accept = target.apply
-
-    def refuse(configuration):
-        raise TargetError("no memory for 4 workers")
-
-    target.apply = refuse
-    for _ in range(3):
-        assert env.step(env.space.action(0))[4]["measurement"].gap == "no memory for 4 workers"
-    with pytest.raises(TargetError, match="no memory"):
-        env.step(env.space.action(0))
-    target.apply = accept
-    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
-
-
-def test_smaller_batches_that_would_refuse_requests_are_refused_as_often_as_they_are_tried(target):
-    env = LiveServing(
-        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
-    )
-    env.reset(seed=0)
-    bears, refuses = (env.space.number({"instances": 2, "max_batch_size": size}) for size in (3, 1))
-    assert env.step(env.space.action(refuses))[4]["measurement"].gap == ""
-    env.step(env.space.action(bears))
-    target.hold_several_items = True
-    for _ in range(5):  # more than a server may refuse in a row
-        info = env.step(env.space.action(refuses))[4]
-        assert info["refused"]
-        assert "some requests held several items" in info["measurement"].gap
-        assert target.in_force["max_batch_size"] == 3
-    assert env.step(env.space.action(bears))[4]["measurement"].gap == ""
-
-
-def test_a_restart_after_which_smaller_batches_would_refuse_requests_is_lived_through(target):
-    env = LiveServing(
-        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
-    )
-    env.reset(seed=0)
-    small = env.space.action(env.space.number({"instances": 2, "max_batch_size": 1}))
-    env.step(small)
-    target.restart()
-    target.lose(8.0)  # beyond the interval
-    target.hold_several_items = True
-    assert "is lost" in env.step(small)[4]["measurement"].gap
-    assert env.step(small)[4]["refused"]
-
-
-def test_a_configuration_refused_at_once_is_an_error(target):
-    def refuse(configuration):
-        raise TargetError("control is locked")
-
-    target.apply = refuse
-    with pytest.raises(TargetError, match="locked"):
-        live(target).reset(seed=0)
 
 
 def test_the_space_must_be_the_targets(target):
@@ -532,90 +330,6 @@ def test_gymnasiums_checker_is_content(target):
 def test_closing_closes_the_target(target):
     live(target).close()
     assert target.closed
-
-
-@contextmanager
-def steady_load(address, pause_s=0.01):
-    """A client that sends a request every so often; what failed is in the list it gives."""
-    stop, failures = threading.Event(), []
-
-    def send():
-        with triton.InferenceServerClient(address) as client:
-            tensor = client.get_model_metadata("sleep").inputs[0]
-            data = np.zeros((1, *tensor.shape[1:]), np.float32)
-            request = triton.InferInput(tensor.name, data.shape, tensor.datatype)
-            request.set_data_from_numpy(data)
-            while not stop.wait(pause_s):
-                try:
-                    client.infer("sleep", [request], client_timeout=5.0)
-                except triton.InferenceServerException as error:
-                    failures.append(str(error))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(30)
-
-
-REAL = {"interval_s": 1.5, "settle_s": 0.3, "poll_s": 0.1}
-
-
-def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
-    key_file = tmp_path / "key"
-    key_file.write_text("secret")
-    server = start_server("--model", "sleep", "--model-option", "ms=5", "--control-key-file", key_file)
-    with pytest.raises(TargetError, match="wants a control key"):
-        LiveServing(server.address)
-    target = Target(server.address, control_key="secret")
-    target.connect()
-    assert target.notes == []
-    with steady_load(server.address) as failures:
-        env = LiveServing(target, "instances=1:2,max_batch_size=1,4", **REAL)
-        seen = []
-        env.interrupt = lambda progress: seen.append(progress) or ""
-        env.reset(seed=0)
-        wanted = {"instances": 2, "max_batch_size": 4}
-        observation, _, _, _, info = env.step(env.space.action(env.space.number(wanted)))
-        assert target.configuration().items() >= wanted.items()
-        env.close()
-    measurement = info["measurement"]
-    assert failures == []
-    assert measurement.gap == measurement.aborted == ""
-    assert measurement.completions > 0
-    assert measurement.failures == 0
-    assert abs(measurement.arrivals - measurement.completions) <= 2
-    assert measurement.latency.p50_ms <= measurement.latency.p95_ms <= measurement.latency.p99_ms
-    assert measurement.service.mean_ms >= 4.9
-    assert sum(row.count for row in measurement.telemetry) > 0
-    assert all(row.busy_instances >= 1 for row in measurement.telemetry)
-    assert 0 <= measurement.cpu_utilisation <= 1
-    assert env.observation_space.contains(observation)
-    assert seen
-    assert seen[-1].arrivals > 0
-
-
-def test_a_real_server_that_dies_and_returns_gets_its_configuration_again(start_server):
-    arguments = ("--model", "sleep", "--model-option", "ms=5")
-    server = start_server(*arguments)
-    env = LiveServing(server.address, "instances=1:2,max_batch_size=1,4", **REAL)
-    env.reset(seed=0)
-    server.process.kill()
-    server.process.wait(30)
-    port = server.address.rpartition(":")[2]
-    thread = threading.Thread(target=start_server, args=(*arguments, "--port", port))
-    thread.start()
-    wanted = {"instances": 2, "max_batch_size": 1}
-    _, _, _, _, info = env.step(env.space.action(env.space.number(wanted)))
-    thread.join(60)
-    assert "is lost" in info["measurement"].gap
-    assert math.isnan(info["cost"])
-    assert env.target.configuration().items() >= wanted.items()
-    _, _, _, _, info = env.step(env.space.action(env.space.number(wanted)))
-    assert info["measurement"].gap == ""
-    env.close()
 
 
 def test_the_change_after_an_aborted_interval_is_counted_from_its_end(target, clock):

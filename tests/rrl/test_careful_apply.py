@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from test_careful_tuning import BAD, BEST, INTERVAL_S, SLOW, START, Timed
-from test_tuning import SPACE, StopAfter, header
+from tuned_runs import SPACE, StopAfter, header
 
 from rrl.careful_apply import (
     AGENT,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from test_tuning import SPACE, StopAfter, Wanderer, header, run
+from tuned_runs import SPACE, StopAfter, Wanderer, header, run
 
 from envs.simulated import SimulatedServing
 from rrl.change_limits import HOUR_S, ChangeLimits, ChangeWindow

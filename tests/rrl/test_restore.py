@@ -27,6 +27,34 @@ def killed_run() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
+def test_a_claim_is_a_file_that_a_clean_end_removes(state_home: Path) -> None:
+    point = RestorePoint("localhost:8500", "minilm")
+    assert point.left_behind() is None
+    point.claim({"instances": 1})
+    assert len(list(state_home.iterdir())) == 1
+    point.safe({"instances": 2})
+    assert len(list(state_home.iterdir())) == 1
+    point.release()
+    assert list(state_home.iterdir()) == []
+
+
+def test_two_runs_cannot_tune_one_model_of_one_target(state_home: Path) -> None:
+    RestorePoint("localhost:8500", "minilm").claim({"instances": 1})
+    with pytest.raises(TargetTaken, match=rf"another rrl-tune \(pid {os.getpid()}\) tunes"):
+        RestorePoint("localhost:8500", "minilm").claim({"instances": 4})
+    RestorePoint("localhost:8500", "resnet").claim({"instances": 1})
+    RestorePoint("localhost:8501", "minilm").claim({"instances": 1})
+    assert len(list(state_home.iterdir())) == 3
+
+
+def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path) -> None:
+    point = RestorePoint("localhost:8500", "minilm")
+    state_home.mkdir()
+    point.path.write_text("{")
+    with pytest.raises(ValueError, match="by hand, then remove this file"):
+        point.claim({"instances": 1})
+
+
 @pytest.mark.parametrize("address", ["localhost:8500", "127.0.0.1:8500", "[::1]:8500", "LocalHost:8500"])
 def test_the_names_of_this_machine_are_one_target(address: str) -> None:
     RestorePoint("localhost:8500", "minilm").claim(FOUND)

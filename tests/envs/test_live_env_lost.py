@@ -1,0 +1,190 @@
+"""What the environment makes of a target that is lost, restarts, or refuses a configuration."""
+
+import math
+
+import pytest
+from fake_target import live
+
+from envs.live import LiveServing
+from serving_adapter.target import LostInChange, NotPutBack, TargetError, TargetLost
+
+
+def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+
+    clock.after(3.0, crash)
+    _, reward, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == "the target is lost (connection refused)"
+    assert math.isnan(info["cost"])
+    assert reward == 0.0
+    assert target.in_force == {"instances": 1, "max_batch_size": 1}
+    assert 2 <= target.connects < 15
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == ""
+    assert info["cost"] == pytest.approx(20.0)
+
+
+def test_a_target_that_is_back_and_refuses_the_configuration_is_not_asked_for_it_again_and_again(
+    target, clock
+):
+    env = live(target)
+    env.reset(seed=0)
+    asked = []
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+        target.apply = refuse
+
+    def refuse(configuration):
+        if clock.now_s < back_s:
+            raise TargetLost("the target is lost (connection refused)")
+        asked.append(configuration)
+        raise TargetError("no memory (the previous configuration is in force)")
+
+    back_s = clock.now_s + 3.0 + 20.0
+    clock.after(3.0, crash)
+    assert "lost" in env.step(env.space.action(0))[4]["measurement"].gap
+    assert len(asked) == 1
+    info = env.step(env.space.action(0))[4]
+    assert info["refused"]
+    assert info["measurement"].gap == "no memory (the previous configuration is in force)"
+
+
+def test_a_target_that_comes_back_with_nothing_in_force_is_an_error_at_once(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+
+    def crash():
+        target.restart()
+        target.lose(20.0)
+        target.apply = break_it
+
+    def break_it(configuration):
+        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
+
+    clock.after(3.0, crash)
+    with pytest.raises(NotPutBack):
+        env.step(env.space.action(0))
+
+
+def test_a_target_that_stays_away_is_given_up(target, clock):
+    env = live(target, reconnect_s=30.0)
+    env.reset(seed=0)
+    clock.after(1.0, lambda: target.lose(1e9))
+    began_s = clock.now_s
+    with pytest.raises(TargetLost, match="did not come back within 30 s: the target does not answer"):
+        env.step(env.space.action(0))
+    assert clock.now_s - began_s < 40.0
+
+
+def test_a_configuration_that_brings_the_target_down_is_not_put_in_force_again(target):
+    env = live(target)
+    env.reset(seed=0)
+    accept = target.apply
+
+    def die(configuration):
+        target.restart()
+        target.lose(20.0)
+        raise LostInChange("the target is lost in the middle of a change")
+
+    target.apply = die
+    assert "in the middle" in env.step(env.space.action(0))[4]["measurement"].gap
+    assert target.in_force == target.found
+    target.apply = accept
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
+
+
+def test_a_target_that_cannot_be_put_back_is_an_error_at_once(target):
+    env = live(target)
+    env.reset(seed=0)
+
+    def break_it(configuration):
+        raise NotPutBack("no memory (the previous configuration could not be put back: ...)")
+
+    target.apply = break_it
+    with pytest.raises(NotPutBack):
+        env.step(env.space.action(0))
+
+
+@pytest.mark.parametrize("after_s", [0.5, 3.0])
+def test_a_quick_restart_leaves_a_gap_and_the_next_step_configures_again(target, clock, after_s):
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(after_s, target.restart)
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert "restarted" in info["measurement"].gap
+    assert target.in_force == target.found
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == ""
+    assert target.in_force == {"instances": 1, "max_batch_size": 1}
+
+
+def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(3.0, lambda: target.in_force.update(instances=7))
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert "another client" in info["measurement"].gap
+
+
+def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(target):
+    env = live(target)
+    env.reset(seed=0)
+    accept = target.apply
+
+    def refuse(configuration):
+        raise TargetError("no memory for 4 workers")
+
+    target.apply = refuse
+    for _ in range(3):
+        assert env.step(env.space.action(0))[4]["measurement"].gap == "no memory for 4 workers"
+    with pytest.raises(TargetError, match="no memory"):
+        env.step(env.space.action(0))
+    target.apply = accept
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
+
+
+def test_smaller_batches_that_would_refuse_requests_are_refused_as_often_as_they_are_tried(target):
+    env = LiveServing(
+        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
+    )
+    env.reset(seed=0)
+    bears, refuses = (env.space.number({"instances": 2, "max_batch_size": size}) for size in (3, 1))
+    assert env.step(env.space.action(refuses))[4]["measurement"].gap == ""
+    env.step(env.space.action(bears))
+    target.hold_several_items = True
+    for _ in range(5):  # more than a server may refuse in a row
+        info = env.step(env.space.action(refuses))[4]
+        assert info["refused"]
+        assert "some requests held several items" in info["measurement"].gap
+        assert target.in_force["max_batch_size"] == 3
+    assert env.step(env.space.action(bears))[4]["measurement"].gap == ""
+
+
+def test_a_restart_after_which_smaller_batches_would_refuse_requests_is_lived_through(target):
+    env = LiveServing(
+        target, "instances=1:2,max_batch_size=1:4", clock=target.clock, sleep=target.clock.sleep
+    )
+    env.reset(seed=0)
+    small = env.space.action(env.space.number({"instances": 2, "max_batch_size": 1}))
+    env.step(small)
+    target.restart()
+    target.lose(8.0)  # beyond the interval
+    target.hold_several_items = True
+    assert "is lost" in env.step(small)[4]["measurement"].gap
+    assert env.step(small)[4]["refused"]
+
+
+def test_a_configuration_refused_at_once_is_an_error(target):
+    def refuse(configuration):
+        raise TargetError("control is locked")
+
+    target.apply = refuse
+    with pytest.raises(TargetError, match="locked"):
+        live(target).reset(seed=0)
