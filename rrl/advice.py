@@ -131,8 +131,11 @@ def _elsewhere(table: ReferenceTable, model: str, here: Origin) -> str:
 def fitting_entry(
     table: ReferenceTable, objective: str, rate_per_s: float, task: Task, found: Configuration
 ) -> Entry | None:
-    """The table's best at this load, if it is for this objective and to be had by what may be changed."""
-    entry = table.recommend(rate_per_s) if table.objective == objective else None
+    """The table's best at this load, if it is for this objective and its limit, and to be had by what may be
+    changed."""
+    limit_ms = getattr(task.objective, "slo_p95_ms", None)
+    same = table.objective == objective and table.slo_p95_ms == limit_ms
+    entry = table.recommend(rate_per_s) if same else None
     if entry is None:
         return None
     wanted = {**found, **entry.configuration}

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from rrl.journal import Kind, Record
-from rrl.measurement import Measurement
 
 Part = Literal["search", "validation"]
 
@@ -31,6 +30,7 @@ class CostOfExploration(NamedTuple):
     rollbacks: int  # intervals that the guard ran in the best known configuration
     refused: int
     failures: int  # failed requests, in all intervals and while changes settled
+    gaps: int  # intervals that tell nothing, not even of failures: the target was away, or began anew
 
     @property
     def extra_request_s(self) -> float:
@@ -61,7 +61,8 @@ def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> C
         aborted=sum(bool(r.measurement.aborted) for r in explored),
         rollbacks=sum(r.decision == "rollback" for r in explored),
         refused=sum(r.decision == "refused" for r in explored),
-        failures=sum(seen.failures for r in records for seen in _with_settling(r)),
+        failures=sum(r.failures for r in records),
+        gaps=sum(bool(r.measurement.gap) and not r.not_taken for r in records),
     )
 
 
@@ -73,14 +74,10 @@ def excess_request_s(records: Sequence[Record], start_latency_ms: float) -> list
         if part_of(record) is None
         else sum(
             _or_zero((seen.latency.mean_ms - start_latency_ms) * seen.completions / 1e3)
-            for seen in _with_settling(record)
+            for seen in record.with_settling
         )
         for record in records
     ]
-
-
-def _with_settling(record: Record) -> list[Measurement]:
-    return [record.measurement] if record.settling is None else [record.settling, record.measurement]
 
 
 def _or_zero(value: float) -> float:

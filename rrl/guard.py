@@ -16,7 +16,7 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from rrl.interval_memory import (
 from rrl.journal import Decision, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress
 from rrl.objective import slo_violated
-from rrl.reference_table import NOISE, best_known, optimistic_mean, pessimistic_mean
+from rrl.reference_table import NOISE, USUAL_COMPLETIONS, best_known, optimistic_mean, pessimistic_mean
 from rrl.turns import Turns
 from rrl.validation import in_words, unpaired_gain
 
@@ -191,11 +191,17 @@ class Guard:
         return measurement.backlog_growth > _noise(measurement) and self._wait_ms(measurement) > long_ms
 
     def judge(
-        self, number: int, cost: float, measurement: Measurement, kind: Kind = "tune", share: float = 1.0
+        self,
+        number: int,
+        cost: float,
+        measurement: Measurement,
+        kind: Kind = "tune",
+        share: float = 1.0,
+        settling: Measurement | None = None,
     ) -> Verdict:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it.
 
-        `share`: of its usual time, that it was measured for.
+        `share`: of its usual time, that it was measured for; `settling`: of a change, what came before that.
         """
         self._intervals += 1
         self._precaution = self._tells_nothing_bad(number, measurement)
@@ -211,7 +217,10 @@ class Guard:
             return self._verdict(True, False, "no requests arrive")
         if share == 1 or not self._memory.rate_per_s:  # a short turn's few requests tell no load
             self._memory.rate_per_s = measurement.arrival_rate_per_s
-        failing = self._fails(number, measurement)
+        # What waits when one is left that did not serve well fails whatever comes after it.
+        before = [] if settling is None or self._rolled_back else [settling]
+        failed = self._failed(number, [*before, measurement])
+        failing = failed > 0
         # A rollback may find requests waiting that can only fail now; any other drain must not lose any.
         drains = self._drains(measurement) and (self._rolled_back or not failing)
         if drains and self._draining < self.settings.drain_intervals:
@@ -242,9 +251,7 @@ class Guard:
         self.turns.told(number, kind, share)
         if not failing:
             self._forgive(number)
-        reason = (
-            f"{measurement.failures} requests failed" if failing else self._fault(latency_ms, measurement)
-        )
+        reason = f"{failed} requests failed" if failing else self._fault(latency_ms, measurement)
         return self._verdict(bool(reason) and number not in (self.start, self.best), True, reason)
 
     def admit(self, proposal: int | None) -> Admission:
@@ -279,7 +286,7 @@ class Guard:
             self.enter(record.number)
         else:
             self.admit(record.number)
-        self.judge(record.number, record.cost, record.measurement, record.kind, record.share)
+        self.judge(record.number, record.cost, record.measurement, record.kind, record.share, record.settling)
 
     def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
@@ -310,12 +317,15 @@ class Guard:
 
     def _unvalidated(self) -> ToLeave:
         best = self.best
-        costs = self.costs_at_present_load
-        if self.start not in costs:  # at this load the start was never measured: compare where it was
-            costs = costs_of(at_load_of(self.start, self._memory.all))
+        seen = self._memory.near_present_load()
+        if self.start not in costs_of(
+            seen
+        ):  # at this load the start was never measured: compare where it was
+            seen = at_load_of(self.start, self._memory.all)
+        costs = costs_of(seen)
         if best not in costs or self.start not in costs:
             return ToLeave(self.start, "nothing else is known well enough")
-        noise = self.settings.noise
+        noise = self.settings.noise * _times_noisier(seen, {self.start, best})
         if pessimistic_mean(costs[best], noise) < optimistic_mean(costs[self.start], noise):
             return ToLeave(best, "the best known, better than the start even with noise held against it")
         return ToLeave(self.start, "nothing is known to be better beyond noise")
@@ -351,16 +361,18 @@ class Guard:
         if number != self.start:
             self._aborted[number] = (self._intervals, rate_per_s)
 
-    def _fails(self, number: int, measurement: Measurement) -> bool:
-        """True if more requests failed than chance, or what fails at the start too, explains."""
+    def _failed(self, number: int, seen: Sequence[Measurement]) -> int:
+        """The requests that failed, if more than chance, or what fails at the start too, explains; else 0."""
+        failures, arrivals = sum(each.failures for each in seen), sum(each.arrivals for each in seen)
         if number == self.start:
-            self._start_failures += measurement.failures
-            self._start_arrivals += measurement.arrivals
-            return False
+            self._start_failures += failures
+            self._start_arrivals += arrivals
+            return 0
         s = self.settings
-        expected = self._start_failures / max(self._start_arrivals, 1) * measurement.arrivals
-        allowed = max(s.failures, s.failure_share * measurement.arrivals)
-        return measurement.failures > max(allowed, expected + s.failure_sigmas * math.sqrt(expected))
+        expected = self._start_failures / max(self._start_arrivals, 1) * arrivals
+        chance = expected + s.failure_sigmas * math.sqrt(expected)
+        allowed = max(s.failures, s.failure_share * arrivals, chance)
+        return failures if failures > allowed else 0
 
     def _unfit(self, near: Sequence[Seen]) -> set[int]:
         """What is never best: under which requests failed, until it has served for long, that was aborted
@@ -426,6 +438,12 @@ def _latency_ms(measurement: Measurement) -> float:
 def _noise(seen: Progress | Measurement) -> float:
     """√(A + D): the most that G's standard deviation is where the server keeps up."""
     return math.sqrt(seen.arrivals + seen.completions)
+
+
+def _times_noisier(seen: Sequence[Seen], numbers: Collection[int]) -> float:
+    """How much more the costs of these scatter than those of intervals of `USUAL_COMPLETIONS`; at least 1."""
+    completions = mean([each.completions for each in seen if each.number in numbers])
+    return max(1.0, math.sqrt(USUAL_COMPLETIONS / max(completions, 1)))
 
 
 def _or_zero(value: float) -> float:

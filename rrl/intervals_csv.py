@@ -20,6 +20,7 @@ _THEN: dict[str, Callable[[Record], Value]] = {
     "arrivals": lambda r: r.measurement.arrivals,
     "completions": lambda r: r.measurement.completions,
     "failures": lambda r: r.measurement.failures,
+    "failures_while_settling": lambda r: 0 if r.settling is None else r.settling.failures,
     "mean_ms": lambda r: r.measurement.latency.mean_ms,
     "p50_ms": lambda r: r.measurement.latency.p50_ms,
     "p95_ms": lambda r: r.measurement.latency.p95_ms,

@@ -54,7 +54,8 @@ class Header:
     interval_s: float
     started_at: str  # ISO 8601
     settle_s: float = 1.0  # the part of an interval that is not measured
-    intervals: int = 50  # tuning intervals planned
+    intervals: int = 50  # tuning intervals planned ...
+    duration_s: float | None = None  # ... or about as many as so long allows
     load: dict[str, Any] | None = None  # the embedded load's options
     machine: str | None = None  # the machine file that the agent was given
     agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`
@@ -138,6 +139,16 @@ class Record:
     @property
     def cost(self) -> float:
         return self.transition.cost
+
+    @property
+    def with_settling(self) -> list[Measurement]:
+        """All that was seen in it: while a change settled, and then."""
+        return [self.measurement] if self.settling is None else [self.settling, self.measurement]
+
+    @property
+    def failures(self) -> int:
+        """Failed requests, while a change settled too."""
+        return sum(seen.failures for seen in self.with_settling)
 
     @property
     def lesson(self) -> Transition:

@@ -21,6 +21,7 @@ from rrl.space import ConfigurationSpace
 
 FILE_NAME = "reference_table.yaml"
 NOISE = 0.2  # ν: relative standard deviation of one interval's cost, 100 to 200 requests of a busy server
+USUAL_COMPLETIONS = 100  # of an interval; shorter ones scatter more
 
 
 def costs_by_configuration(pairs: Iterable[tuple[int, float]]) -> dict[int, list[float]]:
@@ -87,6 +88,7 @@ class ReferenceTable:
     model: str
     levels: dict[int, Entry]
     origin: Origin | None = None  # unknown of a table that an earlier version wrote
+    slo_p95_ms: float | None = None  # the limit that costs were measured under
 
     @classmethod
     def of(
@@ -98,19 +100,25 @@ class ReferenceTable:
         model: str,
         load_levels: LoadLevels | None = None,
         origin: Origin | None = None,
+        slo_p95_ms: float | None = None,
     ) -> ReferenceTable:
-        """Built from the intervals of a journal that tell what their configuration costs."""
+        """Built from the intervals of a journal that tell what their configuration costs.
+
+        With which the guard found fault at a level is not its best; a level where nothing did better than
+        that has no entry, unless no request failed.
+        """
         grid = load_levels or LoadLevels()
-        by_level: dict[int, list[tuple[int, float]]] = {}
+        by_level: dict[int, list[Record]] = {}
         for record in records:
             if record.learned:
                 level = grid.level(record.measurement.arrival_rate_per_s)
-                by_level.setdefault(level, []).append((record.number, record.cost))
+                by_level.setdefault(level, []).append(record)
         entries = {
-            level: _entry(costs_by_configuration(pairs), level, grid, space)
-            for level, pairs in sorted(by_level.items())
+            level: _entry(fit, level, grid, space, tried=len({record.number for record in of_level}))
+            for level, of_level in sorted(by_level.items())
+            if (fit := _fit(of_level))
         }
-        return cls(objective, unit, model, entries, origin)
+        return cls(objective, unit, model, entries, origin, slo_p95_ms)
 
     def recommend(self, arrival_rate_per_s: float) -> Entry | None:
         """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
@@ -133,6 +141,7 @@ class ReferenceTable:
             "model": self.model,
             **({} if self.origin is None else self.origin._asdict()),
             "objective": self.objective,
+            **({} if self.slo_p95_ms is None else {"slo_p95_ms": self.slo_p95_ms}),
             "unit": self.unit,
             "levels": {
                 level: {
@@ -164,7 +173,8 @@ class ReferenceTable:
             origin = None
             if values.get("target") is not None:
                 origin = Origin.of(values["target"], str(values.get("server") or ""))
-            return cls(values["objective"], values["unit"], values["model"], levels, origin)
+            limit_ms = None if values.get("slo_p95_ms") is None else float(values["slo_p95_ms"])
+            return cls(values["objective"], values["unit"], values["model"], levels, origin, limit_ms)
         except OSError as error:
             raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
         except (KeyError, IndexError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
@@ -174,7 +184,18 @@ class ReferenceTable:
             ) from None
 
 
-def _entry(costs: dict[int, list[float]], level: int, grid: LoadLevels, space: ConfigurationSpace) -> Entry:
+def _fit(of_level: Sequence[Record]) -> list[Record]:
+    """Those of configurations with which the guard found no fault; if there are none, those that served."""
+    faulty = {record.number for record in of_level if record.verdict}
+    fit = [record for record in of_level if record.number not in faulty]
+    served = [r for r in of_level if not (r.measurement.failures or r.measurement.aborted)]
+    return fit or served
+
+
+def _entry(
+    fit: Sequence[Record], level: int, grid: LoadLevels, space: ConfigurationSpace, tried: int
+) -> Entry:
+    costs = costs_by_configuration((record.number, record.cost) for record in fit)
     number = best_known(costs)
     half = math.sqrt(grid.ratio)
     centre = grid.rate_per_s(level)
@@ -183,5 +204,5 @@ def _entry(costs: dict[int, list[float]], level: int, grid: LoadLevels, space: C
         configuration=space.configuration(number),
         cost=sum(costs[number]) / len(costs[number]),
         measurements=len(costs[number]),
-        configurations=len(costs),
+        configurations=tried,
     )

@@ -173,7 +173,15 @@ def last_validation(records: Sequence[Record]) -> list[Record]:
 def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable:
     unit = "threads" if header.objective == "least-resources" else "ms"
     origin = Origin.of(header.target, header.server)
-    return ReferenceTable.of(records, header.space, header.objective, unit, header.model, origin=origin)
+    return ReferenceTable.of(
+        records,
+        header.space,
+        header.objective,
+        unit,
+        header.model,
+        origin=origin,
+        slo_p95_ms=header.slo_p95_ms,
+    )
 
 
 def write_best_configuration(path: Path, header: Header, summary: Summary, ended: bool) -> None:

@@ -35,7 +35,7 @@ class TensorBoardEvents(Observer):
         m = record.measurement
         self._aborts += bool(m.aborted)
         self._rollbacks += record.decision == "rollback"
-        self._failures += m.failures
+        self._failures += record.failures
         scalars = {
             "latency_ms/mean": m.latency.mean_ms,
             "latency_ms/p50": m.latency.p50_ms,

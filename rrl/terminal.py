@@ -192,8 +192,10 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
     failed = f"{cost.failures} by the server's count"
     if client_failures is not None:
         failed += f"; {client_failures} by the clients', in all"
+    if cost.gaps:
+        failed += f"; not known of {cost.gaps} intervals in which the target was away, or began anew"
     of_it = f", {cost.validation_request_s:.1f} of them in the validation" if cost.turns else ""
-    none_failed = cost.failures == 0 and not client_failures
+    none_failed = cost.failures == 0 and not client_failures and not cost.gaps
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", justify="right")
     rows.add_column()

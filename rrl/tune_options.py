@@ -127,6 +127,8 @@ class TuneOptions:
             raise ValueError("--resume starts from what its own run started from: leave --agent-from away")
         if self.agent_from is not None and self.advise:
             raise ValueError("--advise observes and runs no agent: leave --agent-from away")
+        if self.duration is not None and self.advise:
+            raise ValueError("--advise observes so many --intervals: leave --duration away")
         if self.apply_after_advise and not self.advise:
             raise ValueError("--apply-after-advise applies what --advise recommends: give both")
         if self.validation < 0:

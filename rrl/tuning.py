@@ -355,7 +355,8 @@ class Tuning:
         if self.stop():
             raise Stopped
         share = float(info.get("share", 1.0))
-        verdict = self.guard.judge(number, cost, measurement, kind, share)
+        settling: Measurement | None = info.get("settling")
+        verdict = self.guard.judge(number, cost, measurement, kind, share, settling)
         before = after if self._observation is None else self._observation
         transition = Transition(before, self.env.space.action(number), cost, after, measurement)
         record = Record(
@@ -373,7 +374,7 @@ class Tuning:
             apply_ms=float(info.get("apply_ms", math.nan)),
             changed_at_s=tuple(self._changed_at_s),
             not_taken=bool(info.get("refused")),
-            settling=info.get("settling"),
+            settling=settling,
             share=share,
         )
         self._changed_at_s.clear()

@@ -90,7 +90,8 @@ _DURATION = "nv_inference_request_duration_us"
 _MLSERVER = "model_infer_request_"
 # With workers it tells only the second before the first request.
 _MLSERVER_TYPES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
-_EVERYTHING = ("nv_", "rrl_", _MLSERVER, "process_start_time_seconds")
+# Not Triton's other gauges: of a machine whose clock of processor time stands still, some are not a number.
+_EVERYTHING = ("nv_inference_", "nv_gpu_utilization", "rrl_", _MLSERVER, "process_start_time_seconds")
 
 _SUMMARY = "_summary_us"  # quantiles, not a number (Nan) while nothing was observed, and used by nobody here
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -18,8 +21,22 @@ class CpuTimes(NamedTuple):
 
 
 def cores() -> int:
-    """Of this machine, those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Of this machine, those that this process may use: no more than a container's quota, rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _quota_cores())))
+
+
+def _quota_cores(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> float:
+    """The least quota of this process' control group (v2) and of those around it; infinite for none."""
+    least = math.inf
+    with suppress(OSError, StopIteration):
+        own = next(line for line in of.read_text().splitlines() if line.startswith("0::"))
+        folder = root / own.removeprefix("0::").lstrip("/")
+        for group in (folder, *folder.parents):
+            with suppress(OSError, ValueError):  # ValueError: "max"
+                quota, period = (group / "cpu.max").read_text().split()
+                least = min(least, int(quota) / int(period))
+    return least
 
 
 def cpu_times() -> CpuTimes:

@@ -14,6 +14,7 @@ from envs.simulated import SimulatedServing
 from rrl import advice, careful_apply
 from rrl.agent import Task
 from rrl.change_limits import ChangeLimits
+from rrl.change_log import Change
 from rrl.command_line.opening import (
     DONE,
     INTERRUPTED,
@@ -32,6 +33,7 @@ from rrl.leaving import Leaving
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
 from rrl.reference_table import Origin
+from rrl.report import in_words
 from rrl.restore import RestorePoint
 from rrl.stop import LEAVING, Stop
 from rrl.tune_options import (
@@ -51,7 +53,9 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
         asks = options.apply_after_advise
         if asks:
             careful_apply.check_can_ask()
+            run_folder(options)  # where there is a run already, that is said before anything is asked
         with closing(connected(options, str(options.target), options.model, control=asks)) as target:
+            put_back = _after_a_killed_run(target, console, asks)
             recommended = _recommended(options, console, stop, target, shared)
             if recommended is None or not asks:
                 return DONE
@@ -59,9 +63,24 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
             if not careful_apply.agreed(console):
                 return DONE
             careful_apply.check_allowed(shared.limits, options.interval_s)  # the answer may have taken hours
-            return _apply(options, console, stop, target, recommended, shared.limits)
+            return _apply(options, console, stop, target, recommended, shared.limits, put_back)
     except (ValueError, TargetError, OSError) as error:
         fail(in_a_sentence(error))
+
+
+def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Change | None:
+    """What one had found is put back where this one may change something, else said; TargetTaken where it
+    lives."""
+    point = RestorePoint(target.address, target.model)
+    if restores:
+        return restored(point, target, console)
+    if (left := point.left_behind()) is not None:
+        console.print(
+            "an earlier run was killed here: what is observed may be what it explored; it had found "
+            f"{in_words(left.found)}, which the next run that tunes puts back",
+            style="yellow",
+        )
+    return None
 
 
 def _recommended(
@@ -83,6 +102,11 @@ def _recommended(
     for note in target.notes:
         console.print(note, style="yellow")
     observed = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
+    if (now := target.configuration()) != found:
+        raise ValueError(
+            f"the configuration changed while it was observed, from {in_words(found)} to {in_words(now)}; "
+            "observe it again once it stays"
+        )
     tuned = {name: found[name] for name in env.space.names if name in found}
     console.print(advice.observed_in_words(observed.standing, tuned))
     if not tuned:
@@ -121,12 +145,13 @@ def _apply(
     target: Target,
     configuration: dict[str, int],
     limits: ChangeLimits,
+    put_back: Change | None = None,
 ) -> int:
     """The change that was agreed to: made, watched, kept or undone. Errors before it come out as they are."""
     folder = run_folder(options)
     target.connect(control=True)
     point = RestorePoint(target.address, target.model)
-    put_back = restored(point, target, console)
+    put_back = restored(point, target, console) or put_back
     found = target.configuration()
     both = careful_apply.two_configurations(found, configuration)
     space = without_forbidden(both, options.forbid, found)

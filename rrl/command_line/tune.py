@@ -90,6 +90,8 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             if session.point is not None and session.leaving.done:
                 session.point.release()
         print_result(console, session.tuning.journal, summary, failures)
+        if smaller := session.target.refuses_more_than_found(summary.left):
+            console.print(smaller, style="yellow")
         return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
 
 

@@ -68,12 +68,11 @@ def _title(run: RunView) -> Element:
 
 def _state(run: RunView) -> Element | None:
     """Said only where the run is not what it was to be."""
-    searched = run.tuned >= run.header.intervals
-    if run.complete or (run.ended and searched) or not run.counted:
+    if run.complete or (run.ended and run.searched) or not run.counted:
         return None
     what = "Ended early" if run.ended else "Not finished"
     done = f"{run.tuned} of {count(run.header.intervals, 'tuning interval')} done"
-    if searched:
+    if run.searched:
         done = "the best was not measured again in turns with the start yet"
     return tag("p", tag("strong", what), f": {done}.", class_="state")
 
@@ -146,7 +145,8 @@ def _tiles(run: RunView) -> Element | None:
         _tile(
             "failed requests",
             f"{cost.failures:,}",
-            f"in {count(len(run.counted), 'interval')}, about {ms(rate)}/s",
+            f"in {count(len(run.counted), 'interval')}, about {ms(rate)}/s"
+            + (f"; not known of {cost.gaps} more, in which the target was away" if cost.gaps else ""),
         ),
     ]
     return tag("dl", *tiles, class_="tiles")

@@ -64,7 +64,7 @@ class Explored:
             number=number,
             cost=mean_interval([r.cost for r in own], [1.0] * len(own), noise),
             p95_ms=sum(p95s) / len(p95s) if p95s else math.nan,
-            failures=sum(r.measurement.failures for r in own),
+            failures=sum(r.failures for r in own),
         )
 
     @property

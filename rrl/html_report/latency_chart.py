@@ -172,8 +172,8 @@ def marks_of(record: Record, long: bool) -> list[tuple[str, str]]:
         marks.append(("rolled-back", f"rolled back to the best known: {record.reason}"))
     if record.measurement.aborted:
         marks.append(("aborted", f"aborted by the guard: {record.measurement.aborted}"))
-    if record.measurement.failures:
-        marks.append(("failed", f"{record.measurement.failures} requests failed"))
+    if record.failures:
+        marks.append(("failed", f"{record.failures} requests failed"))
     return marks
 
 

@@ -137,7 +137,11 @@ def command(header: Header) -> str:
         arguments += ["--slo-p95-ms", f"{header.slo_p95_ms:g}"]
     arguments += ["--knobs", *(f"{k.name}={','.join(map(str, k.values))}" for k in header.space.knobs)]
     arguments += ["--interval-s", f"{header.interval_s:g}", "--settle-s", f"{header.settle_s:g}"]
-    arguments += ["--intervals", str(header.intervals), "--validation", str(header.validation)]
+    if header.duration_s is None:
+        arguments += ["--intervals", str(header.intervals)]
+    else:
+        arguments += ["--duration", f"{header.duration_s:g}"]
+    arguments += ["--validation", str(header.validation)]
     for name in ("rate", "arrivals", "sizes"):
         if (header.load or {}).get(name) is not None:
             arguments += [f"--{name}", str((header.load or {})[name])]

@@ -54,13 +54,20 @@ class RunView:
         return sum(r.kind == "tune" and r.counted for r in self.records)
 
     @property
+    def searched(self) -> bool:
+        """True once all tuning intervals were done, or their time was up."""
+        h = self.header
+        if h.duration_s is None:
+            return self.tuned >= h.intervals
+        return 60 * self.length_min >= h.duration_s - (2 * h.validation + 1) * h.interval_s
+
+    @property
     def complete(self) -> bool:
         summary = self.summary
         nothing_to_validate = not self.header.validation or (
             summary.best.configuration == summary.start.configuration
         )
-        # A run of a given duration validates when its time is nearly up, however many intervals that took.
-        return summary.validated or (self.tuned >= self.header.intervals and nothing_to_validate)
+        return summary.validated or (self.searched and nothing_to_validate)
 
     @property
     def tells_percentiles(self) -> bool:

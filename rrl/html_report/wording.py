@@ -24,7 +24,7 @@ def in_arrows(what: str) -> str:
 
 def remark(record: Record) -> str:
     """What was wrong with an interval, in words."""
-    failures = record.measurement.failures
+    failures = record.failures
     parts = [
         f"aborted: {record.measurement.aborted}" if record.measurement.aborted else "",
         record.measurement.gap,

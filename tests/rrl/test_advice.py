@@ -109,6 +109,8 @@ def test_a_table_is_gone_by_where_it_fits() -> None:
     assert entry().apart_from(75.0) == pytest.approx(math.log(1.5))
     assert entry().apart_from(20.0) == pytest.approx(math.log(1.5))
     assert fitting(entry(), objective="strict-slo") is None
+    limited = replace(table(entry()), slo_p95_ms=80.0)
+    assert advice.fitting_entry(limited, "latency", 40.0, TASK, FOUND) is None
 
 
 def test_a_table_is_not_gone_by_where_it_wants_what_may_not_be_changed() -> None:

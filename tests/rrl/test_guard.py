@@ -499,3 +499,28 @@ def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_w
     tell(guard, GOOD, 60.0, rate_per_s=100.0)
     tell(guard, GOOD, 25.0, rate_per_s=50.0)
     assert guard.to_leave() == GOOD
+
+
+@pytest.mark.parametrize(("completions", "left"), [(4, START), (100, GOOD)])
+def test_stopped_early_few_requests_say_little(completions: int, left: int) -> None:
+    few = {"completions": completions, "arrivals": completions}
+    guard = Guard(START)
+    guard.enter(START)
+    guard.judge(START, 100.0, measured(100.0, **few), kind="baseline")
+    tell(guard, GOOD, 50.0, **few)
+    assert guard.to_leave() == left
+
+
+def test_requests_that_fail_while_a_change_settles_speak_against_it_unless_it_is_a_rollback() -> None:
+    lost = measured(failures=50)
+    guard = begun()
+    guard.admit(GOOD)
+    assert guard.judge(GOOD, 50.0, measured(50.0), settling=lost).reason == "50 requests failed"
+    assert not guard.fits(GOOD)
+    guard = begun()
+    for _ in range(3):
+        tell(guard, GOOD, 50.0)
+    assert tell(guard, BAD, 500.0, **ABORTED).rollback
+    assert guard.admit(None).number == GOOD
+    assert not guard.judge(GOOD, 50.0, measured(50.0), settling=lost).reason
+    assert guard.fits(GOOD)

@@ -210,6 +210,17 @@ def test_a_run_of_a_given_duration_that_was_validated_is_complete_whatever_inter
     )
 
 
+def test_a_run_of_a_given_duration_that_found_nothing_to_validate_is_complete_when_its_time_is_up(
+    good: runs.Run,
+) -> None:
+    header, records = good
+    only_start = [replace(r, kind="tune") for r in records if r.configuration == header.start]
+    lasted_s = 60 * RunView(header, only_start, summarise(header, only_start), True).length_min
+    for duration_s, complete in ((lasted_s, True), (10 * lasted_s + 3600, False)):
+        planned = replace(header, intervals=10 * len(records), duration_s=duration_s)
+        assert RunView(planned, only_start, summarise(planned, only_start), True).complete is complete
+
+
 def test_a_short_turn_of_the_start_tells_less_and_is_named(good: runs.Run) -> None:
     header, records = good
     (turn,) = [r for r in records if r.kind == "validation" and r.configuration == header.start]

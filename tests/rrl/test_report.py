@@ -208,6 +208,27 @@ def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> 
     assert header.model == table.model
 
 
+def test_what_the_guard_found_fault_with_is_no_best_of_a_reference_table(folder: Path) -> None:
+    header, records = read(folder)
+    level, entry = next(iter(reference_table(header, records).levels.items()))
+    number = SPACE.number(entry.configuration)
+    faulty = [replace(r, verdict="9 requests failed") if r.number == number else r for r in records]
+    assert reference_table(header, faulty).levels[level].configuration != entry.configuration
+    lost = [replace(r.transition, measurement=replace(r.measurement, failures=9)) for r in records]
+    failed = [replace(r, transition=t, verdict="9") for r, t in zip(records, lost, strict=True)]
+    assert not reference_table(header, failed).levels
+
+
+def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
+    run: tuple[Header, list[Record]], tmp_path: Path
+) -> None:
+    header, records = run
+    path = tmp_path / "table.yaml"
+    for limit_ms in (None, 80.0):
+        reference_table(replace(header, slo_p95_ms=limit_ms), records).write(path)
+        assert ReferenceTable.read(path).slo_p95_ms == limit_ms
+
+
 def test_the_reference_table_tells_the_server_it_was_measured_on(
     run: tuple[Header, list[Record]], tmp_path: Path
 ) -> None:

@@ -138,3 +138,9 @@ def test_quantiles_of_nothing_on_the_page_are_no_fault() -> None:
 nv_inference_request_summary_us{model="idle",version="1",quantile="0.5"} Nan
 """
     assert parse_metrics(TRITON + nothing, "m", at_s=5.0) == parse_metrics(TRITON, "m", at_s=5.0)
+
+
+def test_a_gauge_that_nobody_uses_and_is_no_number_is_no_fault() -> None:
+    """Triton's, where the machine's clock of processor time stood still."""
+    page = TRITON + "nv_cpu_utilization Nan\n"
+    assert parse_metrics(page, "m", at_s=5.0) == parse_metrics(TRITON, "m", at_s=5.0)

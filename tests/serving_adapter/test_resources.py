@@ -1,11 +1,12 @@
 """Processor use of this machine; NVML is a fake, there is no GPU to test with."""
 
+import math
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from serving_adapter.resources import Gpus, cpu_times
+from serving_adapter.resources import Gpus, _quota_cores, cpu_times
 
 
 class FakeNVMLError(Exception):
@@ -77,3 +78,16 @@ def test_close_ends_nvml_once():
     gpus.close()
     gpus.close()
     assert nvml.ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("own", "around", "cores"), [("max 100000", "", 3.5), ("150000 100000", "max 100000", 1.5), ("", "", 3.5)]
+)
+def test_the_least_quota_of_the_control_groups_around_a_process_counts(tmp_path, own, around, cores):
+    (tmp_path / "slice" / "pod").mkdir(parents=True)
+    (tmp_path / "cpu.max").write_text("350000 100000\n")
+    (tmp_path / "slice" / "cpu.max").write_text(around)
+    (tmp_path / "slice" / "pod" / "cpu.max").write_text(own)
+    (tmp_path / "cgroup").write_text("1:name=systemd:/\n0::/slice/pod\n")
+    assert _quota_cores(tmp_path, tmp_path / "cgroup") == cores
+    assert _quota_cores(tmp_path, tmp_path / "none") == math.inf

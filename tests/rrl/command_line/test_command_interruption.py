@@ -43,8 +43,14 @@ def test_after_kill_9_the_next_start_restores_and_while_one_lives_no_other_start
     until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 5)
     assert exit_code("--target", served, "--out", "other", *QUICK) == 2
     assert f"another rrl-tune (pid {process.pid}) tunes sleep" in capsys.readouterr().err
+    assert exit_code("--target", served, "--advise", *QUICK) == 2
+    assert f"another rrl-tune (pid {process.pid}) tunes sleep" in capsys.readouterr().err
     process.kill()
     process.wait(90)
+    assert exit_code("--target", served, "--advise", *QUICK) == 0
+    assert "an earlier run was killed here: what is observed may be" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert len(list(state_home.glob("*.json"))) == 1
     before = len(read(tmp_path / "run")[1])
     assert exit_code("--resume", "run", "--intervals", before) == 0

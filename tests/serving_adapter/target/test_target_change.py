@@ -305,3 +305,21 @@ def test_requests_of_several_items_are_noticed_beside_answers_from_the_response_
     assert target.requests_hold_several_items()
     triton.cache_hits = 0
     assert not target.requests_hold_several_items()
+
+
+def test_a_single_request_of_two_items_is_noticed(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    assert not target.requests_hold_several_items()
+    triton.more_items = 1
+    assert target.requests_hold_several_items()
+
+
+def test_what_a_smaller_batch_size_may_refuse_is_told(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    assert not target.refuses_more_than_found({"max_batch_size": 4})
+    assert "was 4 and is 2" in target.refuses_more_than_found({"max_batch_size": 2})
+    triton.name = "rrl-serve"
+    target.connect()
+    assert not target.refuses_more_than_found({"max_batch_size": 2})

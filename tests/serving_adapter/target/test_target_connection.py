@@ -70,3 +70,14 @@ def test_a_model_unloaded_in_mid_run_is_lost(triton, make_target):
     triton.configs.clear()
     with pytest.raises(TargetLost):
         target.configuration()
+
+
+def test_the_model_stays_the_one_that_was_taken_when_there_are_others(triton, make_target):
+    target = make_target(triton.address)
+    target.connect()
+    triton.configs["another"] = triton.configs["m"]
+    target.connect()
+    assert target.model == "m"
+    del triton.configs["m"]
+    with pytest.raises(TargetError, match="model 'm' is not there"):
+        target.connect()
