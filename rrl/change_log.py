@@ -16,6 +16,7 @@ from rrl.observer import Observer
 from rrl.space import shown
 
 FILE_NAME = "changes.log"
+PUT_BACK = "again"  # of a change, by nobody's decision: another configuration was in force meanwhile
 TIME, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 
 _SHORT = {
@@ -33,7 +34,7 @@ class Change:
     at: datetime  # local time
     before: Mapping[str, int]
     after: Mapping[str, int]
-    decision: str  # whose choice it was: as in the journal, or "leave" and "restore" around a run
+    decision: str  # whose choice it was: as in the journal, `PUT_BACK`, or "leave" and "restore" around a run
     reason: str  # as a person would say it
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 
 from rrl.agent import Agent, Transition
 from rrl.change_limits import HOUR_S, ChangeLimits
-from rrl.change_log import Change, reason_in_words
+from rrl.change_log import PUT_BACK, Change, reason_in_words
 from rrl.guard import Guard, ToLeave
 from rrl.journal import Decision, Ending, Journal, Kind, Record, has_traffic
 from rrl.measurement import Measurement, Progress, SoFar
@@ -351,7 +351,7 @@ class Tuning:
             by_whom = f"something ({gap})" if gap and "another client" not in gap else "another client"
             self._count_change(self.clock())
             reason = f"{by_whom} had changed it: puts back that of this run"
-            self._tell({}, self._configuration(number), "again", reason)
+            self._tell({}, self._configuration(number), PUT_BACK, reason)
         if self.stop():
             raise Stopped
         share = float(info.get("share", 1.0))

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from rrl import time_axis
-from rrl.change_log import Change, reason_in_words
+from rrl.change_log import PUT_BACK, Change, reason_in_words
 from rrl.exploration_cost import excess_request_s
 from rrl.journal import EMBEDDED, SIMULATION, Header, Record
 from rrl.objective import slo_violated
@@ -101,11 +101,19 @@ class RunView:
                 why = reason_in_words(record.kind, record.decision, record.reason)
                 changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
                 before = record.configuration
+            elif record.changed_at_s and not record.not_taken:
+                at = _moment(record.changed_at_s[-1])
+                why = self._why_put_back(i)
+                changes.append(Changed(Change(at, {}, record.configuration, PUT_BACK, why), i))
         if self.ended and self.records and dict(before) != self.summary.left:
             at = _moment(self.records[-1].wall_time_s)
             why = f"left in force: {self.summary.why_left}"
             changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
         return changes
+
+    def _why_put_back(self, i: int) -> str:
+        gap = self.records[i].measurement.gap or (self.records[i - 1].measurement.gap if i else "")
+        return f"another was in force meanwhile{f' ({gap})' if gap else ''}: puts back that of this run"
 
     @property
     def ends_in_a_change(self) -> bool:

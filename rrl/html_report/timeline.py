@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
+from rrl.change_log import PUT_BACK
 from rrl.html_report import charts
 from rrl.html_report.latency_chart import is_long, latency_chart, marks_of, unmeasured
 from rrl.html_report.markup import percent, tag
@@ -92,12 +93,17 @@ def _swatch(*shapes: Element) -> Element:
 # Changes
 
 
-_WHO = {"agent": "by the agent", "guard": "by the guard", "schedule": "to compare with the start"}
+_WHO = {
+    "agent": "by the agent",
+    "guard": "by the guard",
+    "schedule": "to compare with the start",
+    PUT_BACK: "back, as another was in force",
+}
 
 
 def _who(decision: str) -> str:
-    if decision == "agent":
-        return "agent"
+    if decision in ("agent", PUT_BACK):
+        return decision
     return "guard" if decision in ("rollback", "hold", "refused", "wait") else "schedule"
 
 

@@ -266,6 +266,17 @@ def test_every_change_is_marked_and_listed_with_its_reason(good: runs.Run) -> No
     assert "validation: measures the best and the start in turns" in text(rows[-1])
 
 
+def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> None:
+    header, records = good
+    at = next(i for i in range(1, len(records)) if records[i].configuration == records[i - 1].configuration)
+    there = runs.measured(records[at - 1], gap="the server was restarted")
+    back = replace(records[at], changed_at_s=(records[at].wall_time_s,))
+    told = (header, [*records[: at - 1], there, back, *records[at + 1 :]])
+    assert len(view(told).changes) == len(view(good).changes) + 1
+    why = "another was in force meanwhile (the server was restarted): puts back that of this run"
+    assert why in text(section(shown(told), "time"))
+
+
 def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
     """Here the run ended before the last turn of the best, so that the start was in force."""
     header, records = good
