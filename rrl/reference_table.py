@@ -16,6 +16,7 @@ import yaml
 
 from rrl.journal import Record
 from rrl.load_levels import LoadLevels
+from rrl.objective import slo_violated
 from rrl.restore import canonical
 from rrl.space import ConfigurationSpace
 
@@ -104,8 +105,8 @@ class ReferenceTable:
     ) -> ReferenceTable:
         """Built from the intervals of a journal that tell what their configuration costs.
 
-        With which the guard found fault at a level is not its best; a level where nothing did better than
-        that has no entry, unless no request failed.
+        What failed requests, was aborted or broke the limit at a level is not its best; where nothing did
+        better, what broke the limit alone may be, else the level has no entry.
         """
         grid = load_levels or LoadLevels()
         by_level: dict[int, list[Record]] = {}
@@ -116,7 +117,7 @@ class ReferenceTable:
         entries = {
             level: _entry(fit, level, grid, space, tried=len({record.number for record in of_level}))
             for level, of_level in sorted(by_level.items())
-            if (fit := _fit(of_level))
+            if (fit := _fit(of_level, slo_p95_ms))
         }
         return cls(objective, unit, model, entries, origin, slo_p95_ms)
 
@@ -184,12 +185,14 @@ class ReferenceTable:
             ) from None
 
 
-def _fit(of_level: Sequence[Record]) -> list[Record]:
-    """Those of configurations with which the guard found no fault; if there are none, those that served."""
-    faulty = {record.number for record in of_level if record.verdict}
-    fit = [record for record in of_level if record.number not in faulty]
-    served = [r for r in of_level if not (r.measurement.failures or r.measurement.aborted)]
-    return fit or served
+def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
+    """Those of configurations that served by the guard's verdicts, and kept the limit, if any did; that one
+    was slow once speaks against none, as its costs tell it."""
+    judged = [record for record in of_level if record.verdict]
+    unserved = {r.number for r in judged if r.failures or r.measurement.aborted}
+    broke = {r.number for r in judged if slo_violated(r.measurement, slo_p95_ms)}
+    served = [record for record in of_level if record.number not in unserved]
+    return [record for record in served if record.number not in broke] or served
 
 
 def _entry(
