@@ -92,8 +92,8 @@ class SERF:
                 measurements=0,
                 configurations=len(self.numbers),
             )
-        limit_ms = getattr(self.objective, "slo_p95_ms", None)
-        return ReferenceTable(objective, self.objective.unit, model, entries, slo_p95_ms=limit_ms)
+        of = self.objective
+        return ReferenceTable(objective, of.unit, model, entries, slo_p95_ms=of.slo_p95_ms)
 
     def _best_index(self, prediction: Prediction) -> int:
         if np.all(prediction.utilisation >= 1):

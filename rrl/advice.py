@@ -133,8 +133,7 @@ def fitting_entry(
 ) -> Entry | None:
     """The table's best at this load, if it is for this objective and its limit, and to be had by what may be
     changed."""
-    limit_ms = getattr(task.objective, "slo_p95_ms", None)
-    same = table.objective == objective and table.slo_p95_ms == limit_ms
+    same = (table.objective, table.slo_p95_ms) == (objective, task.objective.slo_p95_ms)
     entry = table.recommend(rate_per_s) if same else None
     if entry is None:
         return None

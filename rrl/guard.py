@@ -318,7 +318,7 @@ class Guard:
     def _unvalidated(self) -> ToLeave:
         best = self.best
         seen = self._memory.near_present_load()
-        if self.start not in costs_of(seen):  # never measured at this load: compare where it was
+        if all(each.number != self.start for each in seen):  # not measured at this load: compare where it was
             seen = at_load_of(self.start, self._memory.all)
         costs = costs_of(seen)
         if best not in costs or self.start not in costs:

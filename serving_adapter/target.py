@@ -190,14 +190,14 @@ class Target:
         """True if requests were seen that a smaller max_batch_size may refuse: Triton answers none of more
         items than that, and counts none of them either; our own server runs such a request alone.
 
-        Triton counts items and requests at once (2,000 readings of one under load saw no difference), but
-        does not say that it must: one look that sees as many of both is enough.
+        Triton seems to count items and requests at once, but does not say that it must: one look that sees as
+        many of both is enough.
         """
         return not self.is_rrl_serve and all(self._items_beyond_requests() > 0 for _ in range(LOOKS_AT_ITEMS))
 
     def refuses_more_than_found(self, configuration: Configuration) -> str:
         """In one sentence, that it does; empty where no request is refused that was not before."""
-        found = knob_values(self._found).get("max_batch_size", 0) if self._found is not None else 0
+        found = self._found_knobs.get("max_batch_size", 0)
         size = configuration.get("max_batch_size", found)
         if self.is_rrl_serve or size >= found:
             return ""
@@ -205,6 +205,10 @@ class Target:
             f"max_batch_size was {found} and is {size}: no request seen held several items, but one of more "
             f"than {size} is refused from now on, and Triton counts none of them"
         )
+
+    @property
+    def _found_knobs(self) -> dict[str, int]:
+        return {} if self._found is None else knob_values(self._found)
 
     def _items_beyond_requests(self) -> int:
         """Answered so far; without those from Triton's response cache, whose items are not counted."""
@@ -282,8 +286,7 @@ class Target:
         return self._open_counters.glance()
 
     def _check_bears_items(self, changes: Configuration) -> None:
-        found = knob_values(self._found) if self._found is not None else {}
-        size, least = changes.get("max_batch_size", math.inf), found.get("max_batch_size", 0)
+        size, least = changes.get("max_batch_size", math.inf), self._found_knobs.get("max_batch_size", 0)
         if size < least and self.requests_hold_several_items():
             raise RequestsRefused(
                 f"max_batch_size {size} is below the {least} it was found with, and some requests held "

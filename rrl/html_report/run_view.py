@@ -55,7 +55,8 @@ class RunView:
 
     @property
     def searched(self) -> bool:
-        """True once all tuning intervals were done, or their time was up."""
+        """True once all tuning intervals were done, or, but for an interval, their time was up (as `Tuning`
+        counts it: what the validation needs is left to it)."""
         h = self.header
         if h.duration_s is None:
             return self.tuned >= h.intervals
