@@ -33,38 +33,38 @@ def unknown_agent(name: str, known: Iterable[str]) -> str:
 
 
 def _rrl(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.guided_rrl import GUIDED, GuidedRRL
+    from rrl.guided.agent import GUIDED, GuidedRRL
 
     return GuidedRRL(task, GUIDED, seed, background_training)
 
 
 def _rrl_tuned(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import TUNED, RegionQLearning
+    from rrl.region.q_learning import TUNED, RegionQLearning
 
     return RegionQLearning(task.space, TUNED, seed, background_training)
 
 
 def _rrl_paper(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import PAPER, RegionQLearning
+    from rrl.region.q_learning import PAPER, RegionQLearning
 
     return RegionQLearning(task.space, PAPER, seed, background_training)
 
 
 def _rrl_released(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import RELEASED, RegionQLearning
+    from rrl.region.q_learning import RELEASED, RegionQLearning
 
     return RegionQLearning(task.space, RELEASED, seed, background_training)
 
 
 def _rrl_released_exact(task: Task, seed: int, background_training: bool = False) -> Agent:
-    from rrl.region_q_learning import RELEASED_EXACT, RegionQLearning
+    from rrl.region.q_learning import RELEASED_EXACT, RegionQLearning
 
     return RegionQLearning(task.space, RELEASED_EXACT, seed, background_training)
 
 
 def _point_q(task: Task, seed: int, background_training: bool = False) -> Agent:
     from baselines.point_q_learning import POINT_BASED
-    from rrl.region_q_learning import RegionQLearning
+    from rrl.region.q_learning import RegionQLearning
 
     return RegionQLearning(task.space, POINT_BASED, seed, background_training)
 

@@ -16,7 +16,7 @@ a number of steps a decision. It observes ten one-second ticks; here an interval
 Costs are relative to the first one, so that nothing depends on the objective's unit.
 
 `TUNED` is ours: of 15 settings that which had the lowest cost over the first 400 decisions, on the machines
-0-7 of `envs.families` at a stationary load, with one agent seed. (200 units did as well, but took longer.)
+0-7 of `envs.scenarios.families` at a stationary load, with one agent seed. (200 units did as well.)
 """
 
 from __future__ import annotations

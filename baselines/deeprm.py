@@ -17,7 +17,7 @@ action, there is one for each configuration (`outputs="configurations"`). With `
 for each value of each knob, and a softmax a knob: probabilities multiply over the knobs.
 
 `TUNED` is ours: of 10 settings that which had the lowest cost over the first 400 decisions, on the machines
-0-9 of `envs.families` at a stationary load, two seeds each.
+0-9 of `envs.scenarios.families` at a stationary load, two seeds each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 
 from baselines.scaling import Scaling
 from rrl.agent import OBSERVATION_FIELDS, Task, Transition
-from rrl.policy import drawn_index
+from rrl.region.policy import drawn_index
 
 
 @dataclass(frozen=True)

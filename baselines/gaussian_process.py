@@ -38,7 +38,8 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, Whi
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
 from rrl.agent import Task, Transition, number_in_force
-from rrl.space import THREAD_KNOBS, ConfigurationSpace
+from rrl.knobs import THREAD_KNOBS
+from rrl.space import ConfigurationSpace
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 It is region-based Q-learning with δ = 0, to which RRL then degenerates (Theorem 4.1): the region of a
 configuration is itself, its estimated cost is the observed one (eq. 1), and the network has no say. All else
-is as in `rrl.region_q_learning.TUNED`, so that a comparison shows what regions and their estimator add. (With
+is as in `rrl.region.q_learning.TUNED`, so that a comparison shows what regions and their estimator add. (With
 the Q_0 of `PAPER` untried configurations look better than any tried one, so that it would try them all.)
 """
 
 from __future__ import annotations
 
-from rrl.estimator import EstimatorSettings
-from rrl.region_q_learning import RRLSettings
+from rrl.region.estimator import EstimatorSettings
+from rrl.region.q_learning import RRLSettings
 
 POINT_BASED = RRLSettings(
     radius=0.0,

@@ -27,8 +27,8 @@ from rrl.agent import Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
-from rrl.reference_table import Entry, ReferenceTable
 from rrl.space import ConfigurationSpace
+from rrl.views.reference_table import Entry, ReferenceTable
 
 PROFILE_REQUESTS = 10  # for each parallelism tuple (section V-D)
 

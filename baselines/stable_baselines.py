@@ -16,7 +16,7 @@ better than any tried one, and there are more than decisions.
 
 The settings suit hundreds of decisions; the library's defaults are for millions of steps (PPO would train
 first after 2,048). They were chosen among six to eight each, on the machines 0-5
-of `envs.families`.
+of `envs.scenarios.families`.
 
 The library draws from the global generators of Python, NumPy and PyTorch. So that two agents in one process
 do not draw from each other's, each agent puts its own in place of them while the library works.
@@ -38,7 +38,7 @@ from stable_baselines3.common.logger import Logger
 
 from baselines.scaling import INPUT_LIMIT, Scaling
 from rrl.agent import OBSERVATION_FIELDS, Task, Transition
-from rrl.policy import drawn_index
+from rrl.region.policy import drawn_index
 from rrl.space import ConfigurationSpace
 
 DQN_ARGUMENTS: dict[str, Any] = {

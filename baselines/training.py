@@ -27,9 +27,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
 from baselines.comparison.settings import default_space
-from envs.families import RATE_PER_S, scenarios
-from envs.scenario import Scenario
-from envs.workloads import PerIntervalPoisson, make_workload
+from envs.scenarios.families import RATE_PER_S, scenarios
+from envs.scenarios.scenario import Scenario
+from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
 from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, Record
 from rrl.objective import Objective, make_objective

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import register
 
 if TYPE_CHECKING:
     from envs.live import LiveServing
-    from envs.scenario import Scenario
+    from envs.scenarios.scenario import Scenario
     from envs.serving import ServingEnv
     from envs.simulated import SimulatedServing
     from envs.vector import SimulatedServingVector
@@ -24,7 +24,7 @@ _MODULES = {
     "LiveServing": "envs.live",
     "Machine": "rrl.queueing.machine",
     "ServingEnv": "envs.serving",
-    "Scenario": "envs.scenario",
+    "Scenario": "envs.scenarios.scenario",
     "SimulatedServing": "envs.simulated",
     "SimulatedServingVector": "envs.vector",
 }

@@ -16,8 +16,8 @@ from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
-from serving_adapter.reading import Reading
-from serving_adapter.target import (
+from serving_adapter.target.reading import Reading
+from serving_adapter.target.target import (
     Applied,
     LostInChange,
     NotPutBack,
@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 class TargetLike(Protocol):
-    """What the environment needs of a target; `serving_adapter.target.Target` is one."""
+    """What the environment needs of a target; `serving_adapter.target.target.Target` is one."""
 
     @property
     def is_local(self) -> bool: ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from serving_adapter.reading import BatchTotals, Histogram, Reading
+from serving_adapter.target.reading import BatchTotals, Histogram, Reading
 
 _COUNTERS = (
     "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",

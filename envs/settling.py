@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serving_adapter.reading import Reading
+from serving_adapter.target.reading import Reading
 
 LONGEST_SETTLING = 2.0  # intervals, after which the configuration is measured as it is
 COLD_BATCHES = 3  # of each instance

@@ -16,8 +16,8 @@ from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.queueing.simulator import Discipline, Simulation
 from rrl.space import Configuration, ConfigurationSpace
-from serving_adapter.arrivals import Arrivals, Poisson
-from serving_adapter.sizes import Sizes
+from serving_adapter.load.arrivals import Arrivals, Poisson
+from serving_adapter.load.sizes import Sizes
 
 KNOBS = ("instances", "intra_op_threads", "inter_op_threads", "max_batch_size", "max_queue_delay_us")
 

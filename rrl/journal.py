@@ -24,9 +24,9 @@ from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_t
 import numpy as np
 
 from rrl.agent import Transition
-from rrl.measurement import Measurement
-from rrl.restore import canonical
+from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
+from rrl.target_name import canonical
 
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
@@ -199,10 +199,6 @@ class Ending:
         """ValueError, KeyError or TypeError for values that are no ending of the header's run."""
         header.space.number(values["left"])
         return cls(dict(values["left"]), str(values["reason"]))
-
-
-def has_traffic(measurement: Measurement) -> bool:
-    return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0
 
 
 class NoJournal(ValueError):

@@ -112,3 +112,7 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def has_traffic(measurement: Measurement) -> bool:
+    return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0

@@ -14,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
+from rrl.knobs import THREAD_KNOBS
 from rrl.measurement import Measurement
-from rrl.space import THREAD_KNOBS, Configuration
+from rrl.space import Configuration
 
 FAILURE_WEIGHT = 10.0
 """A failed request costs as much as this many that were answered."""

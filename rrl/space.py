@@ -16,16 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
+from rrl.knobs import THREAD_KNOBS
+
 Configuration = Mapping[str, int]
 """A value for every knob of a space, e.g. `{"instances": 2, "max_batch_size": 8}`."""
-
-THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads")
-"""Their product is the number of threads that a configuration puts to work."""
-
-
-def shown(name: str, value: int) -> str:
-    """A knob's value as people read it: delays in ms."""
-    return f"{value / 1000:g}" if name == "max_queue_delay_us" else str(value)
 
 
 @dataclass(frozen=True)
@@ -191,3 +185,9 @@ def _integers(text: str, name: str) -> list[int]:
     if high < low or high - low > 10_000:
         raise ValueError(f"knob {name!r}: the range {text!r} must ascend and span at most 10000 values")
     return list(range(low, high + 1))
+
+
+def with_values(space: ConfigurationSpace, start: Configuration) -> ConfigurationSpace:
+    """The grid with the values of a configuration added to it."""
+    values = {knob.name: {*knob.values, start.get(knob.name, knob.values[0])} for knob in space.knobs}
+    return ConfigurationSpace.of(**{name: sorted(v) for name, v in values.items()})

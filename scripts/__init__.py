@@ -1,0 +1,1 @@
+"""Benchmarks, the papers' figures, and a stock Triton to try against."""

@@ -1,0 +1,1 @@
+"""The server, its models and its load; and the adapter to any target."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
-from running_server import RunningServer, start
 
 from serving_adapter.model_store import Client, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.running_server import RunningServer, start
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

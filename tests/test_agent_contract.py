@@ -13,10 +13,10 @@ import pytest
 
 from baselines import AGENTS, make_agent
 from rrl.agent import Agent, Hindsight, Task, Transition, observe
-from rrl.estimator import LatencyEstimator, TrainingRound
 from rrl.measurement import LatencySummary, Measurement
 from rrl.queueing.machine import Machine
-from rrl.region_q_learning import RegionQLearning
+from rrl.region.estimator import LatencyEstimator, TrainingRound
+from rrl.region.q_learning import RegionQLearning
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_batch_size=[1, 2, 4, 8])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -14,9 +12,7 @@ from gymnasium.utils.env_checker import check_env
 import envs  # noqa: F401 (registers the environments)
 from rrl.agent import observe
 from rrl.objective import LeastResources, MeanLatency, StrictSLO
-
-sys.path.append(str(Path(__file__).parent / "envs"))
-from fake_target import FakeClock, FakeTarget
+from tests.support.fake_target import FakeClock, FakeTarget
 
 SPACE = "instances=1:4,max_batch_size=1,2,4"
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+from tests.support import CHECKOUT
+
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 EXAMPLES = [text for language, text in BLOCKS if language == "python"]
 COMMANDS = (
@@ -38,7 +40,7 @@ def test_the_library_examples_run(example, printed):
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((docs/[^)]+)\)", README))))
 def test_every_picture_is_there(path):
-    assert (Path(__file__).parents[1] / path).is_file()
+    assert (CHECKOUT / path).is_file()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -26,7 +26,7 @@ from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
 from baselines.comparison.run import CheckJob, RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.workers import PlainProgress, Progress, Workers
-from envs.scenario import Scenario
+from envs.scenarios.scenario import Scenario
 from rrl.space import ConfigurationSpace
 
 BENCH_FILE = "comparison.json"

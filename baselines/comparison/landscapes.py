@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison.settings import ComparisonSettings
-from envs.expected_costs import ExpectedCosts
-from envs.scenario import Scenario
+from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.scenario import Scenario
 from rrl.agent import Hindsight
 from rrl.space import ConfigurationSpace
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import WARM_UP, WITHIN, by_agent, by_run, ratio_of_sums
-from rrl.figure_style import BLUE, COLOURS, FAINT, GRID, INK, SOFT, blank_figure, plain, spread
+from rrl.views.figure_style import BLUE, COLOURS, FAINT, GRID, INK, SOFT, blank_figure, plain, spread
 
 RATIO, EXCESS, MACHINES = "ratio.png", "excess.png", "machines.png"
 OWN = BLUE

@@ -14,9 +14,9 @@ from baselines import NEED_HINDSIGHT, NEED_MACHINE, AgentFactory, make_agent
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
-from envs.families import RATE_PER_S, scenarios
+from envs.scenarios.families import RATE_PER_S, scenarios
+from envs.scenarios.workloads import PerIntervalPoisson
 from envs.serving import ServingEnv
-from envs.workloads import PerIntervalPoisson
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.objective import MeanLatency, slo_violated
 from rrl.space import ConfigurationSpace

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from baselines import AGENTS, AgentFactory, unknown_agent
-from envs.families import RATE_PER_S, scenarios, space_of
-from envs.scenario import Scenario
-from envs.workloads import Workload, make_workload
+from envs.scenarios.families import RATE_PER_S, scenarios, space_of
+from envs.scenarios.scenario import Scenario
+from envs.scenarios.workloads import Workload, make_workload
 from rrl.objective import Objective, make_objective
 from rrl.space import ConfigurationSpace
 
@@ -22,7 +22,7 @@ class ComparisonSettings:
 
     agents: tuple[str, ...]
     machine: str = "family:1000-1004"  # or machine files, FILE.npz[,FILE.npz]
-    truth: str = "model"  # of envs.families.TRUTHS: how the server departs from the model
+    truth: str = "model"  # of envs.scenarios.families.TRUTHS: how the server departs from the model
     workload: str = "stationary"  # stationary, dynamic, wiki or TRACE.csv
     rate_per_s: float = RATE_PER_S  # its mean
     seeds: int = 1  # runs of every agent on every machine

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.comparison.decisions import write_rows
-from rrl.space import THREAD_KNOBS
+from rrl.knobs import THREAD_KNOBS
 
 FILE_NAME = "summary.csv"
 MULTIPLES_FILE_NAME = "excess_multiples.csv"

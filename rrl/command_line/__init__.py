@@ -12,10 +12,10 @@ from baselines import AGENTS, NEED_HINDSIGHT, unknown_agent
 from rrl.command_line.advise import advise_on
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.opening import DONE, INTERRUPTED, Shared, check_each
+from rrl.command_line.options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
 from rrl.command_line.tune import tune
-from rrl.stop import STOPPING, Stop
-from rrl.tune_options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
-from rrl.tuning import Stopped
+from rrl.tuning.loop import Stopped
+from rrl.tuning.stop import STOPPING, Stop
 from serving_adapter.options import fail, parse
 
 __all__ = ["main"]

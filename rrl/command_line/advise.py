@@ -11,10 +11,9 @@ from rich.console import Console
 
 from envs.live import cores_of
 from envs.simulated import SimulatedServing
-from rrl import advice, careful_apply
+from rrl.advice import advice, careful_apply
+from rrl.advice.foresight import Simulate
 from rrl.agent import Task
-from rrl.change_limits import ChangeLimits
-from rrl.change_log import Change
 from rrl.command_line.opening import (
     DONE,
     INTERRUPTED,
@@ -28,21 +27,18 @@ from rrl.command_line.opening import (
     space_of,
     with_its_share,
 )
-from rrl.foresight import Simulate
-from rrl.leaving import Leaving
+from rrl.command_line.options import TuneOptions, run_folder, without_forbidden
+from rrl.knobs import in_words
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
-from rrl.reference_table import Origin
-from rrl.report import in_words
-from rrl.restore import RestorePoint
-from rrl.stop import LEAVING, Stop
-from rrl.tune_options import (
-    TuneOptions,
-    run_folder,
-    without_forbidden,
-)
+from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.leaving import Leaving
+from rrl.tuning.observer import Change
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import LEAVING, Stop
+from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target.target import Target, TargetError
 
 SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 

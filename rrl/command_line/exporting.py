@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rrl import careful_apply, journal
+from rrl import journal
+from rrl.advice import careful_apply
 from rrl.command_line.opening import DONE
-from rrl.exports import print_places, write_views
-from rrl.guard import ToLeave
-from rrl.report import summarise
-from rrl.stop import Output
-from serving_adapter.kept_configuration import KeptConfiguration
+from rrl.guarding.guard import ToLeave
+from rrl.tuning.stop import Output
+from rrl.views.exports import print_places, write_views
+from rrl.views.summary import summarise
 from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.target.kept_configuration import KeptConfiguration
 
 LOG_WIDTH = 140  # where the output is no terminal
 

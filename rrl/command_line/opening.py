@@ -13,27 +13,26 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from envs.live import LiveServing, check_space, cores_of, default_space
-from rrl.change_limits import ChangeLimits
-from rrl.change_log import Change
-from rrl.core_budget import over_budget, share
-from rrl.journal import EMBEDDED, Header
-from rrl.leaving import Leaving, restore
-from rrl.objective import Objective
-from rrl.restore import RestorePoint
-from rrl.space import Configuration, ConfigurationSpace
-from rrl.stop import Stop
-from rrl.tune_options import (
+from rrl.command_line.core_budget import over_budget, share
+from rrl.command_line.options import (
     TuneOptions,
     limits_to_json,
     run_folder,
     seconds,
     tuning_intervals,
-    with_values,
     without_forbidden,
     without_smaller_batches,
 )
+from rrl.journal import EMBEDDED, Header
+from rrl.objective import Objective
+from rrl.space import Configuration, ConfigurationSpace, with_values
+from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.leaving import Leaving, restore
+from rrl.tuning.observer import Change
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import Stop
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import NotPutBack, Target, TargetError, TargetLost
+from serving_adapter.target.target import NotPutBack, Target, TargetError, TargetLost
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
 

@@ -15,7 +15,7 @@ from baselines import make_agent
 from envs.live import cores_of
 from rrl import journal
 from rrl.agent import Task
-from rrl.change_log import ChangeLog, times_since
+from rrl.command_line.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
 from rrl.command_line.exporting import show_again
 from rrl.command_line.opening import (
     DONE,
@@ -32,21 +32,7 @@ from rrl.command_line.opening import (
     space_of,
     with_its_share,
 )
-from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings, LoadWatch
-from rrl.exports import export, print_result
-from rrl.guard import Guard, GuardSettings, ToLeave
-from rrl.journal import Journal
-from rrl.leaving import Leaving, SafeBest
-from rrl.objective import make_objective
-from rrl.observer import Observer
-from rrl.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
-from rrl.queueing.machine import Machine
-from rrl.report import in_words
-from rrl.restore import RestorePoint
-from rrl.stop import LEAVING, Stop
-from rrl.tensorboard_events import TensorBoardEvents
-from rrl.terminal import LiveView, PlainView, make_view
-from rrl.tune_options import (
+from rrl.command_line.options import (
     TuneOptions,
     as_before,
     as_trained,
@@ -56,11 +42,25 @@ from rrl.tune_options import (
     seconds,
     tuning_intervals,
 )
-from rrl.tuning import Tuning, TuningSettings, baseline_for
-from serving_adapter.arrivals import TimestampTrace, make_arrivals
+from rrl.guarding.guard import Guard, GuardSettings, ToLeave
+from rrl.journal import Journal
+from rrl.knobs import in_words
+from rrl.objective import make_objective
+from rrl.queueing.machine import Machine
+from rrl.tuning.change_log import ChangeLog, times_since
+from rrl.tuning.leaving import Leaving, SafeBest
+from rrl.tuning.loop import Tuning, TuningSettings, baseline_for
+from rrl.tuning.observer import Observer
+from rrl.tuning.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import LEAVING, Stop
+from rrl.views.exports import export, print_result
+from rrl.views.tensorboard_events import TensorBoardEvents
+from rrl.views.terminal import LiveView, PlainView, make_view
+from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
+from serving_adapter.load.sizes import make_sizes
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.sizes import make_sizes
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target.target import Target, TargetError
 
 
 def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:

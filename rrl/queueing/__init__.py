@@ -1,0 +1,1 @@
+"""Machine tables, the compiled simulator, and SERF's queueing model."""

@@ -6,49 +6,104 @@ import importlib
 import json
 import signal
 import sys
+from typing import NamedTuple
+
+
+class Benchmark(NamedTuple):
+    module: str  # within scripts.benchmarks
+    text: str  # what it measures, and against what
+
 
 BENCHMARKS = {
-    "live-changes": "configuration changes under load: failed requests, time until in force",
-    "server-overhead": "requests/s of a no-op model, against a bare grpc.aio echo",
-    "server-throughput": "MiniLM requests/s, against bare processes and LitServe",
-    "inter-op": "latency of Inception-V3 with one and with two inter-op threads",
-    "tuner-overhead": "the tuner's own use of the machine",
-    "simulator": "simulated requests/s, against SimPy",
-    "environment": "simulated steps/s of 100 requests, against gymnasium's vector of environments",
-    "compare": "minutes that rrl-compare takes for ten agents",
-    "embedded-tune": "what `make tune` gains, against an exhaustive sweep",
-    "serf-model": "mean latency that SERF's model predicts, against the real server",
-    "live-comparison": "agents on the embedded server side by side, against an exhaustive sweep",
-    "pretrained": "live decisions that agents need, pre-trained on a profiled machine and not",
-    "store-open": "time to open a resident model of 4.8 MB to 6.4 GB",
-    "store-cold-start": "from a ready process to its first answer: store hit, private loads, ideal",
-    "store-memory": "memory of eight processes with one 500 MB model (PSS), against private copies",
-    "store-first-open": "an open that every tier misses, against a plain load",
-    "store-oversubscribed": "37 models with room for a third of them: policies against private loads",
-    "store-churn": "wrong bytes and leaks after 10,000 random opens, closes, kills and evictions",
-    "store-dedup": "memory of fine-tuned models that share frozen layers, by granularity",
-    "parity-accuracy": "accuracy of what parity models reconstruct, and the time to train them",
-    "parity-tail": "p99.9 with slow workers: ParM against Equal-Resources, hedging, replication and others",
-    "parity-coding": "time to encode queries and to decode outputs, against ParM's in C++",
-    "parity-kill": "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed",
-    "triton-head-to-head": "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton",
-    "triton-simulated": "the same on some two hundred simulated stock Tritons, in minutes",
-    "triton-load-steps": "intervals until near the best again after the load of a stock Triton stepped",
-    "triton-changes": "configuration changes of a stock Triton under load: failed requests, time each",
-    "triton-change-cost": "what users feel of a change of a stock Triton, instances in turns or all at once",
-    "triton-overhead": "what tuning costs a stock Triton: calls, processor time, latency",
+    "live-changes": Benchmark(
+        "server.live_changes", "configuration changes under load: failed requests, time until in force"
+    ),
+    "server-overhead": Benchmark(
+        "server.overhead", "requests/s of a no-op model, against a bare grpc.aio echo"
+    ),
+    "server-throughput": Benchmark(
+        "server.throughput", "MiniLM requests/s, against bare processes and LitServe"
+    ),
+    "inter-op": Benchmark(
+        "server.inter_op", "latency of Inception-V3 with one and with two inter-op threads"
+    ),
+    "tuner-overhead": Benchmark("tuner.overhead", "the tuner's own use of the machine"),
+    "simulator": Benchmark("tuner.simulator", "simulated requests/s, against SimPy"),
+    "environment": Benchmark(
+        "tuner.environment", "simulated steps/s of 100 requests, against gymnasium's vector of environments"
+    ),
+    "compare": Benchmark("tuner.compare", "minutes that rrl-compare takes for ten agents"),
+    "embedded-tune": Benchmark("tuner.embedded_tune", "what `make tune` gains, against an exhaustive sweep"),
+    "serf-model": Benchmark(
+        "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
+    ),
+    "live-comparison": Benchmark(
+        "tuner.live_comparison", "agents on the embedded server side by side, against an exhaustive sweep"
+    ),
+    "pretrained": Benchmark(
+        "tuner.pretrained", "live decisions that agents need, pre-trained on a profiled machine and not"
+    ),
+    "store-open": Benchmark("store.open", "time to open a resident model of 4.8 MB to 6.4 GB"),
+    "store-cold-start": Benchmark(
+        "store.cold_start", "from a ready process to its first answer: store hit, private loads, ideal"
+    ),
+    "store-memory": Benchmark(
+        "store.memory", "memory of eight processes with one 500 MB model (PSS), against private copies"
+    ),
+    "store-first-open": Benchmark("store.first_open", "an open that every tier misses, against a plain load"),
+    "store-oversubscribed": Benchmark(
+        "store.oversubscribed", "37 models with room for a third of them: policies against private loads"
+    ),
+    "store-churn": Benchmark(
+        "store.churn", "wrong bytes and leaks after 10,000 random opens, closes, kills and evictions"
+    ),
+    "store-dedup": Benchmark(
+        "store.dedup", "memory of fine-tuned models that share frozen layers, by granularity"
+    ),
+    "parity-accuracy": Benchmark(
+        "parity.accuracy", "accuracy of what parity models reconstruct, and the time to train them"
+    ),
+    "parity-tail": Benchmark(
+        "parity.tail",
+        "p99.9 with slow workers: ParM against Equal-Resources, hedging, replication and others",
+    ),
+    "parity-coding": Benchmark(
+        "parity.coding", "time to encode queries and to decode outputs, against ParM's in C++"
+    ),
+    "parity-kill": Benchmark(
+        "parity.kill", "answers while a worker is killed every 2 s: failed, exact, marked as reconstructed"
+    ),
+    "triton-head-to-head": Benchmark(
+        "triton.head_to_head", "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton"
+    ),
+    "triton-simulated": Benchmark(
+        "triton.simulated", "the same on some two hundred simulated stock Tritons, in minutes"
+    ),
+    "triton-load-steps": Benchmark(
+        "triton.load_steps", "intervals until near the best again after the load of a stock Triton stepped"
+    ),
+    "triton-changes": Benchmark(
+        "triton.changes", "configuration changes of a stock Triton under load: failed requests, time each"
+    ),
+    "triton-change-cost": Benchmark(
+        "triton.change_cost",
+        "what users feel of a change of a stock Triton, instances in turns or all at once",
+    ),
+    "triton-overhead": Benchmark(
+        "triton.overhead", "what tuning costs a stock Triton: calls, processor time, latency"
+    ),
 }
 
 
 def main() -> int:
     if sys.argv[1:] == ["--list"]:
-        for name, text in BENCHMARKS.items():
-            print(f"{name:20} {text}")
+        for name, benchmark in BENCHMARKS.items():
+            print(f"{name:20} {benchmark.text}")
         return 0
     if len(sys.argv) < 2 or sys.argv[1] not in BENCHMARKS:
         print(f"usage: scripts/bench NAME, with NAME one of {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"scripts.benchmarks.{sys.argv[1].replace('-', '_')}")
+    module = importlib.import_module(f"scripts.benchmarks.{BENCHMARKS[sys.argv[1]].module}")
     if sys.argv[2:] and not hasattr(module, "Options"):
         print(f"scripts/bench {sys.argv[1]} takes no options", file=sys.stderr)
         return 2

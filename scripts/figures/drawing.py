@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rrl.figure_style import INK, SOFT, blank_figure, plain, spread
+from rrl.views.figure_style import INK, SOFT, blank_figure, plain, spread
 
 SEQUENCE = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#d4b100")
 """Six ordered shades from dark to light (the viridis map, its pale end darkened)."""

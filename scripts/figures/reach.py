@@ -27,7 +27,7 @@ from baselines.comparison.summary import (
     figures,
     figures_of_runs,
 )
-from envs.families import SLOWDOWN_AT
+from envs.scenarios.families import SLOWDOWN_AT
 
 DEFAULT_AGENT = "rrl"
 MODEL, SLOWDOWN = "model", "slowdown"  # truths

@@ -26,8 +26,8 @@ from matplotlib.axes import Axes
 from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.summary import decisions_until_within
 from baselines.comparison.workers import SilentProgress
-from envs.families import FIRST_FOR_JUDGING
-from rrl import figure_style
+from envs.scenarios.families import FIRST_FOR_JUDGING
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES

@@ -26,17 +26,17 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from baselines.comparison.workers import Workers
-from envs.expected_costs import ExpectedCosts
-from envs.families import FIRST_FOR_JUDGING, RATE_PER_S, family_machine
-from envs.scenario import Scenario
+from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.families import FIRST_FOR_JUDGING, RATE_PER_S, family_machine
+from envs.scenarios.scenario import Scenario
+from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import PAPER_SPACE
-from envs.workloads import PerIntervalPoisson
-from rrl import figure_style
 from rrl.agent import Transition
-from rrl.estimator import EstimatorSettings
 from rrl.objective import MeanLatency
-from rrl.region_q_learning import PAPER, RegionQLearning, RRLSettings
+from rrl.region.estimator import EstimatorSettings
+from rrl.region.q_learning import PAPER, RegionQLearning, RRLSettings
 from rrl.space import ConfigurationSpace
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean, bootstrap_median
 from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, Result, write_csv

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison import ComparisonSettings
-from envs.families import FIRST_FOR_JUDGING
+from envs.scenarios.families import FIRST_FOR_JUDGING
 from rrl.queueing.machine import Machine
 from scripts.figures.result import Result
 from scripts.figures.rrl_agents import WITH_RELEASED, announce, compared, runs_of

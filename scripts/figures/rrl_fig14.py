@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from rrl import figure_style
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean
 from scripts.figures.result import NO_CLAIM, Claim, Result, write_csv

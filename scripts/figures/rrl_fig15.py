@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rrl import figure_style
-from rrl.space import THREAD_KNOBS
+from rrl.knobs import THREAD_KNOBS
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_mean
 from scripts.figures.result import FAILS, NO_CLAIM, REPRODUCES, Claim, Result, write_csv

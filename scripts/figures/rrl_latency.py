@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison.summary import WARM_UP
-from rrl import figure_style
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import (
     Interval,

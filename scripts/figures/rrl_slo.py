@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.comparison import ComparisonSettings
-from envs.expected_costs import ExpectedCosts
-from envs.families import scenarios
-from envs.scenario import Scenario
+from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.families import scenarios
+from envs.scenarios.scenario import Scenario
 from envs.simulated import PAPER_SPACE
 from rrl.objective import MeanLatency
 from rrl.queueing.simulator import Simulation

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl import figure_style
 from rrl.queueing.interference import capacity_per_s, predict
 from rrl.queueing.simulator import Discipline
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, Verdict, write_csv

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from rrl import figure_style
 from rrl.queueing.interference import Queue, predict
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
 from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, Result, write_csv

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.serf import SERF
+from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import SimulatedServing
-from envs.workloads import PerIntervalPoisson
-from rrl import figure_style
 from rrl.agent import Task
 from rrl.queueing.interference import capacity_per_s
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, write_csv

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from baselines.serf import PROFILE_REQUESTS, profiling_time_s
-from rrl import figure_style
 from rrl.queueing.interference import capacity_per_s
+from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
 from scripts.figures.result import NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, Result, write_csv

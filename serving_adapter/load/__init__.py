@@ -1,0 +1,1 @@
+"""The load generator: arrivals, traces, payloads, and what clients saw."""

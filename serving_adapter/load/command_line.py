@@ -20,14 +20,14 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from serving_adapter.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, make_arrivals
+from serving_adapter.load.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, make_arrivals
 from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
+from serving_adapter.load.sizes import Sizes, make_sizes
 from serving_adapter.options import fail, parse
-from serving_adapter.sizes import Sizes, make_sizes
-from serving_adapter.target_error import TargetError
+from serving_adapter.target.error import TargetError
 
 INTERRUPTED = 130  # the exit code
 

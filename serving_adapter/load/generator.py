@@ -16,10 +16,10 @@ from itertools import cycle
 import grpc
 import numpy as np
 
-from serving_adapter.arrivals import Arrivals
+from serving_adapter.load.arrivals import Arrivals
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, Recorder, RequestRow, SecondRow
-from serving_adapter.sizes import Sizes
+from serving_adapter.load.sizes import Sizes
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 SENDS_PER_YIELD = 8  # a client that is late still has to take its answers

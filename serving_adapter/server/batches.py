@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from serving_adapter.server.arena import Arena, Placed, place
+from serving_adapter.server.workers.arena import Arena, Placed, place
 from serving_adapter.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from serving_adapter.parity.groups import Member
-    from serving_adapter.server.redundancy import Redundancy
+    from serving_adapter.server.redundancy.modes import Redundancy
 
 Specs = Mapping[str, TensorSpec]
 
@@ -128,12 +128,6 @@ class Batch:
         for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
             _stack([request.inputs[i] for request in self.requests], spec, arena.array(tensor))
         return placed
-
-
-def read_outputs(message: Mapping[str, Any], arena: Arena) -> dict[str, np.ndarray]:
-    """A worker's outputs by name: views of its arena, valid until it runs its next batch."""
-    placed = (Placed(name, datatype, tuple(shape), at) for name, datatype, shape, at in message["outputs"])
-    return {tensor.name: arena.array(tensor) for tensor in placed}
 
 
 def cut(outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int) -> list[OutputTensor]:

@@ -21,14 +21,14 @@ from tyro.conf import UseAppendAction
 from serving_adapter import model_configuration, resources
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.server.faults import Faults, inject, read_faults
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.recording import Recording
-from serving_adapter.server.redundant_models import RedundantModels, parity_model
-from serving_adapter.server.resilience import Resilience
+from serving_adapter.server.redundancy.models import RedundantModels, parity_model
+from serving_adapter.server.redundancy.settings import Resilience
 from serving_adapter.server.served_model import Knobs, Protection, ServedModel
 from serving_adapter.server.servicer import InferenceService
-from serving_adapter.server.worker_pool import ModelFailed, ModelReference
+from serving_adapter.server.workers.faults import Faults, inject, read_faults
+from serving_adapter.server.workers.pool import ModelFailed, ModelReference
 from serving_adapter.stop_signal import stop_on_signal
 
 log = logging.getLogger(__name__)

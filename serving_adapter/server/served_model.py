@@ -18,25 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from serving_adapter.server.batches import (
-    EXACT,
-    Answer,
-    Batch,
-    InputTensor,
-    Request,
-    as_array,
-    cut,
-    read_outputs,
-)
+from serving_adapter.server.batches import EXACT, Answer, Batch, InputTensor, Request, as_array, cut
 from serving_adapter.server.batching import Batching, next_batch
-from serving_adapter.server.lane import DEPLOYED
-from serving_adapter.server.modes import Modes
 from serving_adapter.server.recording import Recording
-from serving_adapter.server.redundancy import Redundancy
-from serving_adapter.server.redundant_models import RedundantModels
-from serving_adapter.server.resilience import Resilience
+from serving_adapter.server.redundancy.lane import DEPLOYED
+from serving_adapter.server.redundancy.making import Modes
+from serving_adapter.server.redundancy.models import RedundantModels
+from serving_adapter.server.redundancy.modes import Redundancy
+from serving_adapter.server.redundancy.settings import Resilience
 from serving_adapter.server.statistics import ComputeTimes, ModelStatistics
-from serving_adapter.server.worker_pool import ModelFailed, ModelReference, Parallelism, Worker, WorkerPool
+from serving_adapter.server.workers.arena import read_outputs
+from serving_adapter.server.workers.pool import ModelFailed, ModelReference, Parallelism, Worker, WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 from serving_adapter import model_configuration
 from serving_adapter.server.batches import EXACT, InputTensor
 from serving_adapter.server.metrics import VERSION
-from serving_adapter.server.resilience import Resilience, as_parameters, from_parameters
+from serving_adapter.server.redundancy.settings import Resilience, as_parameters, from_parameters
 from serving_adapter.server.served_model import InferenceFailed, Knobs, QueueFull, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
-from serving_adapter.server.worker_pool import ModelFailed
+from serving_adapter.server.workers.pool import ModelFailed
 from serving_adapter.tensors import TensorSpec
 
 SERVER_VERSION = "0.1.0"

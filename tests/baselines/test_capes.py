@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_agent_contract import SPACE, Server
 
 from baselines.capes import CAPES, PAPER, TUNED, CAPESSettings, Experience
 from rrl.agent import Task, Transition
 from rrl.space import ConfigurationSpace
+from tests.test_agent_contract import SPACE, Server
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
 QUICK = replace(PAPER, observations=1, training_steps=0)

@@ -13,7 +13,7 @@ from baselines import AGENTS, AgentFactory
 from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.comparison import _run_jobs, _write_bench
 from baselines.comparison.run import RunJob, compile_kernels
-from envs.families import SLOWDOWN_AT
+from envs.scenarios.families import SLOWDOWN_AT
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.queueing.kernels import candidate_latencies_ms
 from rrl.queueing.machine import Machine

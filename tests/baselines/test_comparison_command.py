@@ -13,7 +13,7 @@ import pytest
 
 from baselines.comparison import read_decisions
 from baselines.comparison.command_line import main
-from envs.families import family_machine
+from envs.scenarios.families import family_machine
 
 SMALL = ("--knobs", "instances=1:3,intra_op_threads=1,2,4", "--machine", "family:0", "--decisions", "8")
 

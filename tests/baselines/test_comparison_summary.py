@@ -35,7 +35,7 @@ from baselines.comparison.summary import (
     write_multiples,
     write_summary,
 )
-from rrl.figure_style import spread
+from rrl.views.figure_style import spread
 
 KNOBS = ("instances", "intra_op_threads")
 

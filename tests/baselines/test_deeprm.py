@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_agent_contract import SPACE, Server
 
 from baselines.deeprm import PAPER, TUNED, DeepRM, DeepRMSettings, Episode
 from rrl.agent import Task
 from rrl.space import ConfigurationSpace
+from tests.test_agent_contract import SPACE, Server
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
 

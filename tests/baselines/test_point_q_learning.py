@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from test_agent_contract import SPACE, Server
 
 from baselines.point_q_learning import POINT_BASED
 from rrl.load_levels import LoadLevels
-from rrl.region_q_learning import RegionQLearning
+from rrl.region.q_learning import RegionQLearning
+from tests.test_agent_contract import SPACE, Server
 
 
 def test_an_update_changes_one_entry_and_the_network_has_no_say() -> None:

@@ -15,8 +15,8 @@ from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.queueing.interference import Queue
 from rrl.queueing.machine import Machine
 from rrl.queueing.simulator import Simulation
-from rrl.reference_table import ReferenceTable
 from rrl.space import ConfigurationSpace
+from rrl.views.reference_table import ReferenceTable
 
 SPACE = ConfigurationSpace.of(instances=range(1, 7), inter_op_threads=[1, 2], intra_op_threads=[1, 2, 4, 8])
 MACHINE = Machine.invent(0, cores=8)

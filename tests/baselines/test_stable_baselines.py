@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_agent_contract import SPACE, Server
 
 from baselines.stable_baselines import (
     DQN_ARGUMENTS,
@@ -17,6 +16,7 @@ from baselines.stable_baselines import (
     StableBaselinesPPO,
 )
 from rrl.agent import Task
+from tests.test_agent_contract import SPACE, Server
 
 Rival = type[StableBaselinesDQN] | type[StableBaselinesPPO]
 

@@ -14,8 +14,8 @@ from baselines.training import Training, TrainOptions, main
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
 from rrl.journal import SIMULATION, Record, read
-from rrl.pretraining import Pretraining
 from rrl.queueing.machine import Machine
+from rrl.tuning.pretraining import Pretraining
 
 SMALL = ["--machine", "family:3", "--knobs", "instances=1:3,intra_op_threads=1,4"]
 

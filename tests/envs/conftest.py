@@ -1,7 +1,8 @@
 """A fake target and its clock, for the tests of the live environment."""
 
 import pytest
-from fake_target import FakeClock, FakeTarget
+
+from tests.support.fake_target import FakeClock, FakeTarget
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import math
 
 import gymnasium as gym
 import pytest
-from fake_target import SPACE, FakeClock, FakeTarget, live
 from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 (registers the ids)
@@ -13,6 +12,7 @@ from rrl.agent import arrival_rate_per_s
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
 from serving_adapter.model_configuration import KNOBS
+from tests.support.fake_target import SPACE, FakeClock, FakeTarget, live
 
 
 def test_starts_from_the_configuration_found_or_the_grids_nearest(target):

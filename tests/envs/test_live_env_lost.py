@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from fake_target import live
 
 from envs.live import LiveServing
-from serving_adapter.target import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target.target import LostInChange, NotPutBack, TargetError, TargetLost
+from tests.support.fake_target import live
 
 
 def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, clock):

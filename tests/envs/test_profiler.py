@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envs.profiler import measure
 from rrl.measurement import ServiceTimes
-from serving_adapter.reading import BatchTotals, Histogram, Reading
+from serving_adapter.target.reading import BatchTotals, Histogram, Reading
 
 BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
 BUCKET_RATIO = 1.08

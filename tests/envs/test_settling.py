@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from envs.settling import Settling
-from serving_adapter.reading import Reading
+from serving_adapter.target.reading import Reading
 
 
 def reading(answered: int, pending: int = 0, in_flight: int | None = None) -> Reading:

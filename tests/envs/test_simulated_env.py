@@ -20,10 +20,11 @@ from rrl.measurement import Measurement, Progress
 from rrl.objective import LeastResources, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from serving_adapter.arrivals import Bursts, Poisson
-from serving_adapter.sizes import Fixed, Lognormal
+from serving_adapter.load.arrivals import Bursts, Poisson
+from serving_adapter.load.sizes import Fixed, Lognormal
+from tests.support import CHECKOUT
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = CHECKOUT
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envs.families import family_machine
+from envs.scenarios.families import family_machine
+from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import SimulatedServing
 from envs.vector import SimulatedServingVector
-from envs.workloads import PerIntervalPoisson
 from rrl.objective import LeastResources, StrictSLO
-from serving_adapter.arrivals import Bursts, Uniform
-from serving_adapter.sizes import Lognormal
+from serving_adapter.load.arrivals import Bursts, Uniform
+from serving_adapter.load.sizes import Lognormal
 
 ID = "rrl/SimulatedServing-v0"
 BATCHES = "instances=1:4,intra_op_threads=1,2,4,max_batch_size=1,2,8,max_queue_delay_us=0,20000,200000"

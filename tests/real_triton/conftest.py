@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import fragile_models
 import pytest
-from running_server import RunningServer
-from served import Served
 
 from scripts.triton_server.installation import Installation, install
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
-from serving_adapter.target import Target
+from serving_adapter.target.target import Target
+from tests.support import fragile_models
+from tests.support.running_server import RunningServer
+from tests.support.triton_served import Served
 
 INSTALL_TIMEOUT_S = 600  # the first test's; the package index may be slow
 

@@ -4,12 +4,12 @@ import contextlib
 
 import grpc
 import pytest
-from steady import steadily
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from rrl.command_line import main
 from scripts.triton_server.mlserver import MODEL, install, running
+from tests.support.steady import steadily
 
 
 @pytest.fixture(scope="module")

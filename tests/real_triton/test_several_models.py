@@ -3,15 +3,15 @@
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from rrl import journal
 from rrl.command_line import main
-from rrl.core_budget import cores_used
+from rrl.command_line.core_budget import cores_used
 from serving_adapter.model_configuration import knob_values
-from serving_adapter.target import Target
+from serving_adapter.target.target import Target
+from tests.support import CHECKOUT
 
 KNOBS = "instances=1,2,4"
 
@@ -56,8 +56,10 @@ def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
     sleep, fragile = both
     found = knob_values(fragile.config())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    claims = f"from rrl.restore import RestorePoint as R; R({sleep.address!r}, 'fragile').claim({found})"
-    subprocess.run([sys.executable, "-c", claims], check=True, cwd=Path(__file__).parents[2])
+    claims = (
+        f"from rrl.tuning.restore import RestorePoint as R; R({sleep.address!r}, 'fragile').claim({found})"
+    )
+    subprocess.run([sys.executable, "-c", claims], check=True, cwd=CHECKOUT)
     target = Target(sleep.address, "fragile", sleep.metrics_url)
     with closing(target):
         target.connect()

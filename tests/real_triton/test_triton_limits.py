@@ -1,15 +1,14 @@
 """What cannot be tuned, or goes wrong while it is: what a target says of it, and what it leaves behind."""
 
-from pathlib import Path
-
 import grpc
 import pytest
-from fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
-from waiting import until
 
 from rrl.command_line import main
 from scripts.triton_server.running import running
-from serving_adapter.target import Target, TargetError, TargetLost
+from serving_adapter.target.target import Target, TargetError, TargetLost
+from tests.support import CHECKOUT
+from tests.support.fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -17,8 +16,8 @@ def start_fragile(start_server, monkeypatch):
     """Our own server with the model that some configurations break."""
 
     def start():
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        return start_server("--model", "fragile_models:fragile", "--intra-op-threads", "1")
+        monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+        return start_server("--model", "tests.support.fragile_models:fragile", "--intra-op-threads", "1")
 
     return start
 

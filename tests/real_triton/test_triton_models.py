@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-from running_server import start
-from served import LONG_S, Served
 from tritonclient.grpc import service_pb2 as messages
 
 from scripts.triton_server.repository import ModelSpec
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
+from tests.support.running_server import start
+from tests.support.triton_served import LONG_S, Served
 
 
 def answer(served, name, datatype, rows):

@@ -7,9 +7,9 @@ from statistics import geometric_mean
 
 import numpy as np
 import pytest
-from client_requests import requests, rounds
 
-from scripts.benchmarks.in_turns import InTurns, Ratio, best_in_turns, p95_ms, ratio
+from scripts.serving.in_turns import InTurns, Ratio, best_in_turns, p95_ms, ratio
+from tests.support.client_requests import requests, rounds
 
 START, BEST, NEARLY = range(3)
 

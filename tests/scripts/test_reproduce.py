@@ -16,7 +16,7 @@ import pytest
 from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.decisions import FILE_NAME, labelled, run_dtype, write_decisions
 from baselines.comparison.workers import Job
-from envs.families import scenarios
+from envs.scenarios.families import scenarios
 from rrl.space import ConfigurationSpace
 from scripts.figures import results, rrl_fig11
 from scripts.figures.__main__ import FIGURES, PAGE, main
@@ -26,6 +26,7 @@ from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, R
 from scripts.figures.rrl_agents import smoothed, verdict_of_reduction
 from scripts.figures.rrl_latency import Reduction, convergence_claims, draw, reduction_claims, write_tables
 from scripts.figures.rrl_slo import LimitedRuns, by_limit, request_latencies_by_limit
+from tests.support import CHECKOUT
 
 PNG = b"\x89PNG"
 
@@ -93,7 +94,7 @@ def test_no_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_has_a_place_for_every_table() -> None:
-    text = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")
+    text = (CHECKOUT / PAGE).read_text(encoding="utf-8")
     for name in (*FIGURES, results.REACH):
         assert "written" in results.with_table(text, name, "written")
 

@@ -10,17 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_requests import requests, rounds
 
 from rrl.agent import Transition, observe
 from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.client_log import Requests
-from scripts.benchmarks.in_turns import InTurns
-from scripts.benchmarks.served_agents import Choices, Run, Unguarded, WatchOnly, cheapest
-from scripts.benchmarks.triton_head_to_head import Options, _finalists, _outcome, contenders, slowed
-from scripts.benchmarks.triton_head_to_head_report import (
+from scripts.benchmarks.triton.head_to_head import Options, _finalists, _outcome, contenders, slowed
+from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
     Case,
     Trial,
@@ -33,8 +29,12 @@ from scripts.benchmarks.triton_head_to_head_report import (
     table,
     write_intervals,
 )
-from scripts.benchmarks.triton_load_steps import Landscape, judged, kept, phases, step_moments_s
-from scripts.benchmarks.triton_served import Traffic
+from scripts.benchmarks.triton.load_steps import Landscape, judged, kept, phases, step_moments_s
+from scripts.benchmarks.triton.served import Traffic
+from scripts.serving.client_log import Requests
+from scripts.serving.in_turns import InTurns
+from scripts.serving.served_agents import Choices, Run, Unguarded, WatchOnly, cheapest
+from tests.support.client_requests import requests, rounds
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
 START, BEST, NEARLY, BAD = range(4)

@@ -8,8 +8,8 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from rrl.telemetry import tells_busy_instances
-from scripts.benchmarks.triton_simulated import (
+from rrl.guided.telemetry import tells_busy_instances
+from scripts.benchmarks.triton.simulated import (
     CORES,
     INTERVAL_S,
     MEASURED,

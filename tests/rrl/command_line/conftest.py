@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_command import answered
-from waiting import until
+
+from tests.support.running_command import answered
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of the `sleep` model, under load."""
-    from running_server import start
+    from tests.support.running_server import start
 
     running = start("--model", "sleep", "--model-option", "ms=5")
     out = tmp_path_factory.mktemp("load")

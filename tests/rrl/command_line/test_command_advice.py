@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from running_command import QUICK, exit_code, in_force, two_by_two
 
-from rrl.change_limits import ChangeLimits
 from rrl.command_line.advise import _apply
-from rrl.reference_table import Origin, ReferenceTable
-from rrl.stop import Stop
-from rrl.tune_options import TuneOptions
+from rrl.command_line.options import TuneOptions
+from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.stop import Stop
+from rrl.views.reference_table import Origin, ReferenceTable
 from serving_adapter.options import parse
-from serving_adapter.target import Target
+from serving_adapter.target.target import Target
+from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
 
 
 def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running_command import QUICK, exit_code
 
 from rrl.journal import read
+from tests.support import CHECKOUT
+from tests.support.running_command import QUICK, exit_code
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def own_model(tmp_path: Path) -> str:
 def test_ones_own_model_is_embedded_and_ends_with_its_trace(
     own_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     Path("trace.csv").write_text("t_s\n" + "\n".join(str(i) for i in range(100)) + "\n")
     load = ["--arrivals", "trace.csv", "--rate", 40]
     common = ["--agent", "sweep", "--intervals", 100, *QUICK]

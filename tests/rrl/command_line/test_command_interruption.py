@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import yaml
-from running_command import QUICK, exit_code, in_force, lines, tuner
-from waiting import until
 
 from envs.live import LiveServing
-from rrl.guard import Guard, ToLeave
+from rrl.guarding.guard import Guard, ToLeave
 from rrl.journal import read
-from rrl.leaving import Leaving
-from rrl.report import in_words, summarise
-from serving_adapter.target import Target, TargetError
+from rrl.knobs import in_words
+from rrl.tuning.leaving import Leaving
+from rrl.views.summary import summarise
+from serving_adapter.target.target import Target, TargetError
+from tests.support.running_command import QUICK, exit_code, in_force, lines, tuner
+from tests.support.waiting import until
 
 
 def test_ctrl_c_leaves_the_found_configuration_or_a_better_one_and_exits_130(

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from running_command import QUICK, exit_code, in_force
 
 from rrl.journal import read
+from tests.support.running_command import QUICK, exit_code, in_force
 
 
 def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from running_command import QUICK, exit_code, in_force, two_by_two
-from waiting import until
 
-from rrl.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
+from rrl.command_line.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
-from rrl.report import whole_turns
-from serving_adapter.target import Target
+from rrl.views.summary import whole_turns
+from serving_adapter.target.target import Target
+from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
+from tests.support.waiting import until
 
 
 def test_a_live_target_is_tuned(

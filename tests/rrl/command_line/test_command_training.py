@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from running_command import exit_code, two_by_two
 
 from baselines.training import main as train
 from rrl.journal import read
+from tests.support.running_command import exit_code, two_by_two
 
 
 def trained(agent: str, out: str, *arguments: object) -> None:

@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from running_command import exit_code
 
 from baselines import AGENTS, NEED_HINDSIGHT
-from rrl.tune_options import TuneOptions, seconds, tuning_intervals
+from rrl.command_line.options import TuneOptions, seconds, tuning_intervals
 from serving_adapter.options import parse
+from tests.support.running_command import exit_code
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from rrl.command_line.opening import FAILED, INTERRUPTED, ended_early, restored, space_of, with_its_share
-from rrl.restore import RestorePoint
+from rrl.command_line.options import TuneOptions
 from rrl.space import ConfigurationSpace
-from rrl.tune_options import TuneOptions
-from serving_adapter.target import NotPutBack, TargetError, TargetLost
+from rrl.tuning.restore import RestorePoint
+from serving_adapter.target.target import NotPutBack, TargetError, TargetLost
 
 FOUND = {"instances": 1, "max_batch_size": 8}
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from echo_server import EchoService, serving
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter.load.command_line import main
+from tests.support.echo_server import EchoService, serving
 
 COMMAND = [sys.executable, "-c", "from serving_adapter.load.command_line import main; main()"]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from echo_server import TENSOR, EchoService, serving, start
 from tritonclient.grpc import service_pb2 as messages
 
-from serving_adapter.arrivals import Arrivals, Poisson, TimestampTrace, Uniform
+from serving_adapter.load.arrivals import Arrivals, Poisson, TimestampTrace, Uniform
 from serving_adapter.load.connection import ServedModel, open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, Send, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
-from serving_adapter.sizes import Fixed, Sizes, UniformSizes
-from serving_adapter.target_error import TargetError
+from serving_adapter.load.sizes import Fixed, Sizes, UniformSizes
+from serving_adapter.target.error import TargetError
+from tests.support.echo_server import TENSOR, EchoService, serving, start
 
 TOKENS = ServedModel("echo", [TENSOR(name="tokens", datatype="INT64", shape=[-1, -1])], is_batched=True)
 

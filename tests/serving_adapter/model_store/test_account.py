@@ -6,10 +6,10 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from running_store import address
 
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom
+from tests.support.running_store import address
 
 QUOTA_BYTES = 100
 

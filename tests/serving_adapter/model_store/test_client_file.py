@@ -7,9 +7,9 @@ import os
 import threading
 
 import pytest
-from waiting import PATIENCE_S, eventually
 
 from serving_adapter.model_store.client_file import ClientFile, OneAtATime
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 def test_calls_are_made_in_order_and_one_that_fails_stops_none():

@@ -12,13 +12,22 @@ import subprocess
 import grpc
 import pytest
 import torch
-from running_store import Seen, in_repository, rrl_store, saved, short_folder, some_weights, stores, stub_of
-from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store import Client, NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.running_store import (
+    Seen,
+    in_repository,
+    rrl_store,
+    saved,
+    short_folder,
+    some_weights,
+    stores,
+    stub_of,
+)
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import shutil
 
 import numpy as np
 import pytest
-from running_store import PLENTY, address
 from safetensors.numpy import save
 
 from serving_adapter.model_store.account import Account
@@ -20,6 +19,7 @@ from serving_adapter.model_store.eviction import LeastRecentlyUsed
 from serving_adapter.model_store.host_memory import Weights, fill, place, tensor_bytes
 from serving_adapter.model_store.remote import MAX_NAME_CHARACTERS, check_name
 from serving_adapter.model_store.weights_file import read_safetensors_header
+from tests.support.running_store import PLENTY, address
 
 
 def read(data: bytes) -> Weights:

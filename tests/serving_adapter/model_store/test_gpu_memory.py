@@ -8,9 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from running_store import PAGE, PLENTY, Gated, address, counters, stores
 from safetensors.numpy import save
-from waiting import eventually
 
 from serving_adapter.model_store import tensors
 from serving_adapter.model_store.account import Account
@@ -18,6 +16,8 @@ from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, CudaError
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.store import ModelStore
+from tests.support.running_store import PAGE, PLENTY, Gated, address, counters, stores
+from tests.support.waiting import eventually
 
 GPU = "cuda:0"
 

@@ -13,13 +13,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from running_store import Seen, stores
 from torch import nn
 from tritonclient.grpc import service_pb2 as triton
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
-from waiting import until
 
 from serving_adapter.models.branches import parallel, torchscript
+from tests.support.running_store import Seen, stores
+from tests.support.waiting import until
 
 WIDTH = 512
 WEIGHT_BYTES = 4 * (WIDTH * WIDTH + WIDTH)

@@ -7,11 +7,11 @@ import logging
 import threading
 
 import pytest
-from running_store import PAGE, PLENTY, Gated, account, address, hold_writing, value_of
-from waiting import eventually
 
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.tier import Address
+from tests.support.running_store import PAGE, PLENTY, Gated, account, address, hold_writing, value_of
+from tests.support.waiting import eventually
 
 # --- capacity --------------------------------------------------------------------------------------
 

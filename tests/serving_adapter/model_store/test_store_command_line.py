@@ -7,12 +7,21 @@ import signal
 
 import psutil
 import pytest
-from running_store import Seen, in_repository, rrl_store, saved, short_folder, some_weights, stores
-from waiting import until
 
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support import CHECKOUT
+from tests.support.running_store import (
+    Seen,
+    in_repository,
+    rrl_store,
+    saved,
+    short_folder,
+    some_weights,
+    stores,
+)
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -234,16 +243,10 @@ def test_a_store_told_to_stop_again_and_again_still_ends_well(tmp_path):
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in (("ls",), ("stats",)):
-        ended = rrl_store(*command, RRL_STORE="off", PYTHONPATH=str(_root()))
+        ended = rrl_store(*command, RRL_STORE="off", PYTHONPATH=str(CHECKOUT))
         assert ended.returncode == 2
         assert len(ended.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "off").exists()
-
-
-def _root():
-    import serving_adapter
-
-    return os.path.dirname(os.path.dirname(serving_adapter.__file__ or ""))
 
 
 def test_the_seen_counters_agree_with_the_page(running):

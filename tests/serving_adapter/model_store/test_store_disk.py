@@ -7,9 +7,9 @@ import logging
 import threading
 
 import pytest
-from running_store import PAGE, account, address, hold_writing, value_of
 
 from serving_adapter.model_store.errors import NoRoom
+from tests.support.running_store import PAGE, account, address, hold_writing, value_of
 
 
 def test_the_client_is_answered_before_the_disk_has_it(make_store, repository, pages, monkeypatch):

@@ -7,14 +7,14 @@ import os
 import threading
 
 import pytest
-from running_store import PAGE, account, address, value_of
 from safetensors.numpy import save
-from waiting import PATIENCE_S, eventually
 
 from serving_adapter.model_store import store as store_module
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.store import FILE_NAME, ModelStore
+from tests.support.running_store import PAGE, account, address, value_of
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import gc
 
 import numpy as np
 import pytest
-from running_store import PAGE, Gated, account, address, counters, value_of
 from safetensors.numpy import save
-from waiting import eventually
 
 from serving_adapter.model_store import store as store_module
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.host_memory import tensor_bytes
+from tests.support.running_store import PAGE, Gated, account, address, counters, value_of
+from tests.support.waiting import eventually
 
 # --- the state diagram -----------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from serving_adapter.parity.coding import ENCODERS
-from serving_adapter.server.arena import Arena, Placed
 from serving_adapter.server.batches import Batch, InputTensor, Request
-from serving_adapter.server.redundancy import FIRST_LATE_NS, Lateness, Parity
-from serving_adapter.server.resilience import Resilience
+from serving_adapter.server.redundancy.modes import FIRST_LATE_NS, Lateness, Parity
+from serving_adapter.server.redundancy.settings import Resilience
+from serving_adapter.server.workers.arena import Arena, Placed
 from serving_adapter.tensors import TensorSpec
 
 WIDTH = 4

@@ -1,9 +1,9 @@
 """The small servers, started and ended."""
 
 import pytest
-from fake_triton import MetricsServer, Triton, serve
 
-from serving_adapter.target import Target
+from serving_adapter.target.target import Target
+from tests.support.fake_triton import MetricsServer, Triton, serve
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from clients import default_client_of, net
-from running_store import Seen, in_repository, stores
-from waiting import until
+
+from tests.support.running_store import Seen, in_repository, stores
+from tests.support.store_clients import default_client_of, net
+from tests.support.waiting import until
 
 
 @pytest.fixture

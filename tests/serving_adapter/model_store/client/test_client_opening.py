@@ -9,11 +9,11 @@ import threading
 import pytest
 import safetensors.torch
 import torch
-from clients import CHILD, net
-from running_store import Seen, saved, script, some_weights, with_header
 
 from serving_adapter import model_store
 from serving_adapter.model_store import UnknownModel, tensors
+from tests.support.running_store import Seen, saved, script, some_weights, with_header
+from tests.support.store_clients import CHILD, net
 
 
 @pytest.mark.parametrize(("version", "seed"), [("1", 0), ("2", 1), ("", 1)])

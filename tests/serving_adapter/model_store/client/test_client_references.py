@@ -12,12 +12,12 @@ import sys
 import psutil
 import pytest
 import torch
-from clients import CHILD, net
-from running_store import Seen, saved, script, some_weights
-from waiting import until
 
 from serving_adapter import messages, model_store
 from serving_adapter.model_store import StoreError, tensors
+from tests.support.running_store import Seen, saved, script, some_weights
+from tests.support.store_clients import CHILD, net
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("writing", ["tensor.zero_()", "tensor[0, 0] = 1", "tensor.numpy()[0] = 1"])

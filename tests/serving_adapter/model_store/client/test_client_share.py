@@ -6,13 +6,13 @@ import gc
 
 import pytest
 import torch
-from clients import CHILD, net
-from running_store import script
 from torch import nn
-from waiting import until
 
 from serving_adapter import model_store
 from serving_adapter.models.branches import torchscript
+from tests.support.running_store import script
+from tests.support.store_clients import CHILD, net
+from tests.support.waiting import until
 
 
 class Tied(nn.Module):

@@ -12,14 +12,14 @@ import threading
 import psutil
 import pytest
 import torch
-from clients import CHILD, default_client_of, net
-from running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores
 from torch import nn
-from waiting import until
 
 from serving_adapter import model_store
 from serving_adapter.model_store import Client, StoreError, StoreUnavailable, tensors
 from serving_adapter.model_store.endpoint import Endpoint
+from tests.support.running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores
+from tests.support.store_clients import CHILD, default_client_of, net
+from tests.support.waiting import until
 
 
 def test_a_killed_store_is_replaced_by_one_that_finds_its_disk_tier(tmp_path, start_store, monkeypatch):

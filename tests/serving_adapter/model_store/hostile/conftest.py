@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-import running_store
-import waiting
-from hostile_clients import open_and_check
-from running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
-from waiting import until
 
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support import CHECKOUT
+from tests.support.hostile_clients import open_and_check
+from tests.support.running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ GOOD_CLIENT = """
 import sys
 from pathlib import Path
 import torch
-from running_store import some_weights
+from tests.support.running_store import some_weights
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.tensors import state_dict
@@ -104,8 +102,7 @@ def good_process(running, good_file, good_processes) -> subprocess.Popen[str]:
     """The same one for all tests while none of them harms it."""
     stack, processes = good_processes
     if not processes or processes[-1].poll() is not None:
-        path = os.pathsep.join(os.path.dirname(module.__file__) for module in (running_store, waiting))
-        process = script(GOOD_CLIENT, running.folder, good_file, PYTHONPATH=path)
+        process = script(GOOD_CLIENT, running.folder, good_file, PYTHONPATH=str(CHECKOUT))
         processes.append(stack.enter_context(process))
     return processes[-1]
 

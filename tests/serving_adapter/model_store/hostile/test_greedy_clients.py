@@ -11,13 +11,13 @@ import threading
 import grpc
 import pytest
 import torch
-from hostile_clients import f32, open_and_check
-from running_store import Seen, saved, with_header
-from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.hostile_clients import f32, open_and_check
+from tests.support.running_store import Seen, saved, with_header
+from tests.support.waiting import until
 
 
 def test_more_questions_at_once_than_a_client_may_ask_disconnect_it(unharmed):

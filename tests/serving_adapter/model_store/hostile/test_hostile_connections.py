@@ -9,13 +9,13 @@ import threading
 
 import grpc
 import pytest
-from hostile_clients import ended_by_store, open_and_check
-from running_store import RunningStore, Seen, script
-from waiting import until
 
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.hostile_clients import ended_by_store, open_and_check
+from tests.support.running_store import RunningStore, Seen, script
+from tests.support.waiting import until
 
 A_THOUSAND = 1000
 MAX_CONNECTIONS_A_PROCESS = 16

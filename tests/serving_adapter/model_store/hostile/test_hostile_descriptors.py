@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from hostile_clients import opened_fd, refusal_of
-from running_store import RunningStore
+
+from tests.support.hostile_clients import opened_fd, refusal_of
+from tests.support.running_store import RunningStore
 
 
 def test_descriptors_that_are_no_files_are_refused(unharmed, tmp_path):

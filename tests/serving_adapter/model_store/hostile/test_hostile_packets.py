@@ -9,11 +9,11 @@ import random
 import socket
 
 import pytest
-from hostile_clients import ended_by_store
-from running_store import Seen
-from waiting import until
 
 from serving_adapter import messages
+from tests.support.hostile_clients import ended_by_store
+from tests.support.running_store import Seen
+from tests.support.waiting import until
 
 
 def hostile_packets() -> list[bytes]:

@@ -8,10 +8,10 @@ import socket
 
 import grpc
 import pytest
-from running_store import Seen, script
 
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.running_store import Seen, script
 
 
 def test_random_bytes_on_the_rpc_socket_disturb_nobody(unharmed):

@@ -1,0 +1,209 @@
+"""The machines of the comparisons: a random family, and the truths that depart from the queueing model.
+
+Seeds below 1000 are for tuning agents, seeds from 1000 on for judging them; no setting of any agent may be
+chosen by a judging machine. With i inter-op and a intra-op threads, n busy instances and batches of b:
+
+    S = w · P(i, a) · O(n, i, a) · M(n) · G(b) · exp(r · F(i, a, n, b))
+
+    P = (σ + (1 - σ)/a + κ·(a - 1)) · (1 - φ + φ/i)   Amdahl's law, and the cost of threads
+    O = max(1, n·(i·a)^η / cores)^ω                   over-subscription: threads take turns, at a loss
+    M = 1 + μ·((n - 1)/cores)^ν                       interference of neighbours (memory bandwidth, caches)
+    G = g + (1 - g)·b                                 batching: the share g of the work is paid once a batch
+    F                                                 a smooth Gaussian random field over the logarithms
+
+| symbol | drawn from | meaning |
+|---|---|---|
+| cores | 6 .. 16 | of the machine |
+| σ | [0.02, 0.30] | serial fraction of an operator |
+| κ | [0, 0.015] | cost of each further thread of an operator, as a share of its work |
+| φ | [0.1, 0.8] | share of the model's work that lies in parallel branches |
+| η | [0.4, 0.9] | how busy a batch keeps its threads: 1 when idle ones spin |
+| ω | [1, 1.2] | loss by over-subscription: 1 is none |
+| μ, ν | [0.1, 1.5], [0.7, 1.3] | interference and how it grows |
+| g | [0.1, 0.5] | batching gain |
+| r | [0.05, 0.2] | roughness |
+| u | [0.25, 0.65] | share of the machine's capacity that `RATE_PER_S` takes; it fixes w |
+
+The capacity is the largest n/S[i, a, n, 1] of all configurations.
+
+| truth | how it departs |
+|---|---|
+| `model` | not at all: FCFS, constant service times, an empty server at the beginning of each interval |
+| `processor-sharing` | batches in service share the processors from moment to moment |
+| `variation` | lognormal service times, squared coefficient of variation 0.5 |
+| `backlog` | what is not served in an interval waits into the next |
+| `batching` | g in [0.75, 0.95]; so slow that u of the capacity with batches of up to 8 is in [0.4, 0.7] |
+| `two-sizes` | a quarter of the requests is four times as large; the mean is what the table is for |
+| `slowdown` | from decision 150 on all takes 1.25 to 1.6 times as long |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from envs.scenarios.scenario import Scenario
+from envs.simulated import PAPER_RATE_PER_S, PAPER_SPACE
+from rrl.queueing.machine import Machine, smooth_field
+from rrl.space import ConfigurationSpace, Knob
+from serving_adapter.load.sizes import TwoSizes
+
+RATE_PER_S = PAPER_RATE_PER_S  # of the load that the machines are made for
+FIRST_FOR_JUDGING = 1000
+
+BATCHING_SPACE = (
+    "instances=1:8,intra_op_threads=1,2,4,8,max_batch_size=1,2,4,8,16,32,"
+    "max_queue_delay_us=0,10000,30000,100000,300000"
+)
+
+_THREADS = np.arange(1, 11)
+_BATCH_SIZES = np.array([1, 2, 4, 8, 16, 32])
+_UTILISATION = (0.25, 0.65)
+_CORES, _SHAPE, _BATCHING, _SLOWDOWN = range(4)  # independent random streams of one seed
+
+SCV = 0.5  # squared coefficient of variation of service times in the truth "variation"
+SLOWDOWN_AT = 150  # the decision
+SLOWDOWN_FACTORS = (1.25, 1.6)
+STRONG_BATCHING = (0.75, 0.95)  # g in the truth "batching"
+BATCHING_UTILISATION = (0.4, 0.7)  # u there: the capacity is that with batches of up to
+LARGEST_USEFUL_BATCH = 8
+TWO_SIZES = TwoSizes(1, 4, 0.25)
+
+
+def family_cores(seed: int) -> int:
+    """The cores of the family's machine of this seed, 6 to 16."""
+    return int(_rng(seed, _CORES).integers(6, 16, endpoint=True))
+
+
+def family_machine(seed: int) -> Machine:
+    """The family's machine of this seed, over 10 x 10 threads, 10 instances, batches of 1 to 32."""
+    cores = family_cores(seed)
+    rng = _rng(seed, _SHAPE)
+    sigma, kappa, phi, eta, omega, mu, nu, g, roughness, utilisation = rng.uniform(
+        [0.02, 0.0, 0.1, 0.4, 1.0, 0.1, 0.7, 0.1, 0.05, _UTILISATION[0]],
+        [0.3, 0.015, 0.8, 0.9, 1.2, 1.5, 1.3, 0.5, 0.2, _UTILISATION[1]],
+    )
+    axes = (_THREADS, _THREADS, _THREADS, _BATCH_SIZES)
+    i, a, n, b = np.meshgrid(*(axis.astype(float) for axis in axes), indexing="ij")
+    time_s = (sigma + (1 - sigma) / a + kappa * (a - 1)) * (1 - phi + phi / i)
+    time_s *= np.maximum(1.0, n * (i * a) ** eta / cores) ** omega
+    time_s *= 1 + mu * ((n - 1) / cores) ** nu
+    time_s *= g + (1 - g) * b
+    time_s *= np.exp(roughness * smooth_field(rng, np.log(np.stack([i, a, n, b], axis=-1))))
+    return _at_utilisation(Machine(*axes, time_s), utilisation, int(_BATCH_SIZES[0]))
+
+
+def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
+    """The grid that suits a truth, less the values beyond the machine's table."""
+    space = ConfigurationSpace.parse(BATCHING_SPACE if truth == "batching" else PAPER_SPACE)
+    knobs = []
+    for knob in space.knobs:
+        largest = machine.largest(knob.name) or math.inf
+        knobs.append(Knob(knob.name, tuple(value for value in knob.values if value <= largest)))
+    return ConfigurationSpace(tuple(knobs))
+
+
+def scenarios(text: str, truth: str = "model") -> list[Scenario]:
+    """The scenarios of `FILE.npz[,FILE2.npz]` or `family:SEEDS` (`family:1000-1019`, `family:0,3,5`).
+
+    ValueError with one sentence for a truth, a file or seeds that are not understood.
+    """
+    if truth not in TRUTHS:
+        raise ValueError(f"unknown truth {truth!r}; known: {', '.join(TRUTHS)}")
+    if text.startswith("family:"):
+        return [_family_scenario(seed, truth) for seed in _seeds(text)]
+    paths = [Path(part) for part in text.split(",") if part]
+    if not paths:
+        raise ValueError("no machine is given; expected FILE.npz[,FILE2.npz] or family:SEEDS")
+    return [TRUTHS[truth](Machine.load(path), path.stem, k) for k, path in enumerate(paths)]
+
+
+def _family_scenario(seed: int, truth: str) -> Scenario:
+    scenario = TRUTHS[truth](family_machine(seed), f"family-{seed}", seed)
+    return replace(scenario, cores=family_cores(seed))
+
+
+def _model(machine: Machine, name: str, seed: int) -> Scenario:
+    return Scenario(machine, name)
+
+
+def _processor_sharing(machine: Machine, name: str, seed: int) -> Scenario:
+    return Scenario(machine, name, discipline="ps")
+
+
+def _variation(machine: Machine, name: str, seed: int) -> Scenario:
+    return Scenario(machine, name, service_variation=math.sqrt(math.log(1 + SCV)))
+
+
+def _backlog(machine: Machine, name: str, seed: int) -> Scenario:
+    return Scenario(machine, name, carry_backlog=True)
+
+
+def _two_sizes(machine: Machine, name: str, seed: int) -> Scenario:
+    return Scenario(machine, name, sizes=TWO_SIZES, size_of_table=TWO_SIZES.mean)
+
+
+def _slowdown(machine: Machine, name: str, seed: int) -> Scenario:
+    factor = float(_rng(seed, _SLOWDOWN).uniform(*SLOWDOWN_FACTORS))
+    return Scenario(machine, name, slowdown=(SLOWDOWN_AT, factor))
+
+
+def _batching(machine: Machine, name: str, seed: int) -> Scenario:
+    """Batches gain more, and the machine is so much slower that it cannot do without them."""
+    if machine.largest("max_batch_size") == 1:
+        raise ValueError(f"machine {name}: its table holds batches of 1 only; measure larger ones")
+    gain, utilisation = _rng(seed, _BATCHING).uniform(
+        [STRONG_BATCHING[0], BATCHING_UTILISATION[0]], [STRONG_BATCHING[1], BATCHING_UTILISATION[1]]
+    )
+    b = machine.batch_size
+    ratio = machine.service_time_s / machine.service_time_s[..., :1]
+    growth = np.exp(np.log(ratio).mean(axis=(0, 1, 2)))  # (B,) the machine's own G(b)
+    times_s = machine.service_time_s / growth * (gain + (1 - gain) * b) / (gain + (1 - gain) * b[0])
+    return Scenario(
+        _at_utilisation(replace(machine, service_time_s=times_s), utilisation, LARGEST_USEFUL_BATCH), name
+    )
+
+
+TRUTHS: dict[str, Callable[[Machine, str, int], Scenario]] = {
+    "model": _model,
+    "processor-sharing": _processor_sharing,
+    "variation": _variation,
+    "backlog": _backlog,
+    "batching": _batching,
+    "two-sizes": _two_sizes,
+    "slowdown": _slowdown,
+}
+"""What is true beyond the table of service times: (machine, name, seed) -> scenario."""
+
+
+def _at_utilisation(machine: Machine, utilisation: float, largest_batch: int) -> Machine:
+    """The machine so fast that `RATE_PER_S` is this share of its capacity with batches up to so large."""
+    n = machine.busy_instances[:, None]
+    b = machine.batch_size[machine.batch_size <= largest_batch]
+    capacity_per_s = float(np.max(n * b / machine.service_time_s[..., : len(b)]))
+    return machine.slower(utilisation * capacity_per_s / RATE_PER_S)
+
+
+def _rng(seed: int, stream: int) -> np.random.Generator:
+    return np.random.default_rng([seed, stream])
+
+
+def _seeds(text: str) -> list[int]:
+    seeds: list[int] = []
+    try:
+        for part in text.removeprefix("family:").split(","):
+            first, dash, last = part.partition("-")
+            span = range(int(first), int(last if dash else first) + 1)
+            if not 1 <= len(span) <= 10_000:
+                raise ValueError
+            seeds += span
+    except ValueError:
+        raise ValueError(
+            f"cannot read the seeds of {text!r}; expected numbers and ranges, "
+            "e.g. family:1000-1019 or family:0,3,5"
+        ) from None
+    return seeds

@@ -1,0 +1,152 @@
+"""The loads of a comparison: the true arrival rate of every interval, and arrivals that follow it exactly.
+
+| text | rates |
+|---|---|
+| `stationary` | one rate |
+| `dynamic` | periods of a random rate each (RRL, section 6.1): `serving_adapter.load.arrivals.Dynamic` |
+| `wiki` | daily wave, slow noise and spikes (RRL, figure 12a): `serving_adapter.load.arrivals.Wiki` |
+| `TRACE.csv` | those of a trace file, spread over the decisions |
+
+An interval holds a fixed number of requests, so that it lasts the longer the lower its rate. Its rate is the
+process's mean over it, put on a geometric grid of 5 % steps around the mean rate: few distinct rates occur,
+and what each of them costs can be found by long simulation.
+
+A trace is replayed once, whole: its clock is sped up (or slowed down) so that its requests, at the mean rate
+asked for, are as many as the run's. Every interval stands for the same number of the trace's requests; the
+mean over time of the rates is the one asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from serving_adapter.load.arrivals import Dynamic, Wiki
+from serving_adapter.load.traces import CountTrace, Trace, read_trace
+
+RATE_STEP = 1.05  # ratio of neighbouring rates of the grid
+DYNAMIC_SPREAD = 0.5  # a period's rate lies within mean · (1 ± spread); RRL does not say
+WORKLOADS = ("stationary", "dynamic", "wiki")
+
+
+class Workload(Protocol):
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        """(decisions,) the true arrival rate of every interval."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stationary:
+    """One rate."""
+
+    rate_per_s: float
+
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        return np.full(decisions, self.rate_per_s)
+
+
+@dataclass(frozen=True)
+class Modulated:
+    """The rates of a process whose rate is a step function of time."""
+
+    process: Dynamic | Wiki
+    requests_per_interval: int = 100
+
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        requests = self.requests_per_interval
+        ends_s, expected = [0.0], [0.0]  # the integral of the rate
+        steps = self.process.steps(rng)
+        while expected[-1] < decisions * requests:
+            length_s, rate_per_s = next(steps)
+            ends_s.append(ends_s[-1] + length_s)
+            expected.append(expected[-1] + length_s * rate_per_s)
+        bounds_s = np.interp(np.arange(decisions + 1) * float(requests), expected, ends_s)
+        return _on_grid(requests / np.diff(bounds_s), self.process.rate_per_s)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The rates of a whole trace, its clock sped up so that it lasts for all decisions."""
+
+    trace: Trace
+    requests_per_interval: int = 100
+
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        """Those of the intervals between equal shares of the trace's requests: any clock gives the same."""
+        lengths_s, rates_per_s = np.array(_steps_of(self.trace, self.requests_per_interval)).T
+        ends_s, expected = (np.pad(np.cumsum(x), (1, 0)) for x in (lengths_s, lengths_s * rates_per_s))
+        bounds_s = np.interp(np.linspace(0, expected[-1], decisions + 1), expected, ends_s)
+        bounds_s[0], bounds_s[-1] = 0.0, ends_s[-1]  # idle time at the ends counts too
+        return _on_grid(expected[-1] / decisions / np.diff(bounds_s), self.trace.mean_rate_per_s)
+
+
+def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100) -> Workload:
+    """The load a command line names; ValueError that lists the known for an unknown one."""
+    if not 0 < rate_per_s < math.inf:
+        raise ValueError(f"the rate must be a positive number of requests per second, got {rate_per_s:g}")
+    if requests_per_interval < 1:
+        raise ValueError(f"an interval must hold at least 1 request, got {requests_per_interval}")
+    if text == "stationary":
+        return Stationary(rate_per_s)
+    if text == "dynamic":
+        return Modulated(Dynamic(rate_per_s, spread=DYNAMIC_SPREAD), requests_per_interval)
+    if text == "wiki":
+        return Modulated(Wiki(rate_per_s), requests_per_interval)
+    if text.endswith(".csv"):
+        return Replayed(read_trace(Path(text), rate_per_s), requests_per_interval)
+    raise ValueError(f"unknown workload {text!r}; known: {', '.join(WORKLOADS)} or a trace FILE.csv")
+
+
+@dataclass(frozen=True, eq=False)
+class PerIntervalPoisson:
+    """Poisson arrivals, so many an interval, each interval at a rate of its own; then they end.
+
+    Interval k begins with its first arrival and ends with the first of interval k + 1: its length is the sum
+    of `requests_per_interval` exponential gaps of mean 1/rates_per_s[k]. An environment's `reset` takes the
+    first interval.
+    """
+
+    rates_per_s: np.ndarray  # (intervals,)
+    requests_per_interval: int = 100
+
+    def __post_init__(self) -> None:
+        rates_per_s = np.asarray(self.rates_per_s, dtype=float)
+        if rates_per_s.ndim != 1 or not np.all(np.isfinite(rates_per_s) & (rates_per_s > 0)):
+            raise ValueError("the rates of the intervals must be a one-dimensional array of positive numbers")
+        if self.requests_per_interval < 1:
+            raise ValueError(f"an interval must hold at least 1 request, got {self.requests_per_interval}")
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return len(self.rates_per_s) / float(np.sum(1 / np.asarray(self.rates_per_s)))
+
+    def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """One chunk an interval."""
+        begin_s = 0.0
+        for rate_per_s in self.rates_per_s:
+            ends_s = begin_s + np.cumsum(rng.exponential(1 / rate_per_s, self.requests_per_interval))
+            yield np.concatenate([[begin_s], ends_s[:-1]])
+            begin_s = float(ends_s[-1])
+
+
+def _on_grid(rates_per_s: np.ndarray, mean_per_s: float) -> np.ndarray:
+    """The nearest of the grid's rates, which are the mean rate times powers of `RATE_STEP`."""
+    steps: np.ndarray = np.rint(np.log(rates_per_s / mean_per_s) / math.log(RATE_STEP))
+    return mean_per_s * RATE_STEP**steps
+
+
+def _steps_of(trace: Trace, requests: int) -> list[tuple[float, float]]:
+    """(length, rate) of a trace's bins; timestamps are counted by spans of about `requests`."""
+    if isinstance(trace, CountTrace):
+        return [(trace.bin_s, float(count) * trace.copies / trace.bin_s) for count in trace.counts]
+    last = len(trace.moments_s) - 1
+    bounds = np.linspace(0, last, max(1, last // requests) + 1).astype(int)
+    lengths_s = np.diff(trace.moments_s[bounds])
+    if np.any(lengths_s <= 0):
+        return [(trace.duration_s, trace.mean_rate_per_s)]
+    return list(zip(lengths_s.tolist(), (np.diff(bounds) / lengths_s).tolist(), strict=True))

@@ -1,0 +1,1 @@
+"""`rrl-tune --advise`: what a target had better do, by what was observed of it."""

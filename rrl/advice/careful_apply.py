@@ -1,0 +1,166 @@
+"""`--apply-after-advise`: one change, asked for on the terminal, watched by the guard, undone if it is worse.
+
+The intervals are those of a tuning run whose agent knows a single configuration: first the start's, then the
+recommended one's, judged and journalled as ever.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from rich.console import Console
+
+from rrl.agent import Transition
+from rrl.guarding.guard import Guard, GuardSettings, ToLeave
+from rrl.journal import Header, Journal
+from rrl.knobs import in_words
+from rrl.space import Configuration, ConfigurationSpace
+from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.leaving import Leaving, SafeBest
+from rrl.tuning.loop import BASELINE_ALONE, Environment, Outcome, Tuning, TuningSettings
+from rrl.tuning.observer import Change, Observer
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import handled_by
+from rrl.views.terminal import make_view
+
+AGENT = "advice"  # in the journal's header
+SETTINGS = TuningSettings(intervals=5, baseline=BASELINE_ALONE, validation=0)
+
+
+def check_can_ask(stdin: TextIO | None = None) -> None:
+    """ValueError where nobody could answer."""
+    if not (stdin or sys.stdin).isatty():
+        raise ValueError(
+            "--apply-after-advise asks on the terminal before it changes anything, and there is none here; "
+            "run it in a terminal, or apply what --advise recommends by hand"
+        )
+
+
+def agreed(console: Console) -> bool:
+    """Asks once; anything but a yes is a no. Ctrl-C and SIGTERM end the question: KeyboardInterrupt."""
+    try:
+        with handled_by(signal.default_int_handler):  # one that does not raise would have `input` wait on
+            answer = console.input("apply it? \\[y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+def check_allowed(limits: ChangeLimits, interval_s: float, clock: Callable[[], float] = time.time) -> None:
+    """ValueError outside the change window, or too near to its end to undo the change."""
+    longest_s = 2 * interval_s * (SETTINGS.baseline + SETTINGS.intervals)
+    if pause := limits.pause(clock(), changes=2, lasting_s=longest_s):
+        raise ValueError(f"nothing was applied, no change is allowed now: {pause}")
+
+
+def two_configurations(found: Configuration, recommended: Configuration) -> ConfigurationSpace:
+    """The smallest grid that holds both, over the knobs of the recommendation."""
+    return ConfigurationSpace.of(**{name: sorted({found[name], recommended[name]}) for name in recommended})
+
+
+class Recommended:
+    """The agent: proposes one configuration until the guard puts another in force, from then on the start."""
+
+    def __init__(self, space: ConfigurationSpace, start: int, recommended: int) -> None:
+        self._space, self._start, self._proposal = space, start, recommended
+        self._asked = False
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        self._asked = True
+        return self._space.action(self._proposal)
+
+    def update(self, transition: Transition) -> None:
+        if self._asked and self._space.number_of_action(transition.action) != self._proposal:
+            self._proposal = self._start
+
+    def explain(self) -> str:
+        return "applies what was recommended, as agreed"
+
+
+@dataclass
+class ApplyingGuard(Guard):
+    """Leaves what was applied, unless it turned out worse than the start; a tuning run asks for more."""
+
+    applied: int = 0
+
+    def leaving(self, validation: object = None) -> ToLeave:
+        costs = self.costs_at_present_load
+        if self.applied not in costs or self.start not in costs:
+            return ToLeave(self.start, "what was recommended could not be measured")
+        if not self.fits(self.applied):
+            return ToLeave(self.start, "what was recommended failed, was aborted or broke the limit")
+        after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
+        words = f"its mean cost was {after:.1f}, {before:.1f} before"
+        if after <= before:
+            return ToLeave(self.applied, f"what was recommended is no worse: {words}")
+        return ToLeave(self.start, f"what was recommended is worse: {words}")
+
+
+class Counted(Observer):
+    """Tells the limits of every change: the next model's may not be allowed any more."""
+
+    def __init__(self, limits: ChangeLimits) -> None:
+        self._limits = limits
+
+    def changed(self, change: Change) -> None:
+        if change.decision != "refused":  # which tells that there was none
+            self._limits.changed(change.at.timestamp())
+
+
+@dataclass
+class AgreedChange:
+    """The change somebody said yes to; `leaving` and `point` see to the target, however it ends.
+
+    `check_allowed` saw that the hour's changes suffice for it, and for undoing it where an hour may have two.
+    It does not wait for more: undoing is never held back.
+    """
+
+    env: Environment
+    header: Header  # as of a tuning run
+    recommended: Configuration
+    folder: Path  # for journal and log of changes
+    point: RestorePoint
+    leaving: Leaving
+    limits: ChangeLimits = field(default_factory=ChangeLimits)
+    restored: Change | None = None  # what a killed run had left was put back before
+
+    def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        space, header = self.env.space, self._header()
+        start = space.number(header.start)
+        applied = space.number({name: self.recommended[name] for name in space.names})
+        guard = ApplyingGuard(start, GuardSettings(slo_p95_ms=header.slo_p95_ms), applied=applied)
+        log = Journal.create(self.folder, header)
+        try:
+            self.point.claim(header.found, header.found_config_pbtxt or "")
+            view = make_view(console, log, guard, SETTINGS)
+            observers: list[Observer] = [ChangeLog(self.folder), view]
+            observers += [SafeBest(self.point, guard, space), Counted(self.limits)]
+            if self.restored is not None:
+                for observer in observers:
+                    observer.changed(self.restored)
+            agent = Recommended(space, start, applied)
+            try:
+                run = (self.env, agent, guard, log, SETTINGS, observers, stop, self.leaving)
+                outcome = Tuning(*run, limits=ChangeLimits(windows=self.limits.windows)).run()
+            finally:
+                view.close()
+        finally:
+            log.close()
+            if self.leaving.done:
+                self.point.release()
+        console.print(
+            f"in force: {in_words(space.configuration(outcome.left))} ({outcome.reason}); "
+            f"journal and changes.log in {self.folder}"
+        )
+        return outcome
+
+    def _header(self) -> Header:
+        return replace(self.header, agent=AGENT, intervals=SETTINGS.intervals, validation=SETTINGS.validation)

@@ -1,0 +1,81 @@
+"""What is remembered of a run's intervals, and which of them tell of a load. Pure logic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rrl.measured_costs import costs_by_configuration
+
+SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
+COMPARABLE_LOAD = 1.15  # ... and within this one, costs of two configurations compare directly
+
+
+class Seen(NamedTuple):
+    """One interval as it is remembered."""
+
+    number: int
+    rate_per_s: float
+    cost: float
+    latency_ms: float
+    broke_limit: bool  # in a whole interval: the p95 of a short turn's few requests tells nothing
+    completions: int
+    is_turn: bool  # of the validation
+
+
+@dataclass
+class IntervalMemory:
+    """Every interval in which something was completed, in their order, and the present load."""
+
+    rate_per_s: float = 0.0  # the present load
+    all: list[Seen] = field(default_factory=list)
+    _near: list[Seen] = field(default_factory=list)  # answer to what was asked last: intervals seen, load
+    _near_asked: tuple[int, float] = (0, 0.0)
+
+    def add(self, seen: Seen) -> None:
+        self.all.append(seen)
+
+    def knows(self, number: int) -> bool:
+        """True if this configuration was measured, at whatever load."""
+        return any(seen.number == number for seen in self.all)
+
+    def near_present_load(self) -> list[Seen]:
+        """Intervals at the present load; if there are none, those at the nearest load that was seen."""
+        asked = len(self.all), self.rate_per_s
+        if asked != self._near_asked:
+            self._near, self._near_asked = self.nearest(self.all), asked
+        return self._near
+
+    def nearest(self, among: Sequence[Seen]) -> list[Seen]:
+        """Of these, those at the present load, or at the nearest to it of theirs."""
+        if not among:
+            return []
+        nearest = min(among, key=lambda seen: load_ratio(seen.rate_per_s, self.rate_per_s))
+        is_present = load_ratio(nearest.rate_per_s, self.rate_per_s) <= SAME_LOAD
+        return _at_load(self.rate_per_s if is_present else nearest.rate_per_s, among)
+
+
+def at_load_of(number: int, among: Sequence[Seen]) -> list[Seen]:
+    """Of these intervals, those at the mean load of this configuration's own."""
+    rates_per_s = [seen.rate_per_s for seen in among if seen.number == number]
+    return _at_load(mean(rates_per_s), among) if rates_per_s else []
+
+
+def costs_of(intervals: Sequence[Seen]) -> dict[int, list[float]]:
+    return costs_by_configuration((seen.number, seen.cost) for seen in intervals)
+
+
+def load_ratio(a_per_s: float, b_per_s: float) -> float:
+    """How many times the larger of two rates is the smaller."""
+    low, high = sorted((max(a_per_s, 0.01), max(b_per_s, 0.01)))
+    return high / low
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _at_load(rate_per_s: float, among: Sequence[Seen]) -> list[Seen]:
+    return [seen for seen in among if load_ratio(seen.rate_per_s, rate_per_s) <= SAME_LOAD]

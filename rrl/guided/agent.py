@@ -1,0 +1,401 @@
+"""RRL with a prior: the default agent.
+
+Region-based Q-learning as in RRL (section 4), but of what a queueing model gets wrong rather than of all the
+latency. Telemetry teaches a table of service times (`service_times`), from which a queueing model and
+simulation predict the latency of every configuration at every load (`latency_prior`): the prior. The
+FTRL-trained network (section 5.1) learns the logarithm of what was observed over what was predicted, and the
+region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
+
+| symbol | here | meaning |
+|---|---|---|
+| P(c) | `LatencyPrior` | latency that the prior predicts for configuration c at the load expected |
+| ρ_t(s, c) | `RegionResidual` | perceived ln(latency / P) at load level s, by equations (1) and (2) |
+| Q_t(c) | `PredictedCosts` | expected cost of the latencies P·exp(ρ), over simulated intervals |
+| κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
+
+The first choice, where no interval was measured before, is the most central of the configurations that a
+machine like any other would serve a heavy load with: most is learned from there. Exploration is optimism:
+each decision takes the lowest cost that service times within κ standard deviations admit, so that first
+probes fall where the machine is just filled and little is known. Of what is predicted to be unstable
+nothing is proposed, and what would be with somewhat slower service times only where little else is left;
+where all is, what serves most. A few decisions look further than the others. Later decisions take the
+lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
+costs more than its likeliest service times say. When a configuration's service times are suddenly others than
+before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
+
+Where a change itself costs users something (`change_costs`), it must promise so much more for every
+process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
+end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
+enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
+not build upon what was carried over from others, while most of what the prior is wrong by there is expected
+of all others; the first interval of processes just started, slow as some are, teaches nothing unless it is
+far worse than expected; what service times move by is for the most part the machine's, of all configurations
+alike, and it has changed for good once a second interval says so, of what was in force for some time
+(`machine_watch`); costs are means over a faster and a slower machine; and of latencies about as low that
+of what bears more, or has the shorter tail, is preferred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from rrl.agent import Task, Transition
+from rrl.guided import telemetry
+from rrl.guided.change_costs import NONE_YET, ChangeCosts
+from rrl.guided.latency_prior import Circumstances, LatencyPrior
+from rrl.guided.load_forecast import LoadForecast
+from rrl.guided.machine_watch import MachineWatch, Verdict
+from rrl.guided.predicted_costs import PredictedCosts
+from rrl.guided.region_residual import RegionResidual
+from rrl.guided.service_time_process import PROCESS_WEIGHTS, WEIGHTS
+from rrl.guided.service_times import ServiceTimeModel
+from rrl.guided.settings import GUIDED, GuidedSettings
+from rrl.measurement import Measurement, ServiceTimes
+from rrl.objective import in_unit
+from rrl.region.estimator import LatencyEstimator
+
+LEAST_VARIATION = 0.08  # below it, service times count as deterministic
+RECENT_VARIATIONS = 20  # intervals
+MUCH_TO_TELL = 1.01  # times what headroom, or a short tail, counts for in what is in force
+LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
+FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
+
+
+class GuidedRRL:
+    """The agent; deterministic but for the seeded arrivals of its simulations and its network's start."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: GuidedSettings = GUIDED,
+        seed: int = 0,
+        background_training: bool = False,
+    ) -> None:
+        self.space, self.settings = task.space, settings
+        self._objective = task.objective
+        changes_cost = bool(task.reloading)
+        weights = PROCESS_WEIGHTS if changes_cost else WEIGHTS
+        self.service_times = ServiceTimeModel(task.space, task.cores, weights)
+        self.forecast = LoadForecast()
+        self.prior = LatencyPrior(task.space, self.service_times, np.random.default_rng(seed), task.excluded)
+        estimator = LatencyEstimator(len(task.space.knobs), settings.estimator, seed)
+        self.residual = RegionResidual(task.space, settings, changes_cost, estimator, background_training)
+        self._change_costs = ChangeCosts(task, self.prior, settings)
+        self.changes = 0  # of the machine, so far
+        self._since_change = 0  # decisions
+        self._watch = MachineWatch(settings)
+        self._overloaded = 0  # decisions in a row without a configuration that seems stable
+        self._carries = False
+        self._estimates_busy = False  # as a target where changes cost does not tell how many instances were
+        self._in_force = NONE_YET
+        self._is_new = False  # processes were started for what is in force, and no interval told of it yet
+        self._waits = False  # for another interval of it, as the first misleads
+        self._left_over = 0  # batches that may still have been in service when the last interval ended
+        self._refusals: Counter[int] = Counter()  # by the target, of each configuration
+        self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)  # σ of service times, by interval
+        self._variation = 0.0
+        self._next = self._first()
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        return self.space.action(self._next)
+
+    def update(self, transition: Transition) -> None:
+        """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
+        measurement = transition.measurement
+        number = self.space.number_of_action(transition.action)
+        if number != self._in_force:
+            self._watch.put_in_force()
+        if not transition.has_cost or measurement.arrivals == 0:
+            self._remember_in_force(number, measurement)
+            return
+        self.forecast.add(measurement.arrivals, measurement.duration_s)
+        self._carries = self._carries or measurement.backlog > 0
+        if self._warms_up(number, transition):
+            self._remember_in_force(number, measurement)
+            self._next, self._waits, self._is_new = number, True, False
+            return
+        verdict = self._learn_service_times(number, measurement)
+        self._remember_in_force(number, measurement)
+        if not self.service_times.known or verdict is Verdict.MAY_PASS:
+            return
+        self._since_change += 1
+        self.service_times.fit(self._variation)
+        self.prior.refresh()
+        self._learn_residual(number, measurement)
+        self._next, self._waits, self._is_new = self._chosen(), False, False
+
+    def refused(self, number: int) -> None:
+        """The target did not take this configuration: once may be chance. After twice neither it nor more
+        instances with the same other knobs are proposed, as those need no less memory."""
+        self._refusals[number] += 1
+        if self._refusals[number] > 1:
+            others = [k for k, name in enumerate(self.space.names) if name != "instances"]
+            alike = (self.space.indices[:, others] == self.space.indices[number, others]).all(axis=1)
+            more = self.prior.instances >= self.prior.instances[number]
+            self.prior.disallow(np.flatnonzero(alike & more))
+
+    def recommended(self) -> int | None:
+        """The configuration of the lowest cost in the mean at this load; None where all are overloaded."""
+        if not self.service_times.known:
+            return None
+        stable = self._stable(self.settings.stable_share)
+        if len(stable) == 0:
+            return None
+        costs = self._costs()
+        numbers = stable[costs.by_screened(stable, np.ones(len(stable)))[: self.settings.screened_later]]
+        return costs.lowest_once_changed(numbers, self._standard_deviations(numbers))
+
+    @property
+    def variation(self) -> float:
+        """σ of lognormal service times, by what was seen; 0 where they count as deterministic."""
+        return self._variation
+
+    def explain(self) -> str:
+        """Why the configuration just proposed, in a few words."""
+        number = self._next
+        if not self.service_times.known:
+            return "nothing is known yet: begins in the middle of what should bear a heavy load"
+        if self._overloaded:
+            bears, load = self.prior.capacity_per_s[number], self.forecast.rate_per_s
+            return f"overloaded: takes what serves most, about {bears:.3g} of {load:.3g} requests/s"
+        sd = self._standard_deviations(np.array([number]))
+        expected, hoped, present = self._expected_of(number, math.exp(-float(self._optimism(sd)[0])))
+        if self._waits:
+            words = f"stays: expects {expected}, but one interval says little of what was just started"
+        elif number == self._in_force:
+            other = "nothing worth a change" if self._leaving_costs else "nothing better"
+            words = f"stays: expects {expected}, and {other}"
+        elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
+            words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
+        else:
+            words = f"expects {expected} instead of {present}{self._and_more(number)}"
+        return f"the machine has changed: {words}" if self.changes and self._since_change == 1 else words
+
+    def _and_more(self, number: int) -> str:
+        """What else speaks for a change to this configuration, in words."""
+        costs, both = self._costs(), np.array([number, self._in_force])
+        (proposed, present), (proposed_tail, present_tail) = costs.headroom(both), costs.tail(both)
+        words = ", and bears more" if proposed > MUCH_TO_TELL * present else ""
+        return words + (", and a shorter tail" if present_tail > MUCH_TO_TELL * proposed_tail else "")
+
+    def finish_training(self) -> None:
+        """Until the network knows all transitions so far; a replay must not run ahead of it."""
+        self.residual.finish_training()
+
+    def close(self) -> None:
+        """Ends training; raises if its last round failed."""
+        self.residual.close()
+
+    def _learn_service_times(self, number: int, measurement: Measurement) -> Verdict:
+        """What they say of the machine; from a hiccup nothing is learned."""
+        configuration = self.space.configuration(number)
+        rate_per_s = measurement.arrival_rate_per_s
+        estimated = not telemetry.tells_busy_instances(measurement)
+        self._estimates_busy = self._change_costs.exist and estimated
+        told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
+        shares = telemetry.busy_shares(
+            telemetry.batches_in_service(measurement), int(self.prior.instances[number])
+        )
+        expected_s = partial(self.service_times.expected_s, configuration)
+        parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
+        log_factor, sd = self.service_times.surprise(configuration, parts, rate_per_s, self._variation)
+        verdict = self._watch.judged(log_factor, sd, self._leaving_costs)
+        if verdict is Verdict.MAY_PASS:
+            return verdict
+        if verdict is Verdict.CHANGE:
+            self.service_times.changed(log_factor)
+            self.residual.forget()
+            self.changes += 1
+            self._since_change = 0
+        elif verdict is Verdict.DRIFT:
+            self.service_times.slowed(self._watch.common_part(log_factor, sd))
+        self._learn_variation(measurement, told)
+        rows = [row for each in parts for row in each]
+        mean_busy = telemetry.mean_busy(shares) if estimated else None
+        self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
+        return verdict
+
+    def _warms_up(self, number: int, transition: Transition) -> bool:
+        """True for the first interval of what processes were started for, whose requests took up to a third
+        longer where it was measured: it only tells whether that is overloaded or far worse than expected."""
+        known = self.service_times.known and number in self._stable(self.settings.stable_share)
+        if not (self._leaving_costs and known) or transition.measurement.aborted:
+            return False
+        starts = self._change_costs.processes_started(self._in_force, np.array([number]))[0]
+        if not (starts or (self._is_new and number == self._in_force)):
+            return False
+        expected = self._costs().simulated(np.array([number]), np.ones(1))[0]
+        return bool(transition.cost <= self.settings.gamble * expected)
+
+    def _remember_in_force(self, number: int, measurement: Measurement) -> None:
+        if number != self._in_force:
+            self._is_new = bool(self._change_costs.processes_started(self._in_force, np.array([number]))[0])
+        self._in_force, self._left_over = number, int(self.prior.instances[number])
+        if not measurement.gap:
+            self._left_over = min(self._left_over, measurement.backlog)
+
+    def _of_this(self, row: ServiceTimes, number: int) -> bool:
+        """False for what may be of batches that began under another configuration."""
+        left = 0 if self._in_force == number else self._left_over
+        return row.busy_instances <= self.prior.instances[number] and row.count >= 5 * left
+
+    def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
+        """The usual σ of lognormal service times, once several intervals have told of it; a typical one where
+        the target tells none."""
+        told = telemetry.variation(measurement, rows)
+        if told is None:
+            self._variation = self._variation if self._variations else telemetry.UNTOLD_VARIATION
+            return
+        self._variations.append(told)
+        typical = median(self._variations)
+        self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
+
+    def _learn_residual(self, number: int, measurement: Measurement) -> None:
+        """Not from intervals aborted, full of an earlier backlog, or expected to answer nothing."""
+        backlog_before = measurement.backlog - measurement.backlog_growth
+        observed_ms = measurement.latency.mean_ms
+        few = 2 * self.prior.instances[number]
+        if self._change_costs.exist:  # there the queue of a change has settled
+            few = max(few, FEW_CARRIED * measurement.completions)
+        if backlog_before > few or not observed_ms > 0 or measurement.aborted:
+            return
+        rate_per_s = measurement.arrival_rate_per_s
+        given = self._circumstances(rate_per_s, 0.0)
+        predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
+        if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
+            return
+        self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
+
+    def _costs(self) -> PredictedCosts:
+        """Of configurations at the load expected, seen from what is in force."""
+        return PredictedCosts(
+            self._objective,
+            self.space.threads,
+            self.prior,
+            self.residual,
+            self._change_costs,
+            self.settings,
+            self._in_force,
+            self._circumstances(self.forecast.rate_per_s, self.forecast.log_sd),
+        )
+
+    def _circumstances(self, rate_per_s: float, log_sd: float) -> Circumstances:
+        return Circumstances(rate_per_s, log_sd, self._variation, self._carries)
+
+    def _first(self) -> int:
+        """The most central of those that serve a heavy load well, by what is known before the first interval.
+
+        Without delay: beside service times of unknown length none can be judged.
+        """
+        self.prior.refresh()
+        no_delay = self.prior.delay_s == self.prior.delay_s.min()
+        numbers = np.flatnonzero(no_delay & self.prior.allowed)
+        rate_per_s = self.settings.first_share * self.prior.capacity_per_s.max()
+        latency_ms = self.prior.screened(numbers, np.ones(len(numbers)), rate_per_s).mean_ms[:, 0]
+        good = numbers[latency_ms <= self.settings.first_within * latency_ms.min()]
+        from_centre = self.space.features[good] - self.space.features.mean(axis=0)
+        return int(good[np.argmin(np.linalg.norm(from_centre, axis=1))])
+
+    def _chosen(self) -> int:
+        """The configuration of the lowest cost that optimism admits, among those that seem stable."""
+        stable = self._change_costs.without_vain_delays(
+            self._in_force, self._stable(self.settings.stable_share)
+        )
+        if len(stable) == 0:
+            stable = self._change_costs.without_vain_delays(self._in_force, self._stable(1.0))
+        if len(stable) == 0:
+            self._overloaded += 1
+            return self._largest_capacity(self._optimism_overloaded())
+        self._overloaded = 0
+        costs = self._costs()
+        stable = self._in_place_while_overloaded(stable, costs)
+        most = self.settings.screened if self._explores() else self.settings.screened_later
+        numbers = stable[costs.by_screened(stable, np.ones(len(stable)))[:most]]
+        numbers, sd = self._safe(numbers, self._standard_deviations(numbers), self.forecast.rate_per_s)
+        if self._looks_further() or self._explores():
+            return costs.lowest(numbers, np.exp(-self._optimism(sd)))
+        return costs.lowest_in_the_mean(numbers, sd)
+
+    def _in_place_while_overloaded(self, stable: np.ndarray, costs: PredictedCosts) -> np.ndarray:
+        """Where the present cannot bear the load, only what can in place, if not far worse than the best.
+
+        A reload lasts, and the queue grows meanwhile.
+        """
+        if not self._leaving_costs or self._in_force in stable:
+            return stable
+        screened = costs.screened(stable, np.ones(len(stable)))
+        in_place = ~self._change_costs.reloads(self._in_force, stable)
+        relief = stable[in_place & (screened <= self.settings.gamble * screened.min())]
+        return relief if len(relief) else stable
+
+    def _stable(self, share: float) -> np.ndarray:
+        """The configurations that are predicted to bear the load expected with so much of their capacity."""
+        return np.flatnonzero(self.prior.capacity_per_s * share > self.forecast.rate_per_s)
+
+    def _standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) of ln of the service time that matters most to each at the load expected."""
+        entries = self.prior.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
+        return self.service_times.standard_deviations(entries)
+
+    @property
+    def _leaving_costs(self) -> bool:
+        """True if leaving the configuration in force may cost users something."""
+        return self._change_costs.exist_from(self._in_force)
+
+    def _expected_of(self, number: int, hopeful: float) -> tuple[str, str, str]:
+        """The cost expected of a configuration, that with service times `hopeful` times as long, and that
+        of the one in force."""
+        numbers, scale = np.array([number, number, self._in_force]), np.array([1.0, hopeful, 1.0])
+        costs = self._costs().simulated(numbers, scale)
+        stable = self.prior.capacity_per_s[numbers] > scale * self.forecast.rate_per_s
+        expected, hoped, present = (
+            in_unit(cost, self._objective.unit) if is_stable else "a growing queue"
+            for cost, is_stable in zip(costs, stable, strict=True)
+        )
+        return expected, hoped, present
+
+    def _looks_further(self) -> bool:
+        looks = self.settings.looks_costly if self._leaving_costs else self.settings.looks
+        return self._since_change in looks
+
+    def _explores(self) -> bool:
+        s = self.settings
+        return self._since_change < (s.exploring_costly if self._leaving_costs else s.exploring)
+
+    def _optimism(self, sd: np.ndarray) -> np.ndarray:
+        """κ standard deviations of ln S, bounded."""
+        s = self.settings
+        if self._looks_further():
+            return np.minimum(s.look_optimism * sd, s.look_largest_optimism)
+        return np.minimum(s.optimism * sd, s.largest_optimism)
+
+    def _optimism_overloaded(self) -> float:
+        """κ where nothing seems stable: grows slowly once much is known, as most such loads are soon gone."""
+        pace = self.settings.overload_pace if self._explores() else self.settings.overload_pace_later
+        return min(1.0, pace * (self._overloaded - 1))
+
+    def _safe(self, numbers: np.ndarray, sd: np.ndarray, rate_per_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Those that would be stable with slower service times too; the nearest to it where few would."""
+        s = self.settings
+        pessimism = s.look_pessimism if self._looks_further() else s.pessimism
+        bears_per_s = self.prior.capacity_per_s[numbers] * np.exp(-pessimism * sd) * s.stable_share
+        safe = np.flatnonzero(bears_per_s > rate_per_s)
+        least = min(s.least_safe, math.ceil(s.least_safe_share * len(self.space)))
+        if len(safe) < least:
+            safe = np.argsort(-bears_per_s, kind="stable")[:least]
+        return numbers[safe], sd[safe]
+
+    def _largest_capacity(self, optimism: float) -> int:
+        """What serves most if service times are so many standard deviations shorter than predicted."""
+        capacity_per_s = self.prior.capacity_per_s
+        numbers = self._change_costs.without_vain_delays(
+            self._in_force, np.argsort(-capacity_per_s, kind="stable")
+        )
+        numbers = numbers[: self.settings.screened]
+        hoped_per_s = capacity_per_s[numbers] * np.exp(optimism * self._standard_deviations(numbers))
+        return int(numbers[np.argmax(hoped_per_s)])

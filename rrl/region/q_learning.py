@@ -1,0 +1,292 @@
+"""Region-based reinforcement learning: RRL's Algorithm 1 (section 4), and its authors' script as a setting.
+
+| symbol | here | meaning |
+|---|---|---|
+| s | level | load level (`LoadLevels`); one level for every load where `load_levels` is None |
+| c, C | number, `space` | a configuration and the grid of them |
+| r_t(s, c) | cost | the cost observed in interval t |
+| C(c_t), δ | `region`, `radius` | the configurations within distance δ of the one in force |
+| r̂_t(s, c) | `_estimated_costs` | the cost estimated for a configuration of the region, eq. (1) |
+| Q_t(s, c) | `Perception.q` | perceived discounted cost, eq. (2), in the objective's unit |
+| α_t, γ | `_learning_rates`, `discount` | learning rate and discount factor of eq. (2) |
+| π_t(s, c), β | `policy`, `inverse_temperature` | the Boltzmann policy, eq. (3) |
+
+Which s? The cost of an interval was observed under the load measured *in* it, so that load's level is
+updated, not the level the decision was made for. The next load is not known when the update is made: the best
+guess is that the newest observation's load persists, and its level is s_t+1, both for the bootstrap of
+eq. (2) and for the next decision.
+
+Which unit? The paper gives neither β nor the unit of Q, and Q_0 = 1/|C| means nothing without one. Here Q
+keeps the objective's unit; Q_0 is 1/|C| of the first cost, and β acts on Q relative to the lowest cost r_min
+observed at the level: a configuration that costs x · r_min more than another is exp(-β x) times as probable.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from rrl.agent import Transition, arrival_rate_per_s
+from rrl.load_levels import LoadLevels
+from rrl.region.estimator import (
+    BackgroundTraining,
+    EstimatorSettings,
+    InlineTraining,
+    LatencyEstimator,
+    Training,
+)
+from rrl.region.policy import drawn_index
+from rrl.space import ConfigurationSpace
+
+COST_LIMITS = (1e-9, 1e12)
+"""Costs are clipped to these, so that no formula here can overflow."""
+
+LARGEST_EXPONENT = 500.0
+"""The authors' script scales the k of its softmax of k/Q until the largest exponent is below 500."""
+
+
+@dataclass(frozen=True)
+class RRLSettings:
+    """Hyper-parameters of `RegionQLearning`; the defaults are the paper's text, section 4."""
+
+    radius: float = 2.0  # δ, in grid steps (Fig. 8)
+    inverse_temperature: float = 20.0  # β; not given in the paper
+    discount: float = 0.9  # γ; not given in the paper
+    learning_rate: float | None = None  # a constant α; None: α = n(s, c) ** -learning_rate_power
+    learning_rate_power: float = 1.0  # in (0.5, 1], so that Σα = ∞ and Σα² < ∞ (the proof has 1)
+    counted: Literal["updates", "observations"] = "updates"  # by n(s, c); see `Perception.counts`
+    policy: Literal["boltzmann", "reciprocal"] = "boltzmann"  # eq. (3), or a softmax of k/Q (script)
+    initial_q: Literal["reciprocal of size", "first cost", "nearest level"] = "reciprocal of size"
+    anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network's word for all (script)
+    load_levels: LoadLevels | None = field(default_factory=LoadLevels)  # None: no load index in Q (script)
+    estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
+
+    def __post_init__(self) -> None:
+        if not self.radius >= 0:
+            raise ValueError(f"the region's radius must not be negative, got {self.radius}")
+        if not 0 <= self.inverse_temperature < math.inf:
+            raise ValueError(
+                f"inverse_temperature must be finite and not negative, got {self.inverse_temperature}"
+            )
+        if not 0 <= self.discount < 1:
+            raise ValueError(f"the discount must be in [0, 1), got {self.discount}")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
+            raise ValueError(f"a constant learning rate must be in (0, 1], got {self.learning_rate}")
+        if not 0.5 < self.learning_rate_power <= 1:
+            raise ValueError(
+                "learning_rate_power must be in (0.5, 1] for Σα = ∞ and Σα² < ∞, "
+                f"got {self.learning_rate_power}"
+            )
+
+
+PAPER = RRLSettings()
+"""The paper's text. It names no β, γ or δ for its runs: these are ours."""
+
+RELEASED_EXACT = RRLSettings(
+    radius=3.0,
+    discount=0.0,
+    learning_rate=0.3,  # Q = 0.7 Q + 0.3 network
+    policy="reciprocal",
+    initial_q="first cost",
+    anchored=False,
+    load_levels=None,
+    estimator=EstimatorSettings(
+        target="raw",
+        huber_delta=100.0,
+        learning_rate=0.7,
+        start_from_weights=False,
+        warm_start=False,
+        minibatch=0,
+        max_steps=30_000,
+        loss_threshold=0.0,
+        patience_checks=10,
+    ),
+)
+"""The authors' script. (It gave the network the mean gap and raw knob values; here features are scaled.)
+
+A round of training takes 4 to 20 seconds.
+"""
+
+RELEASED = replace(
+    RELEASED_EXACT,
+    estimator=replace(
+        RELEASED_EXACT.estimator, start_from_weights=True, warm_start=True, max_steps=30, patience_checks=0
+    ),
+)
+"""The authors' script with a round of training that goes on from the last network, in about 20 ms."""
+
+TUNED = RRLSettings(
+    discount=0.0,  # a configuration hardly changes the next load; bootstrapping only adds noise
+    learning_rate_power=0.6,  # forgets a machine that was faster or slower sooner than 1/n
+    counted="observations",
+    initial_q="nearest level",  # a load never seen starts from what its neighbour knows
+)
+"""For tens of decisions on a live server."""
+
+
+@dataclass
+class Perception:
+    """What is known at one load level."""
+
+    q: np.ndarray  # (size,) Q(s, ·)
+    updated: np.ndarray  # (size,) bool: tried or estimated at this level
+    counts: np.ndarray  # (size,) int: n(s, ·); updates, or own observations alone
+    lowest_cost: float  # r_min, the lowest observed cost that Q speaks of
+
+
+class RegionQLearning:
+    """The RRL agent.
+
+    `act` is a pure function of the observation and of the transitions so far (the draw for the next decision
+    is made when a transition arrives), so that replaying a journal resumes a run exactly; with
+    `background_training`, up to which estimate was finished when.
+    """
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        settings: RRLSettings = TUNED,
+        seed: int = 0,
+        background_training: bool = False,
+    ) -> None:
+        self.space = space
+        self.settings = settings
+        self.perceptions: dict[int, Perception] = {}
+        self.estimator = LatencyEstimator(len(space.knobs), settings.estimator, seed)
+        self._training: Training = (
+            BackgroundTraining(self.estimator.train)
+            if background_training
+            else InlineTraining(self.estimator.train)
+        )
+        self._first_cost = math.nan
+        self._rng = np.random.default_rng(seed)
+        self._draw = float(self._rng.random())
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        """Draws a configuration from the policy at the observed load's level (Algorithm 1, step 1)."""
+        policy = self.policy(self._level(arrival_rate_per_s(observation)))
+        return self.space.action(drawn_index(policy, self._draw))
+
+    def update(self, transition: Transition) -> None:
+        """Learns from one interval (Algorithm 1, step 2), unless it has a gap or no cost."""
+        self._draw = float(self._rng.random())
+        measurement = transition.measurement
+        if not transition.has_cost:
+            return
+        number = self.space.number_of_action(transition.action)
+        cost = float(np.clip(transition.cost, *COST_LIMITS))
+        if not self.perceptions:
+            self._first_cost = cost
+        if self.settings.radius > 0:  # a region of one needs no estimate
+            self.estimator.add(measurement.arrival_rate_per_s, self.space.features[number], cost)
+            self._training.request()
+        self._update_perceptions(transition, number, cost)
+
+    def finish_training(self) -> None:
+        """Until the network knows all transitions so far; a replay must not run ahead of it."""
+        self._training.wait()
+
+    def close(self) -> None:
+        """Ends training; raises if its last round failed."""
+        self._training.close()
+
+    def policy(self, level: int) -> np.ndarray:
+        """(size,) π(s, ·): eq. (3), or the authors' softmax of k/Q; uniform while nothing is known."""
+        if not self.perceptions:
+            return np.full(len(self.space), 1.0 / len(self.space))
+        perception = self._perception(level)
+        q = perception.q
+        if self.settings.policy == "boltzmann":
+            exponents = -self.settings.inverse_temperature / perception.lowest_cost * (q - q.min())
+        else:
+            exponents = LARGEST_EXPONENT * (q.min() / q - 1.0)
+        weights: np.ndarray = np.exp(exponents)
+        return weights / weights.sum()
+
+    def greedy(self, observation: np.ndarray) -> int | None:
+        """The best configuration known for the observed load."""
+        return self.best_configuration(self._level(arrival_rate_per_s(observation)))
+
+    def best_configuration(self, level: int) -> int | None:
+        """The number with the lowest Q of those tried or estimated at a level, or at the nearest known."""
+        if not self.perceptions:
+            return None
+        perception = self.perceptions[self._nearest_level(level)]
+        return int(np.argmin(np.where(perception.updated, perception.q, np.inf)))
+
+    def _update_perceptions(self, transition: Transition, number: int, cost: float) -> None:
+        """Eq. (2) for the region around the configuration in force; all others stay the same."""
+        rate_per_s = transition.measurement.arrival_rate_per_s
+        level = self._level(rate_per_s)
+        next_level = self._level(arrival_rate_per_s(transition.next_observation))
+        perception = self.perceptions[level] = self._perception(level)
+        region = self._region(number, perception)
+        r_hat = self._estimated_costs(rate_per_s, region, number, cost)
+        bootstrap = self.settings.discount * self._perception(next_level).q.min()
+        perception.updated[region] = True
+        perception.counts[region if self.settings.counted == "updates" else number] += 1
+        α = self._learning_rates(perception.counts[region])
+        perception.q[region] = (1 - α) * perception.q[region] + α * (r_hat + bootstrap)
+        perception.lowest_cost = min(perception.lowest_cost, cost)
+
+    def _estimated_costs(self, rate_per_s: float, region: np.ndarray, number: int, cost: float) -> np.ndarray:
+        """Eq. (1): r̂_t(s, c) for c in the region of c_t = `number`.
+
+        Anchored, f(c_t, r_t) = r_t: the network says how other configurations compare with the one in force,
+        in proportion where it learns logarithms and by difference where it learns costs. Before any network
+        is finished, neighbours are taken to perform alike (Fig. 6).
+        """
+        if not self.estimator.trained:
+            return np.full(len(region), cost)
+        expected = self.estimator.estimate(rate_per_s, self.space.features[region])
+        if self.settings.anchored:
+            expected_here = expected[region == number]
+            if self.settings.estimator.target == "log":
+                expected = cost * (expected / expected_here)
+            else:
+                expected = cost + (expected - expected_here)
+        result: np.ndarray = np.clip(np.nan_to_num(expected, nan=cost), *COST_LIMITS)
+        return result
+
+    def _region(self, number: int, perception: Perception) -> np.ndarray:
+        """C(c_t); where observations are counted, without the others that have observations of their own.
+
+        A pair is then estimated anew (α = 1) until its first observation, which the policy brings about
+        sooner or later, and averages its own observations from then on: α still satisfies the conditions.
+        """
+        region = self.space.region(number, self.settings.radius)
+        if self.settings.counted == "updates":
+            return region
+        return region[(perception.counts[region] == 0) | (region == number)]
+
+    def _learning_rates(self, counts: np.ndarray) -> np.ndarray:
+        """α = n ** -power, or the constant."""
+        if self.settings.learning_rate is not None:
+            return np.full(len(counts), self.settings.learning_rate)
+        result: np.ndarray = np.maximum(counts, 1.0) ** -self.settings.learning_rate_power
+        return result
+
+    def _level(self, rate_per_s: float) -> int:
+        return 0 if self.settings.load_levels is None else self.settings.load_levels.level(rate_per_s)
+
+    def _nearest_level(self, level: int) -> int:
+        """The known level nearest to this one, the higher of two."""
+        return min(self.perceptions, key=lambda known: (abs(known - level), -known))
+
+    def _perception(self, level: int) -> Perception:
+        """What is known at a level, or what a level starts from. Some cost must be known."""
+        if level in self.perceptions:
+            return self.perceptions[level]
+        size, first_cost = len(self.space), self._first_cost
+        if self.settings.initial_q == "nearest level" and self.perceptions:
+            nearest = self.perceptions[self._nearest_level(level)]
+            return Perception(
+                nearest.q.copy(), nearest.updated.copy(), np.zeros(size, dtype=int), nearest.lowest_cost
+            )
+        q_0 = first_cost / size if self.settings.initial_q == "reciprocal of size" else first_cost
+        return Perception(
+            np.full(size, q_0), np.zeros(size, dtype=bool), np.zeros(size, dtype=int), first_cost
+        )

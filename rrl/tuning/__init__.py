@@ -1,0 +1,1 @@
+"""A run: its loop, its limits, its ending, and what protects a target from a killed one."""

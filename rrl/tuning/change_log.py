@@ -1,0 +1,55 @@
+"""The log of changes: one line for every change of the target's configuration, with its reason.
+
+2026-11-22 14:03:05  instances 1 -> 2, batch 1 -> 4  the agent: expects 23 ms instead of 41 ms
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from rrl.journal import Decision, Kind
+from rrl.tuning.observer import TIME, TIME_LENGTH, Change, Observer
+
+FILE_NAME = "changes.log"
+PUT_BACK = "again"  # of a change, by nobody's decision: another configuration was in force meanwhile
+
+
+class ChangeLog(Observer):
+    """Appends every change to the file in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE_NAME
+
+    def changed(self, change: Change) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{change}\n")
+
+
+def times_since(folder: Path, at_s: float) -> list[float]:
+    """Unix times of the changes in a folder's log after a moment: those that no record tells of, as the run
+    ended before. The log has whole seconds."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        return []
+    times_s = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):  # a line torn by a kill
+            times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).timestamp())
+    return [time_s for time_s in times_s if time_s + 1 > at_s]
+
+
+def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:
+    """Why an interval changes the configuration, from what its record says; an agent says itself why."""
+    if decision == "agent":
+        return reason or "the agent proposes it"
+    if decision == "rollback":
+        return f"the guard rolled back: {reason}"
+    if decision == "refused":
+        return f"the guard refused the agent's proposal: {reason}"
+    if decision == "wait":
+        return f"the best known to be safe, while no change is allowed: {reason}"
+    if kind == "validation":
+        return "validation: measures the best and the start in turns"
+    return "measures the start"

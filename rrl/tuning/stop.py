@@ -1,0 +1,108 @@
+"""How a person stops a run: Ctrl-C, SIGTERM, a terminal that is closed, or a reader that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from types import FrameType
+
+from rich.console import Console
+
+from rrl.tuning.loop import Stopped
+
+STOPPING = "stopping"
+LEAVING = "stopping: putting the best configuration known to be safe in force"
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP, within the block."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+class Output(Console):
+    """Where all is printed; once nobody reads it any more (`| head`) it goes nowhere, and that is told."""
+
+    reader_gone: Callable[[], None] | None = None
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with suppress(OSError, ValueError):  # no file of the system's, as in tests
+            _go_nowhere([self.file.fileno()])
+        if self.reader_gone is not None:
+            self.reader_gone()
+
+
+class Stop:
+    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`; a second SIGINT is Python's own.
+
+    A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
+    has one, a `SimpleQueue` has not. Or while it prints, which cannot begin anew within: a thread of its own
+    says that the run stops. A terminal that hung up takes no more text: it goes nowhere from then on, so that
+    nothing that is still to be printed keeps the run from leaving its target in order.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.says = STOPPING  # what a signal is answered with
+        self._stopped = False
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._say = say
+        self._to_say: SimpleQueue[str] = SimpleQueue()  # "": nothing more
+        self._terminals: list[int] = []  # of standard output and error, those that are one
+
+    def is_set(self) -> bool:
+        return self._stopped
+
+    def sleep(self, duration_s: float) -> None:
+        """Sleeps, but for a stop."""
+        if not self._stopped:
+            with suppress(Empty):
+                self._wakes.get(timeout=duration_s)
+        if self._stopped:
+            raise Stopped
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        speaker = Thread(target=self._speak, daemon=True)
+        speaker.start()
+        self._terminals = [number for number in (1, 2) if os.isatty(number)]
+        try:
+            with handled_by(self._set):
+                yield
+        finally:
+            self._to_say.put("")
+            speaker.join()
+
+    def set(self) -> None:
+        self._stopped = True
+        self._wakes.put(None)
+
+    def _set(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            _go_nowhere(self._terminals)
+        self.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._to_say.put(self.says)
+
+    def _speak(self) -> None:
+        while text := self._to_say.get():
+            self._say(text)
+
+
+def _go_nowhere(descriptors: list[int]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,1 @@
+"""Views of the journal: report, exports, figures, TensorBoard and the terminal."""

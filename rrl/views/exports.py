@@ -1,0 +1,128 @@
+"""The end of a run: its views are written beside the journal, and the result is shown."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from rrl.guarding.guard import ToLeave
+from rrl.journal import FILE_NAME as JOURNAL
+from rrl.journal import Header, Journal, Record
+from rrl.tuning import change_log
+from rrl.views import figure, intervals_csv, reference_table, tensorboard_events
+from rrl.views import summary as report
+from rrl.views.html_report import page
+from rrl.views.summary import Summary, summarise
+from rrl.views.tensorboard_events import TensorBoardEvents
+from rrl.views.terminal import cost_table, result_table
+
+LATENCY_PICTURE = "latency.png"
+MODEL_CONFIG = "best_model_config.json"
+CONFIG_PBTXT = "best_config.pbtxt"
+CONFIG_DIFF = "best_config.diff"
+
+
+class Configured(Protocol):
+    """What exporting needs of a target, or of what is known of one."""
+
+    def model_config(self, configuration: Mapping[str, int]) -> str: ...
+
+    def config_pbtxt(self, configuration: Mapping[str, int] | None = None) -> str: ...
+
+
+def export(
+    journal: Journal,
+    target: Configured | None,
+    events: TensorBoardEvents | None,
+    left: ToLeave | None = None,
+) -> Summary:
+    """Writes every view of the journal into its folder; `left` is what the run left in force, and why."""
+    folder = journal.path.parent
+    summary = summarise(journal.header, journal.records, left=left)
+    try:
+        write_views(folder, journal.header, journal.records, summary, target, ended=left is not None)
+    finally:
+        if events is not None:
+            events.close(summary, folder / LATENCY_PICTURE)
+    return summary
+
+
+def write_views(
+    folder: Path,
+    header: Header,
+    records: Sequence[Record],
+    summary: Summary,
+    target: Configured | None,
+    ended: bool = False,
+) -> None:
+    """Everything but the TensorBoard events; the report last, as it links to the others.
+
+    `ended`: the run has put in force what it left. An error of the target comes after all that needs none.
+    """
+    report.reference_table(header, records).write(folder / reference_table.FILE_NAME)
+    report.write_best_configuration(folder / report.BEST_CONFIGURATION, header, summary, ended)
+    intervals_csv.write(folder / intervals_csv.FILE_NAME, header, records)
+    figure.draw(header, records, summary, folder / LATENCY_PICTURE)
+    diff = ""
+    try:
+        if target is not None:
+            diff = _write_model_configuration(folder, header, summary, target)
+    finally:
+        page.write(folder / page.FILE_NAME, header, records, summary, ended, diff)
+
+
+def _write_model_configuration(folder: Path, header: Header, summary: Summary, target: Configured) -> str:
+    """The configuration left as a server takes it, and as text; returns its diff against the one found."""
+    config = json.loads(target.model_config(summary.left))
+    (folder / MODEL_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    text = target.config_pbtxt(summary.left)
+    (folder / CONFIG_PBTXT).write_text(text, encoding="utf-8")
+    diff = _diff(header.found_config_pbtxt or text, text)
+    if diff:
+        (folder / CONFIG_DIFF).write_text(diff, encoding="utf-8")
+    else:
+        (folder / CONFIG_DIFF).unlink(missing_ok=True)  # of a run that was resumed since
+    return diff
+
+
+def _diff(found: str, best: str) -> str:
+    before, after = found.splitlines(keepends=True), best.splitlines(keepends=True)
+    return "".join(difflib.unified_diff(before, after, "found/config.pbtxt", "best/config.pbtxt"))
+
+
+def print_result(console: Console, journal: Journal, summary: Summary, client_failures: int | None) -> None:
+    console.print()
+    console.print(result_table(journal.header, summary))
+    console.print(cost_table(summary, client_failures))
+    console.print()
+    print_places(console, journal.path.parent)
+
+
+def print_places(console: Console, folder: Path) -> None:
+    """Where the views of a run are, the one to open first."""
+    places = Table.grid(padding=(0, 2))
+    places.add_column(style="dim", justify="right")
+    places.add_column(overflow="fold")
+    for name, file in (
+        ("report", page.FILE_NAME),
+        ("configuration", CONFIG_PBTXT),
+        ("its diff", CONFIG_DIFF),
+        ("Triton override", MODEL_CONFIG),
+        ("knobs alone", report.BEST_CONFIGURATION),
+        ("reference table", reference_table.FILE_NAME),
+        ("intervals", intervals_csv.FILE_NAME),
+        ("changes", change_log.FILE_NAME),
+        ("plot", LATENCY_PICTURE),
+        ("journal", JOURNAL),
+    ):
+        if (folder / file).exists():
+            places.add_row(name, str(folder / file))
+    if (folder / tensorboard_events.FOLDER).exists():
+        places.add_row("TensorBoard", f"tensorboard --logdir {folder / tensorboard_events.FOLDER}")
+    console.print(places)

@@ -1,0 +1,181 @@
+"""What a busy person must know: what was gained, how surely, and at what price."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+from rrl.guarding import validation
+from rrl.journal import EMBEDDED, SIMULATION
+from rrl.knobs import in_words
+from rrl.views.html_report.markup import Children, tag
+from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
+from rrl.views.html_report.run_view import RunView
+from rrl.views.summary import Summary
+
+
+class Aim(NamedTuple):
+    """What the objective makes of the cost, in words."""
+
+    name: str  # as a headline begins
+    field: str  # of a Standing
+    unit: str
+    cost: str  # what the cost is
+
+
+AIMS = {
+    "latency": Aim("Mean latency", "mean_ms", " ms", "the mean latency"),
+    "strict-slo": Aim(
+        "p95 latency", "p95_ms", " ms", "the p95 latency, and the limit once more where it breaks it"
+    ),
+    "least-resources": Aim(
+        "Threads", "cost", "", "the threads put to work; far more where the p95 limit is broken"
+    ),
+}
+
+
+def headline(run: RunView) -> Element:
+    return tag(
+        "header", _kicker(run), _title(run), _state(run), _verdict(run), _tiles(run), class_="headline"
+    )
+
+
+def title_in_words(run: RunView) -> str:
+    """The page's headline, one line."""
+    if not run.counted:
+        return "Nothing was measured"
+    aim, summary = AIMS[run.header.objective], run.summary
+    before, after = getattr(summary.start, aim.field), getattr(summary.best, aim.field)
+    if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
+        return "Left as found, not known to be better than the start"
+    if summary.found_better:
+        sure = "" if summary.validated else ", not validated"
+        return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
+    if summary.validated and summary.turns.beyond_noise:
+        return "Left as found, the best was not taken"
+    return "Nothing better than the start" + (
+        " was found" if run.complete or summary.validated else " is known yet"
+    )
+
+
+def _kicker(run: RunView) -> Element:
+    return tag("p", f"rrl-tune · {run.header.model} on {run.target}", class_="kicker")
+
+
+def _title(run: RunView) -> Element:
+    return tag("h1", title_in_words(run))
+
+
+def _state(run: RunView) -> Element | None:
+    """Said only where the run is not what it was to be."""
+    if run.complete or (run.ended and run.searched) or not run.counted:
+        return None
+    what = "Ended early" if run.ended else "Not finished"
+    done = f"{run.tuned} of {count(run.header.intervals, 'tuning interval')} done"
+    if run.searched:
+        done = "the best was not measured again in turns with the start yet"
+    return tag("p", tag("strong", what), f": {done}.", class_="state")
+
+
+def _verdict(run: RunView) -> Children:
+    summary, aim = run.summary, AIMS[run.header.objective]
+    if not run.counted:
+        none = "No interval with requests is in the journal, so there is nothing to compare."
+        return tag("p", none, class_="verdict")
+    in_force = run.ended and run.header.target not in (EMBEDDED, SIMULATION)
+    left = [
+        "Left in force: " if in_force else "To use: ",
+        tag("strong", in_words(summary.left)),
+        "." if summary.found_better else ", as found.",
+        f" Cost is {aim.cost}.",
+    ]
+    return [tag("p", _gain(run), class_="verdict"), tag("p", left, class_="left")]
+
+
+def _gain(run: RunView) -> Children:
+    """The gain with its interval, or plainly that there is none."""
+    summary, gain = run.summary, run.summary.turns
+    if not summary.validated:
+        if not summary.found_better:
+            return [tag("strong", "No better: "), f"{summary.why_left}."]
+        if not summary.gain > 1:  # NaN: it was never measured
+            return [tag("strong", "Not known to be better, left as found: "), f"{summary.why_left}."]
+        change = lower_or_higher(summary.start.cost, summary.best.cost)
+        return [
+            tag("strong", f"{change} cost"),
+            f" in the intervals tuned, not measured again in turns with the start: {summary.why_left}.",
+        ]
+    turns = f"in turns with the start ({_turns(summary)})"
+    if summary.found_better:
+        interval = f"{validation.CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
+        doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
+        return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}.{doubt}"]
+    interval = f"{validation.CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
+    why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
+    return [
+        tag("strong", "Not taken: " if gain.beyond_noise else "No better beyond noise: "),
+        f"measured {turns}, the best candidate, {in_words(summary.best.configuration)}, had "
+        f"{_change(gain.estimate)} cost ({interval}).{why}",
+    ]
+
+
+def _turns(summary: Summary) -> str:
+    if (summary.best.intervals, summary.start.intervals) == (2, 1):
+        return "A B A: clear enough to spare users its second turn"
+    return f"A B A B, {count(summary.start.intervals, 'interval')} each"
+
+
+def _change(times_lower: float) -> str:
+    return lower_or_higher(times_lower, 1.0)
+
+
+def _tiles(run: RunView) -> Element | None:
+    if not run.counted:
+        return None
+    summary, cost = run.summary, run.summary.exploration
+    rate = summary.start.arrival_rate_per_s
+    tiles = [
+        _before_after("mean latency", summary, "mean_ms"),
+        _before_after("p95 latency", summary, "p95_ms"),
+        _tile(
+            "tuning cost",
+            f"{ms(cost.extra_request_s)} s",
+            _where_it_was(run),
+        ),
+        _tile(
+            "failed requests",
+            f"{cost.failures:,}",
+            f"in {count(len(run.counted), 'interval')}, about {ms(rate)}/s"
+            + (f"; not known of {cost.gaps} more, in which the target was away" if cost.gaps else ""),
+        ),
+    ]
+    return tag("dl", *tiles, class_="tiles")
+
+
+def _where_it_was(run: RunView) -> str:
+    """In which parts of the run users waited longer, and what is not known of it."""
+    cost = run.summary.exploration
+    parts = "over all requests of the search"
+    if cost.turns:
+        search, validated = ms(cost.search_request_s), ms(cost.validation_request_s)
+        parts = f"{search} s in the search, {validated} s in the validation"
+    but = " but for the last, which is not measured" if run.ends_in_a_change else ""
+    return f"of waiting above the start's, {parts}, changes included{but}"
+
+
+def _before_after(name: str, summary: Summary, field: str) -> Element:
+    before, after = getattr(summary.start, field), getattr(summary.best, field)
+    if not math.isfinite(before):
+        return _tile(name, NOTHING, "the target tells no percentiles")
+    if not summary.found_better:
+        return _tile(name, f"{ms(before)} ms", "at the start, which stays")
+    return _tile(name, f"{ms(after)} ms", f"{ms(before)} ms at the start")
+
+
+def _tile(name: str, value: str, note: str) -> Element:
+    return tag("div", tag("dt", name), tag("dd", value, class_="value"), tag("dd", note, class_="note"))
+
+
+def _figure(value: float) -> str:
+    return f"{value:g}" if value == round(value) else ms(value)

@@ -1,0 +1,142 @@
+"""What the sections of the report show, gathered once from a run's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import numpy as np
+
+from rrl.journal import EMBEDDED, SIMULATION, Header, Record
+from rrl.objective import slo_violated
+from rrl.tuning.change_log import PUT_BACK, reason_in_words
+from rrl.tuning.observer import Change
+from rrl.views import time_axis
+from rrl.views.exploration_cost import excess_request_s
+from rrl.views.summary import Standing, Summary
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A change of configuration, and the interval that it began (None: what the run left at its end)."""
+
+    change: Change
+    interval: int | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    header: Header
+    records: Sequence[Record]
+    summary: Summary
+    ended: bool  # the run has put in force what the summary says is left; else what is in force is not known
+
+    @cached_property
+    def ends_min(self) -> np.ndarray:
+        return time_axis.ends_min(self.records, self.header.interval_s)
+
+    @cached_property
+    def begins_min(self) -> np.ndarray:
+        return np.concatenate([[0.0], self.ends_min[:-1]]) if len(self.records) else self.ends_min
+
+    @cached_property
+    def counted(self) -> list[Record]:
+        return [r for r in self.records if r.counted]
+
+    @property
+    def length_min(self) -> float:
+        return float(self.ends_min[-1]) if len(self.records) else 0.0
+
+    @cached_property
+    def tuned(self) -> int:
+        """Tuning intervals done, of `header.intervals`."""
+        return sum(r.kind == "tune" and r.counted for r in self.records)
+
+    @property
+    def searched(self) -> bool:
+        """True once all tuning intervals were done, or, but for an interval, their time was up (as `Tuning`
+        counts it: what the validation needs is left to it)."""
+        h = self.header
+        if h.duration_s is None:
+            return self.tuned >= h.intervals
+        return 60 * self.length_min >= h.duration_s - (2 * h.validation + 1) * h.interval_s
+
+    @property
+    def complete(self) -> bool:
+        summary = self.summary
+        nothing_to_validate = not self.header.validation or (
+            summary.best.configuration == summary.start.configuration
+        )
+        return summary.validated or (self.searched and nothing_to_validate)
+
+    @property
+    def tells_percentiles(self) -> bool:
+        return any(np.isfinite(r.measurement.latency.p95_ms) for r in self.counted)
+
+    @cached_property
+    def baseline_mean_ms(self) -> float:
+        """Mean latency before the tuning, by which the cost of exploration is counted."""
+        baseline = [r for r in self.records if r.kind == "baseline" and r.learned]
+        return Standing.of(baseline, self.header.start).mean_ms
+
+    @cached_property
+    def extra_request_s(self) -> np.ndarray:
+        """(n,) request-seconds above (or below: negative) that mean, of each interval explored; else 0."""
+        return np.array(excess_request_s(self.records, self.baseline_mean_ms))
+
+    @property
+    def target(self) -> str:
+        if self.header.target == EMBEDDED:
+            return "the embedded server"
+        return "a simulated machine" if self.header.target == SIMULATION else self.header.target
+
+    @cached_property
+    def changes(self) -> list[Changed]:
+        """Every change, from the configuration found to the one left."""
+        changes = []
+        before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
+        for i, record in enumerate(self.records):
+            if dict(record.configuration) != dict(before) and not record.not_taken:
+                at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
+                why = reason_in_words(record.kind, record.decision, record.reason)
+                changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
+                before = record.configuration
+            elif record.changed_at_s and not record.not_taken:
+                at = _moment(record.changed_at_s[-1])
+                why = self._why_put_back(i)
+                changes.append(Changed(Change(at, {}, record.configuration, PUT_BACK, why), i))
+        if self.ended and self.records and dict(before) != self.summary.left:
+            at = _moment(self.records[-1].wall_time_s)
+            why = f"left in force: {self.summary.why_left}"
+            changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
+        return changes
+
+    def _why_put_back(self, i: int) -> str:
+        gap = self.records[i].measurement.gap or (self.records[i - 1].measurement.gap if i else "")
+        return f"another was in force meanwhile{f' ({gap})' if gap else ''}: puts back that of this run"
+
+    @property
+    def ends_in_a_change(self) -> bool:
+        """True if the last change came after the last interval, so that nothing tells what it cost."""
+        return bool(self.changes) and self.changes[-1].interval is None
+
+    def broke_limit(self, record: Record) -> bool:
+        return slo_violated(record.measurement, self.header.slo_p95_ms)
+
+    def share(self, minutes: float) -> float:
+        """Where a moment is on the time axis, 0 .. 1."""
+        return minutes / self.length_min if self.length_min else 0.0
+
+    def _begin_s(self, i: int) -> float:
+        return self.records[i].wall_time_s - 60 * float(self.ends_min[i] - self.begins_min[i])
+
+
+def _on_knobs(configuration: Mapping[str, int], header: Header) -> dict[str, int]:
+    """Of the knobs tuned alone; as on the grid where it does not tell one."""
+    return {name: configuration.get(name, header.start[name]) for name in header.space.names}
+
+
+def _moment(unix_s: float) -> datetime:
+    return datetime.fromtimestamp(unix_s).astimezone()  # local, as in the log of changes

@@ -1,0 +1,184 @@
+"""The reference table: load level -> best configuration (SERF, section 4). The policy that a run exports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from rrl.journal import Record
+from rrl.load_levels import LoadLevels
+from rrl.measured_costs import best_known, costs_by_configuration
+from rrl.objective import slo_violated
+from rrl.space import ConfigurationSpace
+from rrl.target_name import canonical
+
+FILE_NAME = "reference_table.yaml"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The best configuration known at one load level."""
+
+    rate_per_s: tuple[float, float]  # the level's span
+    configuration: dict[str, int]
+    cost: float  # mean over its measurements
+    measurements: int  # intervals of this configuration at this level
+    configurations: int  # how many were tried at this level
+
+    def apart_from(self, rate_per_s: float) -> float:
+        """How far outside of the level a rate is: the logarithm of the factor, 0 within."""
+        low, high = self.rate_per_s
+        return max(0.0, math.log(rate_per_s / high), math.log(low / rate_per_s))
+
+
+class Origin(NamedTuple):
+    """The server that costs were measured on."""
+
+    target: str  # canonical HOST:PORT, "embedded" or "simulation"
+    server: str | None = None  # its name and version, where known
+
+    @classmethod
+    def of(cls, target: str, server: str | None) -> Origin:
+        return cls(canonical(target), server or None)
+
+    def is_of(self, other: Origin) -> bool:
+        """True for the same address, unless servers of two kinds are known to have answered there."""
+        kinds = {origin.server.partition(" ")[0] for origin in (self, other) if origin.server is not None}
+        return self.target == other.target and len(kinds) < 2
+
+    def in_words(self) -> str:
+        return self.target if self.server is None else f"{self.target} ({self.server})"
+
+
+@dataclass(frozen=True)
+class ReferenceTable:
+    objective: str
+    unit: str
+    model: str
+    levels: dict[int, Entry]
+    origin: Origin | None = None  # unknown of a table that an earlier version wrote
+    slo_p95_ms: float | None = None  # the limit that costs were measured under
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        space: ConfigurationSpace,
+        objective: str,
+        unit: str,
+        model: str,
+        load_levels: LoadLevels | None = None,
+        origin: Origin | None = None,
+        slo_p95_ms: float | None = None,
+    ) -> ReferenceTable:
+        """Built from the intervals of a journal that tell what their configuration costs.
+
+        What failed requests, was aborted or broke the limit at a level is not its best; where nothing did
+        better, what broke the limit alone may be, else the level has no entry.
+        """
+        grid = load_levels or LoadLevels()
+        by_level: dict[int, list[Record]] = {}
+        for record in records:
+            if record.learned:
+                level = grid.level(record.measurement.arrival_rate_per_s)
+                by_level.setdefault(level, []).append(record)
+        entries = {
+            level: _entry(fit, level, grid, space, tried=len({record.number for record in of_level}))
+            for level, of_level in sorted(by_level.items())
+            if (fit := _fit(of_level, slo_p95_ms))
+        }
+        return cls(objective, unit, model, entries, origin, slo_p95_ms)
+
+    def recommend(self, arrival_rate_per_s: float) -> Entry | None:
+        """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
+        if not self.levels or arrival_rate_per_s <= 0:
+            return None
+
+        def distance(entry: Entry) -> float:
+            low, high = entry.rate_per_s
+            return abs(math.log(arrival_rate_per_s / math.sqrt(low * high)))
+
+        nearest = min(self.levels.values(), key=distance)
+        return nearest if distance(nearest) <= math.log(2.0) else None
+
+    def write(self, path: Path) -> None:
+        text = "# Load level -> best configuration known; each level spans the arrival rates given.\n"
+        path.write_text(text + yaml.safe_dump(self.to_yaml(), sort_keys=False), encoding="utf-8")
+
+    def to_yaml(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            **({} if self.origin is None else self.origin._asdict()),
+            "objective": self.objective,
+            **({} if self.slo_p95_ms is None else {"slo_p95_ms": self.slo_p95_ms}),
+            "unit": self.unit,
+            "levels": {
+                level: {
+                    "rate_per_s": [round(rate, 3) for rate in entry.rate_per_s],
+                    "configuration": entry.configuration,
+                    "cost": round(entry.cost, 3),
+                    "measurements": entry.measurements,
+                    "configurations_tried": entry.configurations,
+                }
+                for level, entry in self.levels.items()
+            },
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> ReferenceTable:
+        """ValueError with one sentence if there is no such table."""
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            levels = {
+                int(level): Entry(
+                    rate_per_s=(float(row["rate_per_s"][0]), float(row["rate_per_s"][1])),
+                    configuration={str(k): int(v) for k, v in row["configuration"].items()},
+                    cost=float(row["cost"]),
+                    measurements=int(row["measurements"]),
+                    configurations=int(row["configurations_tried"]),
+                )
+                for level, row in values["levels"].items()
+            }
+            origin = None
+            if values.get("target") is not None:
+                origin = Origin.of(values["target"], str(values.get("server") or ""))
+            limit_ms = None if values.get("slo_p95_ms") is None else float(values["slo_p95_ms"])
+            return cls(values["objective"], values["unit"], values["model"], levels, origin, limit_ms)
+        except OSError as error:
+            raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
+            raise ValueError(
+                f"{path} is not a reference table of rrl-tune ({type(error).__name__}: {error}); "
+                f"give the {FILE_NAME} that a tuning run wrote"
+            ) from None
+
+
+def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
+    """Those of configurations that served by the guard's verdicts, and kept the limit, if any did; that one
+    was slow once speaks against none, as its costs tell it."""
+    judged = [record for record in of_level if record.verdict]
+    unserved = {r.number for r in judged if r.failures or r.measurement.aborted}
+    broke = {r.number for r in judged if slo_violated(r.measurement, slo_p95_ms)}
+    served = [record for record in of_level if record.number not in unserved]
+    return [record for record in served if record.number not in broke] or served
+
+
+def _entry(
+    fit: Sequence[Record], level: int, grid: LoadLevels, space: ConfigurationSpace, tried: int
+) -> Entry:
+    costs = costs_by_configuration((record.number, record.cost) for record in fit)
+    number = best_known(costs)
+    half = math.sqrt(grid.ratio)
+    centre = grid.rate_per_s(level)
+    return Entry(
+        rate_per_s=(centre / half, centre * half),
+        configuration=space.configuration(number),
+        cost=sum(costs[number]) / len(costs[number]),
+        measurements=len(costs[number]),
+        configurations=tried,
+    )

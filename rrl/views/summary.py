@@ -1,0 +1,196 @@
+"""What a run achieved and what it cost: figures computed from its journal, and what it exports."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rrl.guarding.guard import Guard, GuardSettings, ToLeave
+from rrl.guarding.validation import UNKNOWN, Gain
+from rrl.journal import Header, Record
+from rrl.measured_costs import costs_by_configuration
+from rrl.space import Configuration
+from rrl.views.exploration_cost import CostOfExploration, cost_of_exploration
+from rrl.views.reference_table import Origin, ReferenceTable
+
+BEST_CONFIGURATION = "best_configuration.yaml"
+TO_USE = (
+    "# The configuration to use, by what this run measured; it is not known to have been left in force.\n"
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a configuration did: means over its intervals, weighted by their completions (percentiles too)."""
+
+    configuration: dict[str, int]
+    intervals: int
+    arrival_rate_per_s: float
+    mean_ms: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    queue_ms: float
+    service_ms: float
+    cost: float
+
+    @classmethod
+    def of(cls, records: Sequence[Record], configuration: Configuration) -> Standing:
+        def mean(values: list[float]) -> float:
+            pairs = [
+                (v, r.measurement.completions)
+                for v, r in zip(values, records, strict=True)
+                if math.isfinite(v) and r.measurement.completions
+            ]
+            total = sum(weight for _, weight in pairs)
+            return sum(value * weight for value, weight in pairs) / total if total else math.nan
+
+        measured = [r.measurement for r in records]
+        return cls(
+            configuration=dict(configuration),
+            intervals=len(records),
+            arrival_rate_per_s=mean([m.arrival_rate_per_s for m in measured]),
+            mean_ms=mean([m.latency.mean_ms for m in measured]),
+            p50_ms=mean([m.latency.p50_ms for m in measured]),
+            p95_ms=mean([m.latency.p95_ms for m in measured]),
+            p99_ms=mean([m.latency.p99_ms for m in measured]),
+            queue_ms=mean([m.queue.mean_ms for m in measured]),
+            service_ms=mean([m.service.mean_ms for m in measured]),
+            cost=mean([r.cost for r in records]),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    start: Standing  # over its validation intervals, or its baseline's where there are none
+    best: Standing  # over its validation intervals; the start's again, if nothing better is known
+    left: dict[str, int]  # the configuration left in force; to use, where the run has not told what it left
+    why_left: str  # why that and no other
+    validated: bool  # measured again in turns with the start; otherwise the best's are its tuning intervals
+    turns: Gain  # how many times lower the best's cost was in these turns; unknown if not validated
+    exploration: CostOfExploration
+    decision_ms: float  # median
+    start_records: tuple[Record, ...]  # the intervals of `start` ...
+    best_records: tuple[Record, ...]  # ... and of `best`
+
+    @property
+    def found_better(self) -> bool:
+        return self.left != self.start.configuration
+
+    @property
+    def gain(self) -> float:
+        """How many times lower the best's cost is than the start's; pair by pair where validated."""
+        if self.validated:
+            return self.turns.estimate
+        return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
+
+
+def summarise(
+    header: Header,
+    records: Sequence[Record],
+    settings: GuardSettings | None = None,
+    left: ToLeave | None = None,
+    turns: int | None = None,
+) -> Summary:
+    """The figures of a run, finished or not.
+
+    `left` is what the run left in force, and why; without it, what a guard would leave that saw these
+    records.
+    Start and best are validated by `turns` intervals each at least, or as many as the run planned, or by one
+    of the start between two of the best where that settles it.
+    """
+    turns = header.validation if turns is None else turns
+    start = header.space.number(header.start)
+    guard = Guard(start, settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
+    for record in records:
+        guard.replay(record)
+    measured = [r for r in records if r.counted and math.isfinite(r.cost)]
+    validation = whole_turns(records) if turns else []
+    costs = costs_by_configuration((r.number, r.cost) for r in validation)
+    whole = all(len(c) >= turns for c in costs.values()) or guard.turns.are_settled(costs)
+    validated = len(costs) == 2 and start in costs and whole and (left is None or left.number in costs)
+    if left is None:
+        left = guard.leaving(costs if validated else _broken_off(guard, records))
+    if validated:
+        best = next(n for n in costs if n != start)
+    else:
+        best = guard.best if left.number == start else left.number
+    pool = validation if validated else [r for r in measured if r.learned]
+    baseline = [r for r in measured if r.kind == "baseline" and r.learned]
+    of_start = [r for r in (validation if validated else baseline) if r.number == start]
+    of_best = of_start if best == start else [r for r in pool if r.number == best]
+    decisions = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
+    return Summary(
+        start=Standing.of(of_start, header.start),
+        best=Standing.of(of_best, header.space.configuration(best)),
+        left=header.space.configuration(left.number),
+        why_left=left.reason,
+        validated=validated,
+        turns=guard.turns.gain(costs) if validated else UNKNOWN,
+        exploration=cost_of_exploration(records, guard.start_latency_ms),
+        decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,
+        start_records=tuple(of_start),
+        best_records=tuple(of_best),
+    )
+
+
+def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float]] | None:
+    """The turns of a validation that ended as what was validated failed in them; None where none did."""
+    numbers = {r.number for r in last_validation(records)}
+    return None if all(map(guard.fits, numbers)) else {number: [] for number in numbers}
+
+
+def whole_turns(records: Sequence[Record]) -> list[Record]:
+    """The intervals of the last validation that count: both of a pair of turns or none, and one after them.
+
+    Each turn is its first interval that was learned, or in which nothing was completed; of two in a row of
+    one configuration, between which the run waited, the second.
+    """
+    measured = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
+    turns = [last for _, (*_, last) in itertools.groupby(measured, key=lambda r: r.number)]
+    pairs = zip(turns[::2], turns[1::2], strict=False)
+    whole = [r for pair in pairs if all(math.isfinite(r.cost) for r in pair) for r in pair]
+    return whole + [r for r in turns[len(turns) // 2 * 2 :] if math.isfinite(r.cost)]
+
+
+def last_validation(records: Sequence[Record]) -> list[Record]:
+    """The validation intervals that no tuning followed, and no start of a resumed run."""
+    after = max((i for i, r in enumerate(records) if r.kind in ("tune", "baseline")), default=-1)
+    return [r for r in records[after + 1 :] if r.kind == "validation"]
+
+
+def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable:
+    unit = "threads" if header.objective == "least-resources" else "ms"
+    origin = Origin.of(header.target, header.server)
+    return ReferenceTable.of(
+        records,
+        header.space,
+        header.objective,
+        unit,
+        header.model,
+        origin=origin,
+        slo_p95_ms=header.slo_p95_ms,
+    )
+
+
+def write_best_configuration(path: Path, header: Header, summary: Summary, ended: bool) -> None:
+    """The configuration left in force, or to use where that is not known, with what it was chosen by."""
+    values = {
+        "model": header.model,
+        "configuration": summary.left,
+        "found": header.found,
+        "mean_latency_ms": _rounded(summary.best.mean_ms if summary.found_better else summary.start.mean_ms),
+        "mean_latency_at_start_ms": _rounded(summary.start.mean_ms),
+        "arrival_rate_per_s": _rounded(summary.best.arrival_rate_per_s),
+    }
+    text = "# The configuration that this run left in force.\n" if ended else TO_USE
+    path.write_text(text + yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 3) if math.isfinite(value) else None

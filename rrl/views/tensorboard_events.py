@@ -1,0 +1,100 @@
+"""TensorBoard events: a view of the journal, written as the run goes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib.image
+from torch.utils.tensorboard import SummaryWriter
+
+from rrl.journal import Header, Record
+from rrl.knobs import in_words
+from rrl.tuning.loop import Observer
+from rrl.views.summary import Summary
+
+FOLDER = "tensorboard"
+
+
+class TensorBoardEvents(Observer):
+    """Writes every interval's scalars. A resumed run's events are written anew from its journal."""
+
+    def __init__(self, folder: Path, header: Header, records: list[Record]) -> None:
+        for earlier in (folder / FOLDER).glob("events.out.tfevents*") if records else ():
+            earlier.unlink()
+        self._writer = SummaryWriter(str(folder / FOLDER), flush_secs=5)
+        self._writer.add_text("run", _markdown(header))
+        self._header = header
+        self._interval = 0
+        self._regret = 0.0
+        self._start_costs: list[float] = []
+        self._rollbacks = self._aborts = self._failures = 0
+        for record in records:
+            self.measured(record)
+
+    def measured(self, record: Record) -> None:
+        m = record.measurement
+        self._aborts += bool(m.aborted)
+        self._rollbacks += record.decision == "rollback"
+        self._failures += record.failures
+        scalars = {
+            "latency_ms/mean": m.latency.mean_ms,
+            "latency_ms/p50": m.latency.p50_ms,
+            "latency_ms/p95": m.latency.p95_ms,
+            "latency_ms/p99": m.latency.p99_ms,
+            "latency_ms/queue": m.queue.mean_ms,
+            "latency_ms/service": m.service.mean_ms,
+            "load/arrivals_per_s": m.arrival_rate_per_s,
+            "load/completions_per_s": m.completion_rate_per_s,
+            "load/backlog": m.backlog,
+            "server/mean_batch_size": m.mean_batch_size,
+            "server/cpu_utilisation": m.cpu_utilisation,
+            "server/gpu_utilisation": m.gpu_utilisation,
+            "server/failures": self._failures,
+            "objective/cost": record.cost,
+            "objective/regret_against_start": self._regret_after(record),
+            "guard/aborted": self._aborts,
+            "guard/rollbacks": self._rollbacks,
+            "tuner/decision_ms": record.decision_ms,
+            "tuner/apply_ms": record.apply_ms,
+        } | {f"knobs/{name}": value for name, value in record.configuration.items()}
+        for tag, value in scalars.items():
+            if math.isfinite(value):
+                self._writer.add_scalar(tag, value, self._interval, walltime=record.wall_time_s)
+        words = f"{in_words(record.configuration)} ({record.decision})"
+        if record.reason or record.verdict:
+            words += ": " + "; ".join(filter(None, (record.reason, record.verdict)))
+        self._writer.add_text("configuration", words, self._interval, walltime=record.wall_time_s)
+        self._writer.flush()
+        self._interval += 1
+
+    def close(self, summary: Summary, figure: Path) -> None:
+        """The end of the run: its result, and its picture."""
+        results = {"result/mean_ms": summary.best.mean_ms, "result/gain": summary.gain}
+        header = self._header
+        self._writer.add_hparams(
+            {
+                "agent": header.agent,
+                "objective": header.objective,
+                "seed": header.seed,
+                "model": header.model,
+            },
+            {name: value for name, value in results.items() if math.isfinite(value)},
+            run_name=".",
+        )
+        if figure.is_file():
+            self._writer.add_image("run", matplotlib.image.imread(figure)[..., :3], dataformats="HWC")
+        self._writer.close()
+
+    def _regret_after(self, record: Record) -> float:
+        """The sum of (cost - mean cost at the start) over the intervals so far: below 0 once tuning pays."""
+        if record.kind == "baseline" and record.learned:
+            self._start_costs.append(record.cost)
+        if record.counted and math.isfinite(record.cost) and self._start_costs:
+            self._regret += record.cost - sum(self._start_costs) / len(self._start_costs)
+        return self._regret
+
+
+def _markdown(header: Header) -> str:
+    rows = header.to_json() | {"space": str(header.space)}
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows.items())

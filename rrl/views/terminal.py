@@ -1,0 +1,252 @@
+"""What a person sees: a live view in a terminal, a line an interval elsewhere, and the table at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as EtaColumn
+from rich.table import Table
+from rich.text import Text
+
+from rrl.guarding.guard import Guard
+from rrl.guarding.validation import CONFIDENCE
+from rrl.journal import Decision, Header, Journal, Kind, Record
+from rrl.knobs import in_words
+from rrl.tuning.loop import TuningSettings
+from rrl.tuning.observer import Change, Observer
+from rrl.views.summary import Standing, Summary
+
+PHASES: dict[str, str] = {
+    "baseline": "measuring the start",
+    "tune": "tuning",
+    "validation": "validating",
+    "wait": "waiting",
+}
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class PlainView(Observer):
+    """One line an interval, for logs."""
+
+    def __init__(self, console: Console, header: Header, total: int, done: int = 0) -> None:
+        self._console, self._header, self._total, self._done = console, header, total, done
+
+    def measured(self, record: Record) -> None:
+        self._done += uses_up(record)
+        self._total = max(self._total, self._done)  # the validation may need more turns than planned
+        m = record.measurement
+        remarks = "; ".join(filter(None, (_choice(record.decision, record.reason), record.verdict)))
+        self._print(
+            f"[{self._done}/{self._total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
+            f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
+            f"{in_words(record.configuration)}" + (f"  ({remarks})" if remarks else "")
+        )
+
+    def changed(self, change: Change) -> None:
+        self._print(str(change))
+
+    def notice(self, text: str) -> None:
+        self._print(text)
+
+    def close(self) -> None:
+        pass
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveView(Observer):
+    """Progress, load, configuration, latency now and at the start, the best so far, what the guard did."""
+
+    def __init__(self, console: Console, header: Header, guard: Guard, total: int, done: int = 0) -> None:
+        self._console, self._header, self._guard = console, header, guard
+        self._progress = Progress(
+            TextColumn("[bold]{task.description:<19}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("intervals,"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            EtaColumn(),
+            TextColumn("left"),
+            speed_estimate_period=120.0,
+        )
+        self._task = self._progress.add_task(PHASES["baseline"], total=total, completed=done)
+        self._in_force = guard.start
+        self._change = "none so far"
+        self._waits = ""
+        self._last: Record | None = None
+        self._start_p95_ms: list[float] = []
+        self._means_ms: list[float] = []
+        self._guard_said = "nothing to do so far"
+        self._live = Live(self._view(), console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:
+        self._progress.update(self._task, description=PHASES[kind])
+        self._in_force = number
+        self._waits = reason if decision == "wait" else ""
+        if decision in ("rollback", "hold", "refused"):
+            self._guard_said = _choice(decision, reason)
+        self._live.update(self._view())
+
+    def changed(self, change: Change) -> None:
+        self._change = f"{change.at:%H:%M:%S}  {change.what}: {change.reason}"
+        self._live.update(self._view())
+
+    def measured(self, record: Record) -> None:
+        self._progress.update(self._task, advance=int(uses_up(record)))
+        task = self._progress.tasks[0]
+        self._progress.update(self._task, total=max(task.total or 0, task.completed))  # turns may follow
+        self._last = record
+        latency = record.measurement.latency
+        if record.kind == "baseline" and math.isfinite(latency.p95_ms):
+            self._start_p95_ms.append(latency.p95_ms)
+        if math.isfinite(latency.mean_ms):
+            self._means_ms.append(latency.mean_ms)
+        if record.measurement.aborted:
+            self._guard_said = f"aborted: {record.measurement.aborted}"
+        self._live.update(self._view())
+
+    def notice(self, text: str) -> None:
+        self._console.print(Text(text, style="yellow"))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _view(self) -> Panel:
+        space = self._header.space
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim", justify="right", no_wrap=True)
+        rows.add_column()
+        m = self._last.measurement if self._last else None
+        start_p95_ms = sum(self._start_p95_ms) / len(self._start_p95_ms) if self._start_p95_ms else math.nan
+        rows.add_row("load", f"{m.arrival_rate_per_s:.1f} requests/s" if m else "measuring ...")
+        rows.add_row("in force", Text(in_words(space.configuration(self._in_force)), style="bold"))
+        rows.add_row(
+            "at the start", f"mean {_ms(self._guard.start_latency_ms)} ms  p95 {_ms(start_p95_ms)} ms"
+        )
+        if m:
+            now = Text(f"mean {_ms(m.latency.mean_ms)} ms  p95 {_ms(m.latency.p95_ms)} ms  ")
+            times = self._guard.start_latency_ms / m.latency.mean_ms if m.latency.mean_ms else math.nan
+            if math.isfinite(times):
+                now.append(f"{times:.1f}x lower" if times >= 1 else f"{1 / times:.1f}x higher",
+                           style="green" if times >= 1 else "red")  # fmt: skip
+            rows.add_row("last interval", now)
+        rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
+        rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
+        rows.add_row("guard", Text(self._guard_said))
+        rows.add_row("last change", Text(self._change))
+        if self._waits:
+            rows.add_row("waits", Text(self._waits, style="yellow"))
+        title = f"rrl-tune: {self._header.model} on {self._header.target}, agent {self._header.agent}"
+        return Panel(Group(self._progress, Text(), rows), title=title, border_style="blue", padding=(1, 2))
+
+
+def make_view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
+    """The live view in a terminal, else the plain one."""
+    done = sum(map(uses_up, log.records))
+    extra = 1 if done else 0  # a resumed run measures the start once more
+    total = settings.baseline + settings.intervals + 2 * settings.validation + extra
+    if console.is_terminal:
+        return LiveView(console, log.header, guard, total, done)
+    return PlainView(console, log.header, total, done)
+
+
+def uses_up(record: Record) -> bool:
+    """True for one of the intervals that a run is to have."""
+    return record.counted and record.kind != "wait"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as bars, on a logarithmic scale."""
+    if not values:
+        return ""
+    logs = [math.log(max(value, 1e-3)) for value in values]
+    low, span = min(logs), max(max(logs) - min(logs), 1e-9)
+    return "".join(BARS[min(len(BARS) - 1, int((x - low) / span * len(BARS)))] for x in logs)
+
+
+def result_table(header: Header, summary: Summary) -> Table:
+    """Start, best found, and the gain."""
+    table = Table(title="result", title_justify="left", title_style="bold", header_style="dim")
+    table.add_column("")
+    table.add_column("configuration")
+    for name in ("mean ms", "p50", "p95", "p99", "queue", "service"):
+        table.add_column(name, justify="right")
+    if header.objective != "latency":
+        table.add_column("cost", justify="right")
+    _add_row(table, header, "start", summary.start, "")
+    _add_row(table, header, "best found", summary.best, "green" if summary.found_better else "")
+    return table
+
+
+def cost_table(summary: Summary, client_failures: int | None) -> Table:
+    """The gain, and what tuning cost the users."""
+    cost = summary.exploration
+    failed = f"{cost.failures} by the server's count"
+    if client_failures is not None:
+        failed += f"; {client_failures} by the clients', in all"
+    if cost.gaps:
+        failed += f"; not known of {cost.gaps} intervals in which the target was away, or began anew"
+    of_it = f", {cost.validation_request_s:.1f} of them in the validation" if cost.turns else ""
+    none_failed = cost.failures == 0 and not client_failures and not cost.gaps
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", justify="right")
+    rows.add_column()
+    rows.add_row("gain", Text(gain_in_words(summary), style="bold"))
+    rows.add_row(
+        "cost of exploration",
+        f"{cost.extra_request_s:.1f} request-seconds above the start's mean{of_it}; "
+        f"{cost.worse_share:.0%} of {cost.intervals} tuning intervals were worse than the start",
+    )
+    rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
+    rows.add_row("failed requests", Text(failed, style="green" if none_failed else "red"))
+    rows.add_row("left in force", in_words(summary.left))
+    return rows
+
+
+def gain_in_words(summary: Summary) -> str:
+    if not summary.found_better:
+        return f"nothing better than the start was found; the start is in force ({summary.why_left})"
+    low, _, high = summary.turns
+    if not summary.validated:
+        if not summary.gain > 1:  # NaN: it was never measured
+            return f"not known to be better than the start, and left as found ({summary.why_left})"
+        how = "not validated"
+    elif summary.turns.beyond_noise:
+        how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+    else:
+        how = summary.why_left
+    return f"{summary.gain:.2f}x lower cost ({how})"
+
+
+def _add_row(table: Table, header: Header, name: str, standing: Standing, style: str) -> None:
+    figures = [standing.mean_ms, standing.p50_ms, standing.p95_ms, standing.p99_ms, standing.queue_ms]
+    cells = [_ms(value).strip() for value in (*figures, standing.service_ms)]
+    if header.objective != "latency":
+        cells.append(f"{standing.cost:.1f}")
+    table.add_row(name, in_words(standing.configuration), *cells, style=style)
+
+
+def _choice(decision: Decision, reason: str) -> str:
+    if decision == "rollback":
+        return f"rolled back to the best known: {reason}"
+    if decision == "hold":
+        return f"kept the configuration: {reason}"
+    if decision == "refused":
+        return f"refused the agent's proposal: {reason}"
+    if decision == "wait":
+        return f"waits: {reason}"
+    return ""
+
+
+def _ms(value: float) -> str:
+    if not math.isfinite(value):
+        return "    -"
+    return f"{value:5.0f}" if value >= 100 else f"{value:5.1f}"

@@ -1,0 +1,1 @@
+"""Parity models (ParM): accuracy, tail latency, coding time, killed workers."""

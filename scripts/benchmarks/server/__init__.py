@@ -1,0 +1,1 @@
+"""Our server: throughput, overhead, live changes."""

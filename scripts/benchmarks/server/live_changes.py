@@ -1,0 +1,70 @@
+"""`live-changes`: 200 random configurations of all five knobs under 50 requests/s.
+
+The model burns about 5 ms of one core on two parallel branches, which give `inter_op_threads` its meaning:
+light enough that every one of the configurations bears the load, so that what fails, fails by a change.
+A change is in force when RepositoryModelLoad has returned, which it does when every new batch goes to
+workers of the new kind, and ModelConfig shows it. There is no peer: no Python server changes these live,
+and a stock Triton reloads the model for all but the instance count (1.5 - 2.4 s on MiniLM).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.serving.processes import serving, started
+from serving_adapter.target.target import Target
+
+CHANGES = 200
+RATE_PER_S = 50
+MODEL = ("burn", "--model-option", "branches=2", "--model-option", "rounds=3")
+VALUES = {
+    "instances": (1, 2, 3, 4),
+    "intra_op_threads": (1, 2),
+    "inter_op_threads": (1, 2),
+    "max_batch_size": (1, 2, 4, 8, 16),
+    "max_queue_delay_us": (0, 1000, 2000, 5000),
+}
+REACH_S = 1.0
+
+
+def run() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    took_s = []
+    with serving(*MODEL) as address, tempfile.TemporaryDirectory() as out:
+        load = ("--target", address, "--rate", RATE_PER_S, "--duration-s", 0, "--out", out)
+        with started("serving_adapter.load.command_line", *load) as generator:
+            assert generator.stdout is not None
+            generator.stdout.readline()  # it says when it starts sending
+            target = Target(address)
+            target.connect()
+            for _ in range(CHANGES):
+                configuration = {knob: int(rng.choice(values)) for knob, values in VALUES.items()}
+                start_s = time.perf_counter()
+                target.apply(configuration)
+                took_s.append(time.perf_counter() - start_s)
+                if target.configuration() != configuration:
+                    raise RuntimeError(f"{configuration} was sent, the server shows {target.configuration()}")
+                time.sleep(float(rng.uniform(0.0, 0.3)))
+            target.close()
+        report = json.loads((Path(out) / "load.json").read_text())
+    failed = sum(report["failed"].values())
+    p50_s, p99_s = (float(np.percentile(took_s, q)) for q in (50, 99))
+    rate_per_s, completed = report["offered_rate_per_s"], report["completed"]
+    print(f"{CHANGES} changes under {rate_per_s:.0f} requests/s: {completed} answered, {failed} failed")
+    print(f"in force after p50 {p50_s:.3f} s, p99 {p99_s:.3f} s, at most {max(took_s):.3f} s")
+    return {
+        "value": round(p99_s, 3),
+        "unit": "s until in force, p99",
+        "peer": None,
+        "ratio": None,
+        "reach": REACH_S,
+        "holds": p99_s <= REACH_S and failed == 0,
+        "failed_requests": failed,
+        "answered_requests": completed,
+    }

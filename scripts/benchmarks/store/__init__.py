@@ -1,0 +1,1 @@
+"""The model store (TrIMS): opening, memory, cold starts, churn."""

@@ -1,0 +1,1 @@
+"""A stock Triton, real or simulated, tuned beside its peers."""

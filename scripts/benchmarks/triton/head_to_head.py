@@ -1,0 +1,412 @@
+"""`triton-head-to-head`: who finds the best configuration of a stock Triton, how soon, and at what harm.
+
+For each model, arrivals and seed: one Triton, and one stream of arrivals (open loop, the same requests at the
+same moments) that starts anew for each peer, in turns, from Triton's default configuration, which has served
+a few seconds of such arrivals by then:
+
+- `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
+- `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size;
+  `quick-search-all`, the same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go
+  through the same loop without our guard, as they would in reality, and leave what they chose;
+- `default`: Triton's default configuration, left alone.
+
+Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
+of the default configuration; then what it chose stays until the tuning period is over, the same for all. Of
+Optuna's, which would search for longer, the last quarter go to the best it found. *Harm* is what the clients
+saw of the requests of this period, every one of them, changes and settling included. A request is over the
+limit if it took longer than 3 times the best's p95, or failed.
+
+Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
+measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
+day in turn), and in as many rounds more those that may still be the best; the first 3 s of each such window
+are left out, as requests take longer right after a change. The *best* of a round is best by all the other
+rounds: the lowest of several noisy means is lower than what its configuration is worth. Ratios are medians
+over the rounds, as a slow spell of the machine commonly meets one window alone; geometric means where the
+arrivals are not Poisson's, as the rounds' loads differ. A configuration is *near* within 5 % of it, by these
+measurements, or where it was not among them by the median of its intervals, which count by as much more or
+less as those of the others turned out to be worth. A peer has *settled* with the first measurement from which
+on nine in ten were of near configurations, or else with its last if it leaves a near one; it *knew* with the
+first from which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies,
+these are means over different loads, as is what the peers go by that choose the lowest mean cost: there the
+last measurements tell more than who settled when. Of several seeds the medians are judged.
+
+Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
+first request, and no delay passes.
+
+    scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
+                                      [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
+                                      [--out FOLDER]
+
+The folder holds `results.md`, `summary.json`, `intervals.csv`, `latency.png`, every journal and every log of
+the clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
+from baselines.exhaustive_sweep import ExhaustiveSweep
+from baselines.optuna_search import OptunaSearch, OptunaSettings
+from envs.live import cores_of
+from rrl.agent import Agent, Task
+from rrl.guarding.guard import Guard
+from rrl.space import ConfigurationSpace
+from rrl.tuning.loop import TuningSettings
+from scripts.benchmarks.triton.head_to_head_report import (
+    FIXED,
+    Case,
+    Reached,
+    Trial,
+    by_workload,
+    client_ms,
+    draw,
+    medians_table,
+    reached,
+    results,
+    table,
+    write_intervals,
+)
+from scripts.benchmarks.triton.served import (
+    COLD_S,
+    KNOBS,
+    LIGHT_MODEL,
+    SMALL_KNOBS,
+    TRITONS_DEFAULT,
+    Traffic,
+    Triton,
+    capacity_per_s,
+    load,
+    requests_of,
+    seen_in_turns,
+    send_lag_p99_ms,
+    triton,
+)
+from scripts.serving.client_log import Requests
+from scripts.serving.in_turns import InTurns
+from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, Run, Served, Unguarded, tuned_in_the_loop
+from scripts.triton_server.repository import TENSORS
+from serving_adapter.load.arrivals import Wiki, make_arrivals
+from serving_adapter.options import fail, parse
+
+OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
+SETTLE_S = 1.0
+CONTENDS = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
+AGAIN_SEED = 100  # ... beyond the first rounds' seeds
+WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
+# Of the default agent's measurements, those of its baseline and, at most, of its validation.
+BESIDE_TUNING = TuningSettings.baseline + 4 * TuningSettings.validation
+PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compares `rrl-tune` with its peers on a stock Triton."""
+
+    models: tuple[str, ...] = ("minilm",)
+    """minilm, efficientnet_lite0, burn."""
+    arrivals: tuple[str, ...] = ("poisson",)
+    """poisson, wiki or a trace FILE.csv, each with every model."""
+    seeds: tuple[int, ...] = (0,)
+    """Of arrivals and agents, each with every model and arrivals."""
+    agents: tuple[str, ...] = PEERS
+    """Peers beside the sweep and Triton's default."""
+    measurements: int = 40
+    """Of each peer, its baseline and validation included."""
+    interval_s: float = 5.0
+    """From one decision to the next."""
+    rate: float | None = None
+    """Requests per second (default: 0.75 of what the default configuration serves of a burst, 0.55 where the
+    arrivals are not Poisson's)."""
+    knobs: str = KNOBS
+    """The grid, with Triton's default in it: a coarser one makes the sweep shorter."""
+    rounds: int = 5
+    """In which what the peers left is measured in turns, and as many more of what may be the best."""
+    quick: bool = False
+    """A light model, few and short intervals of a small grid: only to see that it works."""
+    out: Path | None = None
+    """Folder for journals, tables and picture (default runs/triton-head-to-head-TIME)."""
+
+    def __post_init__(self) -> None:
+        if not (self.seeds and self.models and self.arrivals) or DEFAULT not in self.agents:
+            raise ValueError(f"give at least one model, arrivals and seed, and {DEFAULT} among the agents")
+        if self.measurements <= BESIDE_TUNING:
+            raise ValueError(f"--measurements must be at least {BESIDE_TUNING + 1}, got {self.measurements}")
+        if self.rounds < 1:
+            raise ValueError(f"--rounds must be at least 1, got {self.rounds}")
+        ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
+        if self.rate is not None and not 0 < self.rate < math.inf:
+            raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
+        if self.interval_s <= SETTLE_S:
+            raise ValueError(f"--interval-s must be above {SETTLE_S:g}, got {self.interval_s:g}")
+        for name in ("models", "arrivals", "seeds", "agents"):
+            given = getattr(self, name)
+            if len(set(given)) < len(given):
+                raise ValueError(f"--{name} names one twice: {' '.join(map(str, given))}")
+        for model in self.models:
+            if model not in TENSORS:
+                raise ValueError(f"unknown model {model!r}; known: {', '.join(TENSORS)}")
+        known = [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE, SWEEP)]
+        for name in self.agents:
+            if name not in known:
+                raise ValueError(unknown_agent(name, known))
+        for arrivals in self.arrivals:
+            make_arrivals(arrivals, self.rate or 1.0)  # ValueError where there are none
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long everything takes."""
+
+    measurements: int
+    interval_s: float
+    settle_s: float = SETTLE_S
+    change_s: float = 5.0  # about what a reload, and what it leaves to drain, takes
+    rounds: int = 5
+    final_s: float = 15.0
+    cold_s: float = COLD_S  # of which this much is left out
+    warm_s: float = WARM_S
+    finalists: int = 6  # of the grid
+    knobs: str = KNOBS
+
+    @property
+    def period_s(self) -> float:
+        """The tuning period: the measurements, each after a reload."""
+        return self.measurements * (self.interval_s + self.change_s)
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    torch.set_num_threads(1)  # as in rrl-tune: the cores are the server's
+    threadpool_limits(1)
+    plan = Plan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
+    if options.quick:
+        options = replace(options, models=(LIGHT_MODEL,))
+        plan = Plan(
+            14,
+            1.2,
+            settle_s=0.3,
+            change_s=0.6,
+            rounds=2,
+            final_s=2.0,
+            cold_s=0.5,
+            warm_s=0.5,
+            knobs=SMALL_KNOBS,
+        )
+    folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        _check_new(folder, options)
+    except ValueError as error:
+        fail(str(error))
+    cases = []
+    for model in options.models:
+        with triton(model) as server:
+            for arrivals in options.arrivals:
+                for seed in options.seeds:
+                    cases.append(_case(server, arrivals, seed, options, plan, folder))
+                    _write(folder, cases)
+    for medians in _medians(cases):
+        print(medians)
+    print(f"tables, picture, journals and clients' logs in {folder}")
+    return _outcome([reached([results(case) for case in seeds]) for seeds in by_workload(cases).values()])
+
+
+def _check_new(folder: Path, options: Options) -> None:
+    """ValueError for what would end the benchmark after hours: two traces of one name, an earlier run's."""
+    names = [Path(arrivals).stem for arrivals in options.arrivals]
+    if len(set(names)) < len(names):
+        raise ValueError(f"arrivals must have different names, got {', '.join(names)}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; name another --out")
+
+
+def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan, folder: Path) -> Case:
+    space = ConfigurationSpace.parse(plan.knobs)
+    traffic = _traffic(server, arrivals, seed, options.rate, plan, len(space))
+    folder = folder / f"{server.model}-{traffic.name}-{seed}"
+    served = Served(server.target, space, TRITONS_DEFAULT, seed, plan.interval_s, plan.settle_s, folder)
+    print(
+        f"{server.model}, {traffic.name}, seed {seed}: {traffic.rate_per_s:g}/s, "
+        f"{len(space)} configurations, a tuning period of {plan.period_s:.0f} s",
+        flush=True,
+    )
+    trials = {name: _trial(name, served, server, traffic, plan) for name in _turned(options.agents, seed)}
+    case = Case(
+        model=server.model,
+        arrivals=traffic.name,
+        seed=seed,
+        rate_per_s=traffic.rate_per_s,
+        space=space,
+        start=served.number(TRITONS_DEFAULT),
+        period_s=plan.period_s,
+        trials=trials,
+        finals={},
+    )
+    finalists = _finalists(case, plan.finalists)
+    shown = [_shown(traffic, k, plan.rounds) for k in range(plan.rounds)]
+    finals = seen_in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
+    case = replace(case, finals=finals)
+    if contest := contenders(case.last):
+        again = [replace(each, seed=AGAIN_SEED + each.seed) for each in shown]
+        more = seen_in_turns(server, space, contest, again, folder / "again", plan.final_s, plan.cold_s)
+        case = replace(case, finals={n: [*parts, *more.get(n, [])] for n, parts in finals.items()})
+    print(table(case), flush=True)
+    return case
+
+
+def contenders(last: InTurns) -> list[int]:
+    """What may be best by the rounds so far, which are too few to tell it from the others that may; none
+    where there is but one."""
+    near = [number for number in last.parts if last.ratio(number).middle <= CONTENDS]
+    return near if len(near) > 1 else []
+
+
+def _turned(agents: Sequence[str], seed: int) -> Sequence[str]:
+    """Another order for every seed, as the machine may get slower or faster meanwhile."""
+    names = (FIXED, *agents, SWEEP)
+    first = seed % len(names)
+    return (*names[first:], *names[:first])
+
+
+def _traffic(
+    server: Triton, arrivals: str, seed: int, rate_per_s: float | None, plan: Plan, configurations: int
+) -> Traffic:
+    """At the rate given, or at one that the default configuration bears; a trace must last for the sweep."""
+    needed_s = max(plan.measurements, configurations) * (plan.interval_s + plan.change_s)
+    if rate_per_s is not None:
+        traffic = Traffic(arrivals, rate_per_s, seed, day_s=plan.period_s)
+    else:
+        server.target.apply(TRITONS_DEFAULT)
+        utilisation = 0.75 if arrivals == "poisson" else 0.55
+        traffic = Traffic(arrivals, round(utilisation * capacity_per_s(server), 1), seed, plan.period_s)
+        traffic = slowed(traffic, needed_s)
+    if traffic.lasts_s() < needed_s:
+        raise ValueError(
+            f"{arrivals} lasts {traffic.lasts_s():.0f} s at {traffic.rate_per_s:g} requests/s, and all "
+            f"measurements take about {needed_s:.0f} s; give a lower --rate or a shorter --interval-s"
+        )
+    return traffic
+
+
+def slowed(traffic: Traffic, needed_s: float) -> Traffic:
+    """Traffic at a lower rate where its trace, of so many requests, would be over too soon."""
+    share = min(1.0, traffic.lasts_s() / needed_s)
+    return traffic if share == 1 else replace(traffic, rate_per_s=0.99 * share * traffic.rate_per_s)
+
+
+def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Plan) -> Trial:
+    """One peer, from the default configuration to the end of the tuning period."""
+    served.target.apply(TRITONS_DEFAULT)
+    warming = replace(traffic, seed=WARMING_SEED + traffic.seed)
+    requests_of(server, warming, served.folder / name / "warming", plan.warm_s)
+    agent = _agent(name, served, plan)
+    log = served.folder / name / "load"
+    with load(server, traffic, log) as client:
+        end_s = time.monotonic() + plan.period_s
+        run = None if agent is None else _tuned(name, agent, served, plan, lambda: client.poll() is not None)
+        early = client.poll() is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            client.wait(max(0.0, end_s - time.monotonic()))
+        if early or (client.poll() is not None and time.monotonic() < end_s):
+            raise RuntimeError(f"rrl-load ended before {name} was through, or its tuning period (see {log})")
+    getattr(agent, "close", lambda: None)()
+    requests = Requests.read(log)
+    latency_s = requests.first(plan.period_s).sum_s
+    print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)
+    left = served.number(TRITONS_DEFAULT) if run is None else run.left
+    return Trial(name, run, left, requests, send_lag_p99_ms(log))
+
+
+def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
+    if name == FIXED:
+        return None
+    if name == SWEEP:
+        return ExhaustiveSweep(served.space, served.seed)
+    target = served.target
+    task = Task(served.space, cores=cores_of(target, served.found), in_place=target.in_place_knobs)
+    if name == OPTUNA:
+        search = OptunaSettings(search_trials=math.ceil(OPTUNAS_SEARCH * plan.measurements))
+        return OptunaSearch(task, "tpe", served.seed, search)
+    return make_agent(name, task, served.seed, background_training=True)
+
+
+def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[[], bool]) -> Run:
+    if name == DEFAULT:
+        settings = TuningSettings(plan.measurements - BESIDE_TUNING)
+        return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
+    if isinstance(agent, ExhaustiveSweep):
+        settings = TuningSettings(3 * len(served.space), baseline=1, validation=0)
+        return tuned_in_the_loop(served, name, agent, Unguarded, settings, lambda: agent.done or ended())
+    settings = TuningSettings(plan.measurements - 1, baseline=1, validation=0)
+    return tuned_in_the_loop(served, name, agent, Unguarded, settings, ended)
+
+
+def _finalists(case: Case, count: int) -> list[int]:
+    """What the peers leave, and the best few of the grid by all that the clients saw of each."""
+    seen_ms = client_ms(case)
+    best = sorted(seen_ms, key=lambda number: seen_ms[number])[:count]
+    left = [trial.left for trial in case.trials.values()]
+    return sorted({*best, *map(case.as_one, (case.start, *left))})
+
+
+def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:
+    """The arrivals of a round; one is too short for a day of `wiki`."""
+    shown = replace(traffic, seed=1000 + k, offset_share=0.9 * k / rounds)
+    if traffic.arrivals != "wiki":
+        return shown
+    wave = 1 + Wiki.amplitude * math.sin(2 * math.pi * k / rounds)
+    return replace(shown, arrivals="poisson", rate_per_s=round(wave * traffic.rate_per_s, 1))
+
+
+def _write(folder: Path, cases: Sequence[Case]) -> None:
+    tables = [*map(table, cases), *_medians(cases)]
+    (folder / "results.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
+    values = [case.to_json() for case in cases]
+    (folder / "summary.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_intervals(folder / "intervals.csv", cases)
+    draw(folder / "latency.png", cases)
+
+
+def _medians(cases: Sequence[Case]) -> list[str]:
+    """A table for each workload that was met with several seeds."""
+    return [medians_table(seeds) for seeds in by_workload(cases).values() if len(seeds) > 1]
+
+
+def _outcome(found: Sequence[dict[str, Reached]]) -> dict[str, Any]:
+    """The default agent's worst over the workloads, beside the best peer's there."""
+    holds = {
+        "final_mean": all(r[DEFAULT].mean_ratio <= REACH for r in found),
+        "final_p95": all(r[DEFAULT].p95_ratio <= REACH for r in found),
+        "measurements": all(_lowest(r, lambda x: x.settled) for r in found)
+        and all(_lowest(r, lambda x: x.knew) for r in found),
+        "latency_sum": all(_lowest(r, lambda x: x.latency_s) for r in found),
+        "over_limit": all(_lowest(r, lambda x: x.over_limit) or not r[DEFAULT].over_limit for r in found),
+    }
+    worst = max(found, key=lambda r: r[DEFAULT].mean_ratio)
+    return {
+        "value": round(worst[DEFAULT].mean_ratio, 3),
+        "unit": "final mean latency over the best configuration's",
+        "peer": round(min(r.mean_ratio for name, r in worst.items() if name != DEFAULT), 3),
+        "ratio": round(max(r[DEFAULT].p95_ratio for r in found), 3),
+        "reach": REACH,
+        "holds": all(holds.values()),
+        "holds_by": holds,
+    }
+
+
+def _lowest(found: dict[str, Reached], figure: Callable[[Reached], float]) -> bool:
+    """Whether the default agent's figure is below each peer's."""
+    return all(figure(found[DEFAULT]) < figure(r) for name, r in found.items() if name != DEFAULT)

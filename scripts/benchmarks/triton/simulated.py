@@ -1,0 +1,499 @@
+"""`triton-simulated`: the default agent and its peers on many simulated stock Tritons of 2 cores.
+
+What a real one shows of an agent in half an hour, once, this shows in a minute, a hundred times; the settings
+for targets where a change costs users something were chosen on it (`rrl.guided.settings`). The targets are
+simulated by what was measured of a real one:
+
+- it tells count and total of service times by batch size, and means of latencies: no percentiles, nothing of
+  how many instances were busy;
+- latencies are not quite those that the queue says: by a factor for each number of instances (8 %) and one
+  for each configuration (5 %), drawn for every machine and seed, that no service time tells of;
+- all service times drift (by 7 %, correlated by 0.8 from one interval to the next) and scatter (4 %), and in
+  7 % of the intervals the machine hiccups (by a third on average); in 1.5 % a spell begins, of two to four
+  intervals in a row that take 1.3 to 1.8 times as long; those of one interval vary by 20 %;
+- a change takes 0.9 s for every process that it starts, in which the old configuration serves on, 1.8 times
+  slower, and then a second to settle, two after a reload, none of them measured: where there is little
+  capacity to spare, a queue grows meanwhile. Fewer instances, where no other knob changes, start none.
+
+Three machines are MiniLM's and EfficientNet-Lite0's as measured, and one where threads help much; *random*
+are as many others as asked for, under 0.4 to 0.85 of what Triton's default configuration bears. In *steps*
+the load of some of both doubles after 216 s, and is halved again after 144 s more.
+
+There is neither guard nor validation: what is left after the intervals measured is what the agent recommends,
+or has in force then, and stays until the period is over, the same for all. It is compared with the best of
+the grid by long simulations without drift, with those factors. *Settled* is the first interval from which on
+nine in ten were within 10 % of the best. *Latency* is summed over all requests answered in the period, over
+what it would have been in the best configuration from the first request on, without drift, hiccups and
+spells: above 1 for anyone.
+
+The default agent is told what a process takes to start, and how slow the rest is meanwhile, as it was
+measured (`GuidedSettings.process_start_s`, `beside_a_start`): its settings were chosen on these very runs.
+
+    scripts/bench triton-simulated [--agents rrl quick-search optuna-tpe] [--seeds 12] [--machines 80]
+                                   [--intervals 45] [--baseline 1] [--settings reluctance=0 gamble=9]
+
+`--settings` are the default agent's (`rrl.guided.settings.GuidedSettings`), to see what one brings.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from itertools import accumulate, chain, groupby, pairwise, repeat
+from statistics import geometric_mean, mean, median
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from baselines import make_agent
+from baselines.comparison.workers import Workers
+from baselines.optuna_search import OptunaSearch, OptunaSettings
+from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.scenario import Scenario
+from envs.settling import AFTER_RELOAD
+from envs.simulated import SimulatedServing
+from rrl.agent import Agent, Task, Transition
+from rrl.guided.agent import GuidedRRL
+from rrl.guided.settings import GUIDED, GuidedSettings
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.objective import MeanLatency
+from rrl.queueing.machine import Machine
+from rrl.space import ConfigurationSpace
+from rrl.tuning.loop import TuningSettings
+from scripts.benchmarks.triton.head_to_head import OPTUNA, OPTUNAS_SEARCH
+from scripts.benchmarks.triton.served import TRITONS_DEFAULT
+from scripts.serving.served_agents import DEFAULT, REACH, settled_after
+from serving_adapter.load.arrivals import stepwise_poisson
+from serving_adapter.options import parse
+
+CORES = 2
+SPACE = ConfigurationSpace.parse(
+    "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8,max_queue_delay_us=0"
+)
+IN_PLACE = frozenset({"instances"})
+INTERVAL_S = 4.0
+NEAR = 1.10  # times the best's latency
+SOON = 5  # intervals after a step
+
+# What was measured of a stock Triton on 2 cores.
+VARIATION = 0.2  # σ of the service times of an interval
+DRIFT_SD, DRIFT_CORRELATION, SCATTER_SD = 0.07, 0.8, 0.04  # of ln of all service times
+HICCUP_SHARE, HICCUP_MEAN = 0.07, 0.25
+SPELL_SHARE, SPELL_INTERVALS, SPELL_LOG_FACTORS = 0.015, (2, 3, 4), (0.25, 0.6)
+PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 0.9, 1.8, 1.0
+# Standard deviations of ln of latency over what the queue says, by number of instances and by configuration:
+# of those measured in three intervals or more of the runs of `triton-head-to-head`, their means had 0.1.
+UNMODELLED_SD = (0.08, 0.05)
+LARGEST_MS = 10_000.0  # stands for the latency of a queue that grows for ever
+
+# ms of a batch of one with 1 .. 4 busy instances, by intra-op threads; how many times as long larger take
+MEASURED = {
+    "minilm": (
+        {1: [7.2, 9.8, 14.0, 18.5], 2: [8.6, 14.5, 21.0, 28.0]},
+        {1: 1.0, 2: 1.4, 4: 2.35, 8: 4.4},
+    ),
+    "efficientnet_lite0": (
+        {1: [17.5, 22.0, 31.0, 41.0], 2: [19.5, 27.0, 37.0, 50.0]},
+        {1: 1.0, 2: 1.75, 4: 3.2, 8: 6.2},
+    ),
+    "threads help": (
+        {1: [14.0, 16.0, 24.0, 33.0], 2: [8.0, 15.5, 23.0, 31.0]},
+        {1: 1.0, 2: 1.5, 4: 2.5, 8: 4.6},
+    ),
+}
+LOADS = (("minilm", 96.0), ("minilm", 65.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))  # per s
+STEPPED = (("minilm", 96.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))
+STEPS = ((216.0, 0.55), (144.0, 1.1), (144.0, 0.55))  # s, of the load
+PERIOD_OF_AN_INTERVAL_S = 6.0  # a change included
+FIRST_OF_THE_STEPS = 100  # the random machines whose load steps are others
+
+
+@dataclass(frozen=True)
+class Options:
+    """The default agent and its peers on simulated stock Tritons."""
+
+    agents: tuple[str, ...] = (DEFAULT, "quick-search", OPTUNA)
+    """Which agents."""
+    seeds: int = 12
+    """Runs on each measured machine and load."""
+    machines: int = 80
+    """Random machines, with a run each."""
+    intervals: int = 45
+    """Of a run without steps."""
+    baseline: int = TuningSettings.baseline
+    """Of these, intervals of the start before the default agent decides (its peers': 1)."""
+    settings: tuple[str, ...] = ()
+    """Of the default agent, NAME=VALUE each."""
+
+    def __post_init__(self) -> None:
+        if min(self.seeds, self.machines, self.intervals) < 2 or self.baseline < 1:
+            raise ValueError("--seeds, --machines and --intervals must be at least 2, and --baseline 1")
+        if self.baseline >= self.intervals:
+            raise ValueError(f"--baseline must be below --intervals, got {self.baseline}")
+        if DEFAULT not in self.agents:
+            raise ValueError(f"give {DEFAULT} among the --agents")
+        _settings(self.settings)
+
+
+class Case(NamedTuple):
+    """One run: a machine and its load."""
+
+    machine: str | int  # a measured one's name, or a random one's seed
+    steps: tuple[tuple[float, float], ...]  # of the load: s, per s
+    intervals: int  # measured, the start's included; then what it left stays
+    seed: int
+
+    @property
+    def period_s(self) -> float:
+        return sum(length_s for length_s, _ in self.steps)
+
+    @property
+    def unmodelled(self) -> np.ndarray:
+        """(size,) latency over what the queue says."""
+        rng = np.random.default_rng((self.seed, crc32(str(self.machine).encode())))
+        instances = SPACE.values[:, SPACE.names.index("instances")]
+        by_instances, by_configuration = UNMODELLED_SD
+        log_factors = rng.normal(0, by_instances, instances.max())[instances - 1]
+        factors: np.ndarray = np.exp(log_factors + rng.normal(0, by_configuration, len(SPACE)))
+        return factors
+
+    def rate_per_s(self, at_s: float) -> float:
+        ends_s = accumulate(length_s for length_s, _ in self.steps)
+        later = (rate for end_s, (_, rate) in zip(ends_s, self.steps, strict=True) if at_s < end_s)
+        return next(later, self.steps[-1][1])
+
+
+class Episode(NamedTuple):
+    """What came of a run."""
+
+    final: float  # latency of what is left, over the best's
+    settled: int  # intervals; that of the run where it never was
+    latency: float  # of all requests, over what it would have been in the best configuration
+    reloads: int
+    processes: int  # started by changes
+    near_after: tuple[int, ...] = ()  # intervals after each step until it was near again
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Poisson arrivals whose rate steps; the last one stays."""
+
+    steps: tuple[tuple[float, float], ...]  # length in s, rate per s
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return self.steps[-1][1]
+
+    def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        return stepwise_poisson(rng, chain(self.steps, repeat(self.steps[-1])))
+
+
+class SimulatedTriton(SimulatedServing):
+    """Tells what a stock Triton tells, on a machine that drifts and hiccups like the measured one."""
+
+    latency_s = 0.0  # of all requests since the episode began
+
+    def __init__(self, *args: Any, unmodelled: np.ndarray, **kwargs: Any) -> None:
+        """`unmodelled` (size,): latency over what the queue says; the rest as of `SimulatedServing`."""
+        super().__init__(*args, **kwargs)
+        self._unmodelled = unmodelled
+
+    @property
+    def now_s(self) -> float:
+        return float(self._simulation.now_s)
+
+    def _start(self, number: int) -> None:
+        super()._start(number)
+        (self._slowness_rng,) = self.np_random.spawn(1)
+        self._log_drift, self._in_force, self.latency_s = 0.0, number, 0.0
+        self._spell: list[float] = []
+
+    def _interval(self, number: int) -> Measurement:
+        slowness = self._slowness()
+        if number != self._in_force:
+            self._serve(PROCESS_S * processes_started(self._in_force, number), BESIDE_PROCESSES * slowness)
+            reload = is_reload(self._in_force, number)
+            self._in_force = number
+            self._serve(SETTLE_S * (AFTER_RELOAD if reload else 1.0), slowness)
+        self._simulation.machine = self.machine.slower(slowness)
+        measurement = super()._interval(number)
+        mean_ms = self._felt_ms(measurement.latency.mean_ms)
+        self._count(measurement.completions, mean_ms)
+        return as_told(replace(measurement, latency=LatencySummary(mean_ms=mean_ms)))
+
+    def _serve(self, duration_s: float, slowness: float) -> None:
+        """Requests that nobody measures."""
+        simulation, until_s = self._simulation, self.now_s + duration_s
+        simulation.machine = self.machine.slower(slowness)
+        times_s = self._stream.take_before(until_s)
+        configuration = self.space.configuration(self._in_force)
+        outcome = simulation.run(times_s, self._work(len(times_s)), configuration, until_s)
+        self._count(len(outcome.finish_s), self._felt_ms(outcome.summaries()[0].mean_ms))
+
+    def _felt_ms(self, mean_ms: float) -> float:
+        return mean_ms * float(self._unmodelled[self._in_force])
+
+    def _count(self, completions: int, mean_ms: float) -> None:
+        if completions:
+            self.latency_s += 1e-3 * completions * mean_ms
+
+    def _slowness(self) -> float:
+        """How many times as long everything takes in the interval that begins."""
+        rng = self._slowness_rng
+        fresh = DRIFT_SD * math.sqrt(1 - DRIFT_CORRELATION**2) * rng.standard_normal()
+        self._log_drift = DRIFT_CORRELATION * self._log_drift + fresh
+        hiccup = rng.exponential(HICCUP_MEAN) if rng.random() < HICCUP_SHARE else 0.0
+        return math.exp(self._log_drift + SCATTER_SD * rng.standard_normal() + hiccup + self._log_spell())
+
+    def _log_spell(self) -> float:
+        """ln of how many times as long, by a spell of slow intervals."""
+        rng = self._slowness_rng
+        if not self._spell and rng.random() < SPELL_SHARE:
+            self._spell = [rng.uniform(*SPELL_LOG_FACTORS)] * int(rng.choice(SPELL_INTERVALS))
+        return self._spell.pop() if self._spell else 0.0
+
+
+def as_told(measurement: Measurement) -> Measurement:
+    """What a stock Triton tells of it: means, and service times by batch size only."""
+    totals: dict[int, tuple[int, float]] = {}
+    for row in measurement.telemetry:
+        count, total_s = totals.get(row.batch_size, (0, 0.0))
+        totals[row.batch_size] = count + row.count, total_s + row.total_s
+    rows = tuple(ServiceTimes(0, size, count, total_s) for size, (count, total_s) in sorted(totals.items()))
+    latency, queue, service = (
+        LatencySummary(mean_ms=each.mean_ms)
+        for each in (measurement.latency, measurement.queue, measurement.service)
+    )
+    return replace(measurement, telemetry=rows, latency=latency, queue=queue, service=service)
+
+
+# --- machines and loads ----------------------------------------------------------------------------
+
+
+def machine_of(name: str | int) -> Machine:
+    return random_machine(name)[0] if isinstance(name, int) else measured_machine(name)
+
+
+def measured_machine(name: str) -> Machine:
+    of_one_ms, times_as_long = MEASURED[name]
+    table_s = 1e-3 * np.array(list(of_one_ms.values()))[:, :, None] * np.array(list(times_as_long.values()))
+    return _machine(list(times_as_long), table_s)
+
+
+def random_machine(seed: int) -> tuple[Machine, float]:
+    """A machine, and the load per s that it is asked to bear.
+
+        S = S_1 · a^ε · max(1, n·a^η / C)^ω · (1 + μ·(n - 1) / C) · b^β · 5 % of noise where b is 1
+
+    Never shorter with more busy instances.
+    """
+    rng = np.random.default_rng(seed)
+    lows, highs = [5e-3, -0.8, 0.9, 0.1, 0.5, 0.6], [40e-3, 0.25, 1.2, 0.6, 0.9, 1.0]
+    s1, ε, ω, μ, β, η = rng.uniform(lows, highs)
+    a, n, b = np.meshgrid([1.0, 2.0], np.arange(1.0, 5.0), [1.0, 2.0, 4.0, 8.0], indexing="ij")
+    table_s = s1 * a**ε * np.maximum(1, n * a**η / CORES) ** ω * (1 + μ * (n - 1) / CORES) * b**β
+    table_s = np.sort(table_s * np.exp(0.05 * rng.standard_normal(table_s.shape) * (b == 1)), axis=1)
+    rate_per_s = rng.uniform(0.4, 0.85) / table_s[1, 0, 0]
+    return _machine([1, 2, 4, 8], table_s), round(float(rate_per_s), 1)
+
+
+def _machine(batch_size: Sequence[int], table_s: np.ndarray) -> Machine:
+    """`table_s` (2, 4, batch sizes) for 1 and 2 intra-op threads, 1 .. 4 busy instances."""
+    return Machine(np.array([1]), np.array([1, 2]), np.arange(1, 5), np.array(batch_size), table_s[None])
+
+
+@cache
+def true_costs_ms(machine: str | int, rate_per_s: float) -> np.ndarray:
+    """(size,) mean latency without drift; `LARGEST_MS` where the queue grows for ever."""
+    scenario = Scenario(
+        machine_of(machine), str(machine), service_variation=VARIATION, carry_backlog=True, cores=CORES
+    )
+    bears = [scenario.machine.capacity_per_s(SPACE.configuration(k)) > rate_per_s for k in range(len(SPACE))]
+    costs_ms = ExpectedCosts(scenario, SPACE, MeanLatency()).costs(rate_per_s)
+    return np.where(bears, costs_ms, LARGEST_MS)
+
+
+def cases_of(options: Options) -> dict[str, list[Case]]:
+    """The runs, by what is told of them together."""
+
+    def steady(machine: str | int, rate_per_s: float, seed: int) -> Case:
+        period_s = PERIOD_OF_AN_INTERVAL_S * options.intervals
+        return Case(machine, ((period_s, rate_per_s),), options.intervals, seed)
+
+    def stepped(machine: str | int, rate_per_s: float, seed: int) -> Case:
+        steps = tuple((length_s, round(share * rate_per_s, 3)) for length_s, share in STEPS)
+        lasts_s = sum(length_s for length_s, _ in steps)
+        return Case(machine, steps, math.ceil(lasts_s / INTERVAL_S), seed)
+
+    found = {
+        f"{name}, {rate_per_s:g}/s": [steady(name, rate_per_s, seed) for seed in range(options.seeds)]
+        for name, rate_per_s in LOADS
+    }
+    found["random"] = [steady(k, random_machine(k)[1], k) for k in range(options.machines)]
+    seeds = range(options.seeds // 2)
+    found["steps"] = [stepped(name, rate_per_s, seed) for name, rate_per_s in STEPPED for seed in seeds]
+    others = range(FIRST_OF_THE_STEPS, FIRST_OF_THE_STEPS + options.machines // 2)
+    found["steps"] += [stepped(k, random_machine(k)[1], k) for k in others]
+    return found
+
+
+# --- a run -----------------------------------------------------------------------------------------
+
+
+def episode(case: Case, name: str, settings: GuidedSettings = GUIDED, baseline: int = 1) -> Episode:
+    """One agent, from Triton's default configuration on."""
+    env = SimulatedTriton(
+        machine_of(case.machine),
+        SPACE,
+        arrivals=Steps(case.steps),
+        interval_s=INTERVAL_S,
+        service_variation=VARIATION,
+        start=TRITONS_DEFAULT,
+        cores=CORES,
+        unmodelled=case.unmodelled,
+    )
+    agent = _agent(name, case, settings)
+    before, info = env.reset(seed=case.seed)  # the first interval of the start
+    agent.update(Transition(before, SPACE.action(env.start), info["cost"], before, info["measurement"]))
+    numbers, rates_per_s = [env.start], [case.rate_per_s(0.0)]
+    while env.now_s < case.period_s:
+        if len(numbers) < baseline:
+            action = SPACE.action(env.start)
+        elif len(numbers) < case.intervals:
+            action = agent.act(before)
+        else:
+            action = SPACE.action(_left(agent, numbers))
+        numbers.append(SPACE.number_of_action(action))
+        rates_per_s.append(case.rate_per_s(env.now_s))
+        after, _, _, _, info = env.step(action)
+        if len(numbers) <= case.intervals:
+            agent.update(Transition(before, action, info["cost"], after, info["measurement"]))
+        before = after
+    getattr(agent, "close", lambda: None)()
+    return _judged(case, rates_per_s, numbers, _left(agent, numbers), env.latency_s)
+
+
+def _left(agent: Agent, numbers: Sequence[int]) -> int:
+    recommended = agent.recommended() if isinstance(agent, GuidedRRL) else None
+    return numbers[-1] if recommended is None else recommended
+
+
+def _judged(
+    case: Case, rates_per_s: Sequence[float], numbers: Sequence[int], left: int, latency_s: float
+) -> Episode:
+    """`rates_per_s` and `numbers` of every interval."""
+    costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
+    best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
+    near = [
+        bool(costs_ms[rate][number] <= NEAR * best_ms[rate])
+        for rate, number in zip(rates_per_s, numbers, strict=True)
+    ]
+    best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in case.steps)
+    changes = [(a, b) for a, b in pairwise([SPACE.number(TRITONS_DEFAULT), *numbers]) if a != b]
+    last = case.steps[-1][1]
+    return Episode(
+        final=float(costs_ms[last][left] / best_ms[last]),
+        settled=settled_after(near) or len(near),
+        latency=latency_s / best_s,
+        reloads=sum(is_reload(a, b) for a, b in changes),
+        processes=sum(processes_started(a, b) for a, b in changes),
+        near_after=tuple(settled_after(each) or len(each) for each in _after_steps(rates_per_s, near)),
+    )
+
+
+def _after_steps(rates_per_s: Sequence[float], near: Sequence[bool]) -> list[list[bool]]:
+    """`near` of the intervals after each step of the load."""
+    pairs = zip(rates_per_s, near, strict=True)
+    return [[is_near for _, is_near in same] for _, same in groupby(pairs, key=lambda pair: pair[0])][1:]
+
+
+def is_reload(before: int, after: int) -> bool:
+    """True where a knob changes that does not change in place."""
+    a, b = SPACE.configuration(before), SPACE.configuration(after)
+    return any(a[name] != b[name] for name in SPACE.names if name not in IN_PLACE)
+
+
+def processes_started(before: int, after: int) -> int:
+    """Beside the load, by a change: those of all instances, or in place of those to come."""
+    a, b = SPACE.configuration(before)["instances"], SPACE.configuration(after)["instances"]
+    return b if is_reload(before, after) else max(0, b - a)
+
+
+def _agent(name: str, case: Case, settings: GuidedSettings) -> Agent:
+    task = Task(SPACE, cores=CORES, in_place=IN_PLACE)
+    if name == DEFAULT:
+        return GuidedRRL(task, settings, case.seed)
+    if name == OPTUNA:
+        search_trials = math.ceil(OPTUNAS_SEARCH * case.period_s / PERIOD_OF_AN_INTERVAL_S)
+        return OptunaSearch(task, "tpe", case.seed, OptunaSettings(search_trials=search_trials))
+    return make_agent(name, task, case.seed)
+
+
+# --- the benchmark ---------------------------------------------------------------------------------
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    settings = _settings(options.settings)
+    finals: dict[str, float] = {}
+    print(f"{'runs':30} {'agent':13} final / best  within 5%  settled  latency / best  reloads  processes")
+    with Workers(os.cpu_count() or 1) as workers:
+        for label, cases in cases_of(options).items():
+            for name in options.agents:
+                baseline = options.baseline if name == DEFAULT else 1
+                found = _episodes(workers, [partial(episode, c, name, settings, baseline) for c in cases])
+                print(_row(f"{label} ({len(found)})", name, found), flush=True)
+                if label == "random":
+                    finals[name] = geometric_mean(each.final for each in found)
+    ours = finals.pop(DEFAULT)
+    peer = min(finals.values(), default=None)
+    return {
+        "value": round(ours, 3),
+        "unit": "final latency over the best's, geometric mean of the random machines",
+        "peer": peer and round(peer, 3),
+        "ratio": peer and round(ours / peer, 3),
+        "reach": REACH,
+        "holds": ours <= REACH,
+    }
+
+
+def _episodes(workers: Workers, jobs: Sequence[Callable[[], Episode]]) -> list[Episode]:
+    found: list[Episode] = []
+    workers.run(jobs, lambda _, answer: found.append(answer))
+    return found
+
+
+def _row(label: str, name: str, found: Sequence[Episode]) -> str:
+    soon = [intervals <= SOON for each in found for intervals in each.near_after]
+    text = (
+        f"{label:30} {name:13} {geometric_mean(e.final for e in found):12.3f}"
+        f" {mean(e.final <= REACH for e in found):10.0%} {median(e.settled for e in found):8.0f}"
+        f" {geometric_mean(e.latency for e in found):15.2f}"
+        f" {mean(e.reloads for e in found):8.1f} {mean(e.processes for e in found):10.1f}"
+    )
+    return text + (f"   near within {SOON} intervals after a step: {mean(soon):.0%}" if soon else "")
+
+
+def _settings(texts: Sequence[str]) -> GuidedSettings:
+    """The default agent's, with those given."""
+    known = {field.name for field in fields(GuidedSettings)}
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise ValueError(
+                f"--settings: {text!r} sets nothing that the default agent knows; give NAME=VALUE"
+            )
+        try:
+            given[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise ValueError(
+                f"--settings: {value!r} is no value for {name}; give a number or a tuple"
+            ) from None
+    return replace(GUIDED, **given)

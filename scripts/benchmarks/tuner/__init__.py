@@ -1,0 +1,1 @@
+"""The agents, the simulator and the embedded run."""

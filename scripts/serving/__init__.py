@@ -1,0 +1,1 @@
+"""Real servers, loads and agents that several benchmarks start."""

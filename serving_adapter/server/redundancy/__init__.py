@@ -1,0 +1,1 @@
+"""Late and lost answers: parity models and the other resilience modes."""

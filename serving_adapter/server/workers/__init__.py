@@ -1,0 +1,1 @@
+"""Worker processes: their pool, the zygote they are forked from, shared memory, faults."""

@@ -1,0 +1,88 @@
+"""Shared memory that one process writes and another reads, growing as batches do.
+
+An arena is an anonymous memory file (`memfd`): it has no name, is reachable only by the two processes
+that hold its descriptor, and is gone with them. Either side grows it by extending the file; the other
+side maps it anew when it is told of a larger capacity.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serving_adapter.tensors import NUMPY_OF_DATATYPE
+
+ALIGNMENT_BYTES = 64
+INITIAL_BYTES = 1 << 20
+
+
+class Placed(NamedTuple):
+    """Where a tensor lies in an arena; travels between the processes as a JSON list."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * NUMPY_OF_DATATYPE[self.datatype].itemsize
+
+
+def place(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Placed], int]:
+    """Lays tensors (name, datatype, shape) out one behind the other; returns them and the bytes needed."""
+    placed, offset = [], 0
+    for name, datatype, shape in tensors:
+        tensor = Placed(name, datatype, shape, offset)
+        placed.append(tensor)
+        offset += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return placed, offset
+
+
+class Arena:
+    """A growable mapping of a memory file; `view` is writable bytes."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.capacity_bytes = 0
+        self._map: mmap.mmap | None = None
+        self.ensure(INITIAL_BYTES)
+
+    @classmethod
+    def create(cls, name: str) -> Arena:
+        return cls(os.memfd_create(name, os.MFD_CLOEXEC))
+
+    def ensure(self, needed_bytes: int) -> None:
+        """Makes at least `needed_bytes` reachable: extends the file if it is smaller, and maps all of it."""
+        if needed_bytes <= self.capacity_bytes:
+            return
+        size = os.fstat(self.fd).st_size
+        if size < needed_bytes:
+            size = max(needed_bytes, 2 * size, INITIAL_BYTES)
+            os.ftruncate(self.fd, size)
+        # The old mapping goes when the last view of it does.
+        self._map = mmap.mmap(self.fd, size)
+        self.view = memoryview(self._map)
+        self.capacity_bytes = size
+
+    def array(self, tensor: Placed) -> np.ndarray:
+        """A numpy view of a tensor in the arena."""
+        flat = np.frombuffer(
+            self.view[tensor.offset : tensor.offset + tensor.size_bytes],
+            dtype=NUMPY_OF_DATATYPE[tensor.datatype],
+        )
+        return flat.reshape(tensor.shape)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def read_outputs(message: Mapping[str, Any], arena: Arena) -> dict[str, np.ndarray]:
+    """A worker's outputs by name: views of its arena, valid until it runs its next batch."""
+    placed = (Placed(name, datatype, tuple(shape), at) for name, datatype, shape, at in message["outputs"])
+    return {tensor.name: arena.array(tensor) for tensor in placed}

@@ -1,0 +1,116 @@
+"""A change of a model's configuration: loaded, waited for, verified; or the one before is put back.
+
+A process that starts keeps a core busy for seconds. Several at once, beside a load that one instance just
+bears, make a queue of seconds (`scripts/bench triton-change-cost`); so instances come in turns (`stages`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serving_adapter.model_configuration import Configuration, as_json
+from serving_adapter.target.checks import tunable
+from serving_adapter.target.connection import Connection
+from serving_adapter.target.error import LostInChange, NotPutBack, TargetError, TargetLost
+
+TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
+READY_POLL_S = 0.05
+
+
+def stages(
+    before: ModelConfig, wanted: ModelConfig, in_place: bool, at_once: int | None
+) -> list[ModelConfig]:
+    """What to load one after the other, so that no more than `at_once` instances come together.
+
+    A new load starts all of its instances together, so that it is made with as many as served before, and
+    what is wanted beyond them comes in place after it. `at_once` None: all together.
+    """
+    last = wanted.instance_group[0].count if wanted.instance_group else 0
+    present = before.instance_group[0].count if before.instance_group else 0
+    if at_once is None or last <= present:
+        return [wanted]
+    first = present + at_once if in_place else max(present, at_once)
+    counts = [*range(first, last, at_once), last]
+    return [_with_count(wanted, count) for count in counts]
+
+
+def put_in_force(
+    connection: Connection, before: ModelConfig, to_load: Sequence[ModelConfig], changes: Configuration
+) -> None:
+    """Returns when the model is ready with the last of these, which `changes` tells from `before`.
+
+    A change that fails raises TargetError, with the configuration from before in force: verified to its last
+    field. NotPutBack if that is not so, LostInChange if the server does not answer any more.
+    """
+    try:
+        for config in to_load:
+            _load(connection, config)
+            _wait_until_ready(connection, config.name)
+        _check_in_force(connection, before.name, changes)
+    except TargetError as error:
+        _check_lives(connection, changes)
+        why_not = _put_back(connection, before)
+        _check_lives(connection, changes)
+        if why_not:
+            raise NotPutBack(
+                f"{error} (the previous configuration could not be put back: {why_not}; load "
+                f"{before.name!r} yourself)"
+            ) from None
+        raise TargetError(f"{error} (the previous configuration is in force)") from None
+
+
+def model_config(connection: Connection, model: str) -> ModelConfig:
+    """The configuration in force."""
+    return connection.call("ModelConfig", messages.ModelConfigRequest(name=model)).config
+
+
+def _with_count(config: ModelConfig, count: int) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    copy.instance_group[0].count = count
+    return copy
+
+
+def _load(connection: Connection, config: ModelConfig) -> None:
+    request = messages.RepositoryModelLoadRequest(model_name=config.name)
+    request.parameters["config"].string_param = as_json(config)
+    connection.call("RepositoryModelLoad", request, TIMEOUT_S)
+
+
+def _wait_until_ready(connection: Connection, model: str) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not connection.call("ModelReady", messages.ModelReadyRequest(name=model)).ready:
+        if time.monotonic() > end_s:
+            raise TargetError(f"model {model!r} is not ready {TIMEOUT_S:g} s after it was configured")
+        time.sleep(READY_POLL_S)
+
+
+def _check_in_force(connection: Connection, model: str, changes: Configuration) -> None:
+    in_force = tunable(model_config(connection, model))
+    wrong = [f"{k}={in_force.get(k)} instead of {v}" for k, v in changes.items() if in_force.get(k) != v]
+    if wrong:
+        raise TargetError(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
+
+
+def _check_lives(connection: Connection, changes: Configuration) -> None:
+    try:
+        connection.call("ServerLive", messages.ServerLiveRequest())
+    except TargetLost as lost:
+        words = ", ".join(f"{name}={value}" for name, value in changes.items())
+        raise LostInChange(f"{lost} in the middle of a change to {words}") from None
+
+
+def _put_back(connection: Connection, before: ModelConfig) -> str:
+    """Loads the configuration from before a change that failed; why it is not in force then, or ""."""
+    with suppress(TargetError):  # where it is not taken, what is in force decides
+        _load(connection, before)
+    try:
+        _wait_until_ready(connection, before.name)
+        return "" if model_config(connection, before.name) == before else "the server reports another one"
+    except TargetError as error:
+        return str(error)

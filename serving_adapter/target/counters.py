@@ -1,0 +1,189 @@
+"""How a target counts: by its metrics page, by ModelStatistics, or by both.
+
+Triton's page counts for as long as the server runs, and tells how many requests wait. Its statistics tell the
+sizes of the batches; they begin again when a model is loaded anew, and leave out what earlier loads still
+answer. So for the same server the page never counts less than the statistics, and between two readings
+without a load both count the same. The page of our own server tells all, and counts as its statistics do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from serving_adapter.resources import Gpus, cpu_times
+from serving_adapter.target.error import TargetError, TargetLost
+from serving_adapter.target.metrics_page import MetricsPage
+from serving_adapter.target.reading import Reading
+
+_SLACK = 20  # requests answered between the two calls of one reading
+_MOST_TIMES = 2.0  # one of two counts of the same requests is never so many times the other
+_GIVE_ITS_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
+_T = TypeVar("_T")
+_DOUBTS = 2  # readings in a row that contradict each other: one may be the drain of somebody's load
+
+
+class Counts(NamedTuple):
+    """Requests answered, by two ways of counting."""
+
+    on_page: int
+    by_server: int
+
+
+class Counters:
+    """The counters of one model. Raises TargetError in one sentence; TargetLost once they are `known`."""
+
+    def __init__(
+        self,
+        address: str,
+        statistics: Callable[[], Reading] | None,
+        page: MetricsPage | None,
+        is_local: bool,
+        is_ours: bool,
+    ) -> None:
+        self.known = False
+        self.page = page
+        self._address = address
+        self._statistics = statistics
+        self._is_local, self._is_ours = is_local, is_ours
+        self._gpus = Gpus() if is_local else None
+        self._counts: Counts | None = None
+        self._doubts = 0
+        self._was_loaded = False  # what an earlier load still answers, only the page counts
+        self._executions_since_load: int | None = None  # at the last reading
+
+    def check_page(self) -> None:
+        """TargetError if the page is of another server, as far as one look tells."""
+        if self.page is None or self._statistics is None:
+            return
+        counts = Counts(by_server=self._statistics().success, on_page=self._fetch_page().success)
+        if self.page.tells_all != self._is_ours:
+            kinds = ("that of", "is not") if self.page.tells_all else ("not that of", "is")
+            raise TargetError(
+                f"the metrics page {self.page.url} is {kinds[0]} an rrl-serve, which {self._address} "
+                f"{kinds[1]}, so it is the page of another server; {_GIVE_ITS_URL}"
+            )
+        if self._is_ours and counts.on_page > counts.by_server + _SLACK:
+            self._refuse(counts, "since it started")
+        self._check_same_server(counts)
+
+    def close(self) -> None:
+        for part in (self.page, self._gpus):
+            if part is not None:
+                part.close()
+
+    def read(self) -> Reading:
+        """All counters, now."""
+        reading = self._with_resources(self._read())
+        self._executions_since_load = reading.executions_since_load
+        return reading
+
+    def glance(self) -> Reading:
+        """Arrivals, completions, failures and backlog only."""
+        return self._read() if self.page is None else _fetched(self.page, self.page.glance, self.known)
+
+    def loaded(self) -> None:
+        """The model was configured: until the next reading both ways of counting may differ, and from now on
+        the page may count more."""
+        self._counts, self._doubts, self._was_loaded = None, 0, True
+
+    def began_again(self) -> bool:
+        """True if the model's statistics began again since the last reading."""
+        if self._statistics is None or self._executions_since_load is None:
+            return False
+        return (self._statistics().executions_since_load or 0) < self._executions_since_load
+
+    def _read(self) -> Reading:
+        if self.page is None:
+            assert self._statistics is not None
+            return self._statistics()
+        if self._statistics is None or self._is_ours:
+            return self._fetch_page()
+        statistics = self._statistics()  # first: the page must not count less
+        reading = self._fetch_page()
+        self._check_same_server(Counts(reading.success, statistics.success))
+        return replace(
+            reading,
+            telemetry=statistics.telemetry,
+            executions_since_load=statistics.executions_since_load,
+            success_since_load=statistics.success_since_load,
+        )
+
+    def _fetch_page(self) -> Reading:
+        assert self.page is not None
+        return _fetched(self.page, self.page.read, self.known)
+
+    def _check_same_server(self, now: Counts) -> None:
+        before, self._counts = self._counts, now
+        if now.on_page < now.by_server - _SLACK:
+            self._refuse(now, "since the model was loaded")
+        if before is None:
+            return
+        passed = Counts(now.on_page - before.on_page, now.by_server - before.by_server)
+        self._doubts = self._doubts + 1 if self._contradict(passed) else 0
+        if self._doubts >= _DOUBTS:
+            self._refuse(passed, "in the same time")
+
+    def _contradict(self, passed: Counts) -> bool:
+        """True if two ways of counting the same requests would not differ by so much."""
+        low, high = sorted(passed)
+        may_drain = self._was_loaded and passed.on_page > passed.by_server
+        return low >= 0 and high > _MOST_TIMES * low + _SLACK and not may_drain
+
+    def _refuse(self, counts: Counts, when: str) -> None:
+        assert self.page is not None
+        raise TargetError(
+            f"the metrics page {self.page.url} counts {counts.on_page} answered requests and the server at "
+            f"{self._address} itself {counts.by_server} {when}, so it is the page of another server; "
+            f"{_GIVE_ITS_URL}"
+        )
+
+    def _with_resources(self, reading: Reading) -> Reading:
+        """Adds what this machine knows of its processors, where the server is on it and does not tell."""
+        if not self._is_local:
+            return reading
+        if reading.cpu_busy_s is None:
+            times = cpu_times()
+            reading = replace(reading, cpu_busy_s=times.busy_s, cpu_available_s=times.available_s)
+        if reading.gpu_utilisation is None and self._gpus is not None:
+            reading = replace(reading, gpu_utilisation=self._gpus.utilisation())
+        return reading
+
+
+def advertised_page(host: str, extensions: Iterable[str]) -> str | None:
+    """Our own server lists the port of its metrics page among its extensions."""
+    ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{ports[0]}/metrics" if ports else None
+
+
+def open_page(
+    url: str, model: str, timeout_s: float, tls_ca: str | None, calls: Counter[str], advertised: bool
+) -> MetricsPage:
+    """A page that has been read once; only a server that advertises its page knows a filter for glances."""
+    try:
+        page = MetricsPage(url, model, timeout_s, tls_ca, calls)
+    except (OSError, ValueError) as error:
+        raise TargetError(str(error)) from None
+    try:
+        _fetched(page, page.read, known=False)
+        if advertised:
+            _fetched(page, page.try_filter, known=False)
+    except TargetError:
+        page.close()
+        raise
+    return page
+
+
+def _fetched(page: MetricsPage, fetch: Callable[[], _T], known: bool) -> _T:
+    kind = TargetLost if known else TargetError
+    try:
+        return fetch()
+    except ValueError as error:
+        raise kind(str(error)) from None
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        reason = reason[:1].lower() + reason[1:]
+        raise kind(f"the metrics page {page.url} does not answer ({reason})") from None

@@ -1,0 +1,122 @@
+"""A model's readings from a metrics page, over a connection kept open."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections import Counter
+from collections.abc import Sequence
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from serving_adapter.target.reading import GLANCE, Reading, parse_metrics
+
+FETCHES = "metrics page"  # how the calls are counted
+_MOST_BYTES = 16 << 20
+
+
+class MetricsPage:
+    """One URL. Reading raises OSError if nothing answers, ValueError (one sentence) if it is no such page."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        timeout_s: float,
+        tls_ca: str | None = None,
+        calls: Counter[str] | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_good_port(parts):
+            raise ValueError(f"the metrics URL must be like http://HOST:PORT/metrics, got {url!r}")
+        self.url = url
+        self.tells_all = False  # batches and requests in flight too: our own server's page
+        self._calls = Counter() if calls is None else calls
+        self._model = model
+        self._filter: tuple[str, ...] = ()
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=tls_ca)
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout_s, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+
+    @property
+    def is_filtered(self) -> bool:
+        """True if a glance costs the server next to nothing."""
+        return bool(self._filter)
+
+    def read(self) -> Reading:
+        at_s = time.monotonic()
+        reading = parse_metrics(self._fetch(), self._model, at_s)
+        self.tells_all = reading.in_flight is not None
+        return reading
+
+    def glance(self) -> Reading:
+        """Arrivals, completions, failures and backlog only."""
+        at_s = time.monotonic()
+        return parse_metrics(self._fetch(self._filter), self._model, at_s, counters_only=True)
+
+    def try_filter(self) -> None:
+        """Glances at a filtered page from now on, if the server knows the filter `name[]`.
+
+        Writing out all histograms costs a server milliseconds, which a glance every half second would waste.
+        """
+        self._filter = GLANCE
+        try:
+            self.glance()
+        except ValueError:
+            self._filter = ()
+
+    def _fetch(self, names: Sequence[str] = ()) -> str:
+        path = self._path
+        if names:
+            path += ("&" if "?" in path else "?") + urlencode([("name[]", name) for name in names])
+        try:
+            return self._get(path)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self.close()  # the server may close a connection that was idle; a new one tells
+            return self._get(path)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _get(self, path: str) -> str:
+        self._calls[FETCHES] += 1
+        try:
+            self._connection.request("GET", path)
+            response = self._connection.getresponse()
+            body = response.read(_MOST_BYTES)
+        except http.client.RemoteDisconnected:
+            raise
+        except http.client.HTTPException as error:
+            self.close()
+            raise ValueError(
+                f"{self.url} does not answer with HTTP ({type(error).__name__}); it may be a gRPC port: "
+                "give the metrics port, 8002 by default for Triton"
+            ) from None
+        except ssl.SSLError as error:
+            self.close()
+            raise ValueError(
+                f"{self.url} makes no TLS connection ({error.reason or error}); "
+                "use http:// where the server has no TLS, or give its certificates"
+            ) from None
+        except OSError:
+            self.close()
+            raise
+        if response.status != 200:
+            raise ValueError(
+                f"{self.url} answers {response.status} {response.reason} instead of a metrics page, "
+                "which Triton has at http://HOST:8002/metrics"
+            )
+        return body.decode("utf-8", errors="replace")
+
+
+def _has_good_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,219 @@
+"""What the tuner leaves however a run ends, and how a resumed one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rrl.guarding.guard import Guard, ToLeave
+from rrl.journal import Ending, Record, read, read_ending
+from rrl.tuning.observer import Observer
+from rrl.tuning.observer import Change
+from rrl.tuning.restore import RestorePoint
+from tests.support import CHECKOUT
+from tests.support.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
+
+
+def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    in_force: list[int] = []
+    interval = t.env._interval
+    t.env._interval = lambda number: in_force.append(number) or interval(number)
+    outcome = run(t)
+    assert in_force[-1] == outcome.left
+
+
+@pytest.mark.parametrize("after", [1, 3, 9, 15])
+def test_stopped_at_any_point_it_leaves_the_start_or_better(tmp_path: Path, after: int) -> None:
+    stop = StopAfter(after)
+    t = tuning(tmp_path, observers=[stop], stop=stop)
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert outcome.stopped
+    assert len(records) == after
+    assert t._in_force == outcome.left
+    mean = {
+        n: np.mean([r.cost for r in records if r.number == n and r.learned])
+        for n in {r.number for r in records}
+    }
+    assert mean[outcome.left] <= mean[t.env.start]
+
+
+def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+
+    def broken(observation: np.ndarray) -> np.ndarray:
+        if t.finished("tune") == 4:
+            raise ZeroDivisionError("the agent's own fault")
+        return SPACE.action(t.finished("tune"))
+
+    t.agent.act = broken
+    with pytest.raises(ZeroDivisionError):
+        run(t)
+    assert t._in_force == t.guard.to_leave()
+
+
+def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    stop = StopAfter(8)
+    run(tuning(tmp_path, observers=[stop], stop=stop))
+    t = tuning(tmp_path, resume=True)
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert not outcome.stopped
+    tuned = ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6
+    assert kinds(records)[: len(tuned) + 4] == tuned + ["validation"] * 4
+    assert len(t.agent.taught) == sum(r.counted for r in records)
+
+
+def test_replay_gives_the_guard_the_state_it_had(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated())
+    run(t)
+    replayed = Guard(t.env.start)
+    for record in read(tmp_path)[1]:
+        replayed.replay(record)
+    assert replayed == t.guard
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.support.tuned_runs import SPACE, run, simulated, tuning
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.observer import Observer
+
+class Kill(Observer):
+    count = 0
+    def decided(self, kind, number, decision, reason):
+        self.count += 1
+        if self.count == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+env = simulated()
+point = RestorePoint("localhost:8500", "minilm")
+point.claim(SPACE.configuration(env.start))
+class Safe(Observer):
+    def measured(self, record):
+        point.safe(SPACE.configuration(t.guard.to_leave()))
+t = tuning(Path({folder!r}), env, observers=[Safe(), Kill()])
+run(t)
+"""
+
+
+def test_kill_9_loses_at_most_the_interval_in_flight_and_the_next_start_restores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code = KILLED.format(at=9, folder=str(tmp_path / "run"))
+    killed = subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ), cwd=CHECKOUT)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(read(tmp_path / "run")[1]) == 8
+    env = simulated()
+    point = RestorePoint("localhost:8500", "minilm")
+    left = point.left_behind()
+    assert left is not None
+    assert left.found == SPACE.configuration(env.start)
+    assert set(left.best) == set(SPACE.names)
+    assert not run(tuning(tmp_path / "run", env, resume=True)).stopped
+    assert sum(r.kind == "tune" for r in read(tmp_path / "run")[1]) == 12
+
+
+@pytest.mark.parametrize("worse", [False, True])
+def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse(
+    tmp_path: Path, worse: bool
+) -> None:
+    """The run before it had shown that to be better, and was not asked again."""
+    run(tuning(tmp_path))
+    left_before = next(n for n in range(len(SPACE)) if n != simulated().start)
+    stop = StopAfter(1)
+    t = tuning(
+        tmp_path,
+        resume=True,
+        settings=replace(SETTINGS, intervals=40),
+        observers=[stop],
+        stop=stop,
+        found=SPACE.configuration(left_before),
+    )
+    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
+    t.guard.is_worse = lambda number: worse
+    outcome = run(t)
+    assert outcome.stopped
+    assert outcome.left == (t.guard.start if worse else left_before)
+
+
+def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
+    changes = Changes()
+    in_force: list[int] = []
+    t = tuning(tmp_path, observers=[changes])
+
+    def put_in_force(number: int) -> None:
+        if number != t.env.start:
+            raise RuntimeError("no memory for another process")
+        in_force.append(number)
+
+    t.put_in_force = put_in_force
+    with pytest.raises(RuntimeError, match="no memory"):
+        run(t)
+    assert in_force == [t.env.start]
+    assert changes.seen[-1].after == SPACE.configuration(t.env.start)
+    assert changes.seen[-1].reason == "restored what was found: no memory for another process"
+    ending = read_ending(tmp_path)
+    assert ending.left == SPACE.configuration(t.env.start)
+    assert ending.reason == (
+        "what was to be left could not be put in force (no memory for another process), "
+        "so what was found was put back"
+    )
+
+
+def test_where_nothing_can_be_put_in_force_the_journal_tells_of_no_end(tmp_path: Path) -> None:
+    def put_in_force(number: int) -> None:
+        raise RuntimeError("the target is away")
+
+    with pytest.raises(RuntimeError, match="away"):
+        run(tuning(tmp_path, put_in_force=put_in_force))
+    assert read_ending(tmp_path) is None
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_journal_ends_with_what_was_left_and_why(tmp_path: Path, stops: bool) -> None:
+    stop = StopAfter(4) if stops else StopAfter(10**6)
+    outcome = run(tuning(tmp_path, stop=stop, observers=[stop]))
+    assert outcome.stopped == stops
+    assert read_ending(tmp_path) == Ending(SPACE.configuration(outcome.left), outcome.reason)
+
+
+def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
+    """A full disk, or a terminal that is gone."""
+
+    class DiskFull(Observer):
+        def measured(self, record: Record) -> None:
+            if record.kind == "tune":
+                raise OSError("no space left on device")
+
+        def changed(self, change: Change) -> None:
+            if change.decision == "leave":
+                raise OSError("no space left on device")
+
+    in_force: list[int] = []
+    t = tuning(tmp_path, observers=[DiskFull()], put_in_force=in_force.append)
+    with pytest.raises(OSError, match="no space left"):
+        run(t)
+    assert in_force == [t.guard.to_leave()]
+    assert read_ending(tmp_path).left == SPACE.configuration(in_force[0])
+
+
+def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:
+    run(tuning(tmp_path, stop=(stop := StopAfter(4)), observers=[stop]))
+    changes, stop = Changes(), StopAfter(2)
+    found = {"instances": 3, "intra_op_threads": 1}
+    t = tuning(tmp_path, resume=True, observers=[changes, stop], stop=stop, found=found)
+    t.agent.act = lambda observation: SPACE.action(5)
+    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
+    assert run(t).left == t.env.start
+    assert changes.seen[-1].reason == "restored the start of the run resumed: interrupted"

@@ -1,0 +1,231 @@
+"""How a run goes: what the agent is taught, what counts, what the log tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.simulated import SimulatedServing
+from rrl.journal import read
+from rrl.measurement import NOTHING_OBSERVED, Measurement
+from rrl.region.q_learning import RegionQLearning
+from rrl.tuning.loop import RECENT_CHANGES, Observer, TuningSettings
+from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
+
+
+def test_the_agent_is_taught_what_the_journal_holds(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    run(t)
+    records = [r for r in read(tmp_path)[1] if r.counted]
+    assert len(t.agent.taught) == len(records)
+    for taught, record in zip(t.agent.taught, records, strict=True):
+        np.testing.assert_array_equal(taught.action, SPACE.action(record.number))
+        np.testing.assert_equal(taught.cost, record.cost if record.learned else np.nan)
+
+
+class Stuck(SimulatedServing):
+    """Answers nothing in one configuration, and fails a tenth of all requests in another."""
+
+    STUCK, FAILS = 5, 7
+
+    def _interval(self, number: int) -> Measurement:
+        m = super()._interval(number)
+        if number == self.STUCK:
+            return replace(
+                m, completions=0, latency=NOTHING_OBSERVED, backlog=0, backlog_growth=0, aborted=""
+            )
+        return replace(m, failures=m.arrivals // 10) if number == self.FAILS else m
+
+
+def test_a_configuration_that_answers_nothing_or_fails_is_tried_once_and_not_left(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated(Stuck))
+    proposals = iter([Stuck.STUCK, Stuck.STUCK, Stuck.FAILS, Stuck.FAILS] + [t.env.start] * 12)
+    t.agent.act = lambda observation: SPACE.action(next(proposals))
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert [r.number for r in records].count(Stuck.STUCK) == 1
+    assert [r.number for r in records].count(Stuck.FAILS) == 1
+    assert sum(r.rollback for r in records) == 2
+    assert sum(r.decision == "refused" for r in records) == 2
+    assert len(t.agent.taught) == sum(r.counted for r in records)
+    assert outcome.left == t.env.start
+
+
+def test_a_replay_teaches_the_agent_what_the_run_did(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated(Stuck))
+    run(t)
+    stop = StopAfter(0)
+    resumed = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    finished = []
+    resumed.agent.finish_training = lambda: finished.append(len(resumed.agent.taught))
+    run(resumed)
+    assert len(resumed.agent.taught) == len(t.agent.taught)
+    for again, first in zip(resumed.agent.taught, t.agent.taught, strict=True):
+        np.testing.assert_equal(again.cost, first.cost)
+    assert finished == list(range(1, len(t.agent.taught) + 1))  # before the next transition
+
+
+def test_a_replay_waits_for_training_in_the_background(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    replayed, expected = (RegionQLearning(SPACE, background_training=True) for _ in range(2))
+    stop = StopAfter(0)
+    t = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    t.agent = replayed
+    run(t)
+    for record in (r for r in read(tmp_path)[1] if r.learned):
+        expected.update(record.transition)
+        expected.finish_training()
+    for agent in (replayed, expected):
+        agent.close()
+    for level, perception in expected.perceptions.items():
+        np.testing.assert_array_equal(replayed.perceptions[level].q, perception.q)
+
+
+def test_each_transition_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    run(tuning(tmp_path))
+    records = read(tmp_path)[1]
+    for before, after in pairwise(records):
+        np.testing.assert_array_equal(after.transition.observation, before.transition.next_observation)
+
+
+def test_a_rollback_interval_does_not_ask_the_agent(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated())
+    run(t)
+    records = read(tmp_path)[1]
+    rollbacks = sum(r.decision == "rollback" for r in records)
+    assert rollbacks > 0
+    assert t.agent.asked == 12 - rollbacks
+    for before, after in pairwise(records):
+        if before.rollback and before.kind == after.kind == "tune":
+            assert after.decision == "rollback"
+            assert after.number != before.number or not before.learned
+
+
+class Flaky(SimulatedServing):
+    """Loses the target in some intervals, and has no traffic in others."""
+
+    def __init__(self, lost: set[int], silent: set[int]) -> None:
+        super().__init__(machine=0, space=SPACE, arrivals=10.0)
+        self.np_random = np.random.default_rng(0)
+        self.lost, self.silent, self.count = lost, silent, -1
+
+    def _interval(self, number: int) -> Measurement:
+        self.count += 1
+        if self.count in self.lost:
+            return Measurement(5.0, 10, 5, 0, gap="the server restarted")
+        if self.count in self.silent:
+            return Measurement(5.0, 0, 0, 0)
+        return super()._interval(number)
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_gaps_and_silence_are_journalled_but_neither_learned_from_nor_counted(tmp_path: Path) -> None:
+    notes = Notes()
+    env = Flaky(lost={0, 6}, silent={1, 8, 9, 10})
+    t = tuning(tmp_path, env, observers=[notes])
+    run(t)
+    records = read(tmp_path)[1]
+    assert len([r for r in records if not r.counted]) == 6
+    assert sum(r.kind == "tune" and r.counted for r in records) == 12
+    assert not any(r.learned for r in records if not r.counted)
+    assert all(x.measurement.arrivals and not x.measurement.gap for x in t.agent.taught)
+    assert sum("no requests arrive" in text for text in notes.texts) == 1
+    assert sum("the server restarted" in text for text in notes.texts) == 2
+    assert sum("again" in text for text in notes.texts) == 3
+    quiet = [records[i] for i in (9, 10)]
+    assert all(r.decision == "rollback" for r in quiet)  # the best known is held meanwhile
+
+
+@pytest.mark.parametrize("intervals", [0, -3])
+def test_settings_that_make_no_run_are_refused(intervals: int) -> None:
+    with pytest.raises(ValueError, match="at least one tuning"):
+        TuningSettings(intervals=intervals)
+
+
+@pytest.mark.parametrize("intervals", [1, 8, 14])  # 2 of the start besides
+def test_a_change_can_be_undone_within_the_time_that_the_slowest_of_late_took_and_back(
+    intervals: int, tmp_path: Path
+) -> None:
+    class SlowOnce(SimulatedServing):
+        asked = 0
+
+        def _details(self) -> dict[str, object]:
+            self.asked += 1
+            return {"apply_ms": 40_000.0 if self.asked == 1 else 1_000.0}
+
+    t = tuning(tmp_path, simulated(SlowOnce), settings=TuningSettings(intervals, baseline=2, validation=0))
+    assert t._undone_within_s == 4 * 5.0
+    run(t)
+    assert t._undone_within_s == 4 * 5.0 + 2 * (40.0 if intervals + 2 <= RECENT_CHANGES else 1.0)
+
+
+def test_the_agent_is_told_what_the_target_refused_and_a_resumed_one_is_too(tmp_path: Path) -> None:
+    def told() -> list[int]:
+        t = tuning(tmp_path, env := simulated(Refusing), resume=(tmp_path / "journal.jsonl").exists())
+        env.refused = 3
+        numbers: list[int] = []
+        t.agent.refused = numbers.append
+        t.agent.act = lambda observation: SPACE.action(3)
+        run(t)
+        return numbers
+
+    first = told()
+    assert first
+    assert set(first) == {3}
+    assert told()[: len(first)] == first
+
+
+class FoundChanged(SimulatedServing):
+    """The second interval has a gap, and after it another configuration is in force."""
+
+    gap, asked = "", 0
+
+    def _interval(self, number: int) -> Measurement:
+        self.asked += 1
+        return replace(super()._interval(number), gap=self.gap if self.asked == 2 else "")
+
+    def _details(self) -> dict[str, object]:
+        return {"changed": self.asked == 3}
+
+
+@pytest.mark.parametrize(
+    ("gap", "who"),
+    [
+        ("the server restarted", "something (the server restarted) had changed it"),
+        ("another client changed the configuration within the interval", "another client had changed it"),
+    ],
+)
+def test_the_log_tells_who_had_changed_what_is_put_back(gap: str, who: str, tmp_path: Path) -> None:
+    changes, env = Changes(), simulated(FoundChanged)
+    env.gap = gap
+    run(tuning(tmp_path, env, observers=[changes]))
+    (again,) = [change for change in changes.seen if change.decision == "again"]
+    assert again.reason.startswith(who)
+
+
+def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) -> None:
+    changes = Changes()
+    run(tuning(tmp_path, simulated(Refusing), observers=[changes]))
+    again = [change for change in changes.seen if change.decision == "again"]
+    assert [change.before for change in again] == [{}]
+    assert "another client had changed it" in again[0].reason
+    before = changes.seen[0].before
+    for change in changes.seen:
+        assert change.decision == "again" or change.before == before
+        before = change.after
+    refused = [
+        change for change in changes.seen if change.decision == "refused" and change.reason == "no memory"
+    ]
+    assert refused
+    assert all(change.before == SPACE.configuration(0) for change in refused)

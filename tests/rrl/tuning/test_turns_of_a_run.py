@@ -1,0 +1,171 @@
+"""How the tuner measures the winner again, in turns with the start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envs.simulated import SimulatedServing
+from rrl.guarding.validation import UNKNOWN, Gain
+from rrl.journal import read
+from rrl.measurement import Measurement
+from rrl.tuning.loop import Outcome
+from rrl.views.summary import summarise
+from tests.support.tuned_runs import Refusing, StopAfter, kinds, run, simulated, tuning
+
+
+def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    t.guard.turns.are_settled = lambda costs: False
+    outcome = run(t)
+    records = read(tmp_path)[1]
+    assert kinds(records) == ["baseline"] * 2 + ["tune"] * 12 + ["validation"] * 4
+    best, start, *again = [r.number for r in records if r.kind == "validation"]
+    assert start == t.env.start != best
+    assert again == [best, start]
+    assert {r.number for r in records if r.kind == "baseline"} == {t.env.start}
+    assert outcome == Outcome(best, stopped=False)
+
+
+@pytest.mark.parametrize(
+    ("gain", "turns"),
+    [
+        (Gain(1.1, 1.2, 1.3), 2),
+        (Gain(0.9, 1.2, 1.5), 4),
+        (Gain(0.8, 0.9, 1.2), 2),
+        (UNKNOWN, 2),
+    ],
+)
+def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
+    tmp_path: Path, gain: Gain, turns: int
+) -> None:
+    t = tuning(tmp_path)
+    t.guard.turns.are_settled = lambda costs: False
+    t.guard.turns.gain = lambda costs: gain
+    run(t)
+    assert kinds(read(tmp_path)[1]).count("validation") == 2 * turns
+    assert summarise(*read(tmp_path)).validated
+
+
+def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    t.guard.turns.gain = lambda costs: Gain(0.9, 1.2, 1.5)
+    assert t._needs_more_turns({})
+    t._end_s = t.clock() + 1.9 * t.journal.header.interval_s
+    assert not t._needs_more_turns({})
+    t._end_s, t.pause = math.inf, lambda changes=1: "only 1 change is left" if changes > 1 else ""
+    assert not t._needs_more_turns({})
+    t.journal.close()
+
+
+class FarWorseAtFirst(SimulatedServing):
+    """Takes ten times as long in the configuration found."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.shares: list[float] = []
+        self.asked: list[bool] = []  # whether the interval may end once it has told enough
+
+    def _interval(self, number: int) -> Measurement:
+        self.shares.append(self.measured_share)
+        self.asked.append(self.enough is not None)
+        m = super()._interval(number)
+        slower = m.latency._replace(mean_ms=10 * m.latency.mean_ms)
+        return replace(m, latency=slower) if number == self.start else m
+
+
+def test_a_start_that_must_excuse_the_best_is_measured_for_a_whole_turn(tmp_path: Path) -> None:
+    """Where the best broke the limit in its turn, whether the start breaks it, too, decides."""
+    t = tuning(tmp_path, simulated(FarWorseAtFirst))
+    t.guard.fits = lambda number: False
+    run(t)
+    assert set(t.env.shares) == {1.0}
+    assert not any(t.env.asked)
+
+
+def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
+    t = tuning(tmp_path, simulated(FarWorseAtFirst))
+    outcome = run(t)
+    header, records = read(tmp_path)
+    in_turns = [r.number for r in records if r.kind == "validation"]
+    assert in_turns == [outcome.left, t.env.start, outcome.left]
+    assert t.env.shares[-2] < 1
+    assert set(t.env.shares[:-2] + t.env.shares[-1:]) == {1.0}
+    assert t.env.asked[-2]
+    assert not any(t.env.asked[:-2] + t.env.asked[-1:])
+    summary = summarise(header, records)
+    assert summary.validated
+    assert (summary.best.intervals, summary.start.intervals) == (2, 1)
+    first, start, last = (r.cost for r in records if r.kind == "validation")
+    assert summary.gain == pytest.approx(start / math.sqrt(first * last))
+
+
+def test_turns_that_were_broken_off_validate_nothing(tmp_path: Path) -> None:
+    run(tuning(tmp_path, simulated(FarWorseAtFirst)))
+    header, records = read(tmp_path)
+    assert summarise(header, records).validated
+    assert not summarise(header, records[:-1]).validated
+
+
+class OverloadedAtFirst(SimulatedServing):
+    """A queue grows in the configuration found."""
+
+    def _interval(self, number: int) -> Measurement:
+        m = super()._interval(number)
+        return replace(m, backlog=m.arrivals, backlog_growth=m.arrivals) if number == self.start else m
+
+
+def test_a_start_that_cannot_bear_the_load_is_measured_once(tmp_path: Path) -> None:
+    stop = StopAfter(4)
+    run(tuning(tmp_path, simulated(OverloadedAtFirst), observers=[stop], stop=stop))
+    run(tuning(tmp_path, simulated(OverloadedAtFirst), resume=True))
+    assert kinds(read(tmp_path)[1])[:7] == ["baseline"] + ["tune"] * 3 + ["baseline"] + ["tune"] * 2
+
+
+def test_a_better_one_than_an_agent_recommends_is_not_left_unvalidated(tmp_path: Path) -> None:
+    t = tuning(tmp_path)
+    t.agent.recommended = lambda: t.env.start
+    t.guard.trusts = lambda number: True
+    outcome = run(t)
+    assert outcome.left != t.env.start
+    assert {r.number for r in read(tmp_path)[1] if r.kind == "validation"} == {outcome.left, t.env.start}
+
+
+@pytest.mark.parametrize(("what", "turns"), [("the best known", 1), ("the start", 2)])
+def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_path: Path) -> None:
+    """As requests hold several items by then, say; the run must not ask for it for ever."""
+    t = tuning(tmp_path, simulated(Refusing))
+    refused = 5 if what == "the best known" else t.env.start
+    t.env.refused = -1
+    t._best = lambda: setattr(t.env, "refused", refused) or 5
+    outcome = run(t)
+    assert outcome.left == t.env.start
+    assert outcome.reason == f"{what} cannot be measured again: no memory"
+    assert kinds(read(tmp_path)[1]).count("validation") == turns
+
+
+class Dying(SimulatedServing):
+    """Is lost whenever one configuration is asked for, and comes back."""
+
+    deadly = -1
+
+    def _interval(self, number: int) -> Measurement:
+        gap = "the target is lost (connection refused)" if number == self.deadly else ""
+        return replace(super()._interval(number), gap=gap)
+
+
+@pytest.mark.parametrize(("what", "turns"), [("the best known", 2), ("the start", 3)])
+def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
+    what: str, turns: int, tmp_path: Path
+) -> None:
+    """A run without an end would bring it down for ever."""
+    t = tuning(tmp_path, simulated(Dying))
+    deadly = 5 if what == "the best known" else t.env.start
+    t._best = lambda: setattr(t.env, "deadly", deadly) or 5
+    outcome = run(t)
+    assert outcome.left == t.env.start
+    assert outcome.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
+    assert kinds(read(tmp_path)[1]).count("validation") == turns

@@ -1,0 +1,186 @@
+"""The files that a run leaves, also when its target is gone, and anew from its journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from google.protobuf import text_format
+from rich.console import Console
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from rrl.command_line import main
+from rrl.journal import Ending, Journal
+from rrl.knobs import in_words
+from rrl.views.exports import export, print_result, write_views
+from rrl.views.summary import summarise
+from serving_adapter.target.kept_configuration import KeptConfiguration
+from tests.support import simulated_runs as runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
+    return runs.tuned(tmp_path_factory.mktemp("run"))
+
+
+class Gone:
+    """A target that does not answer any more."""
+
+    def model_config(self, configuration: Mapping[str, int]) -> str:
+        raise ConnectionError("the target is away")
+
+    def config_pbtxt(self, configuration: Mapping[str, int] | None = None) -> str:
+        raise ConnectionError("the target is away")
+
+
+def views(folder: Path, run: runs.Run, target: object = None, ended: bool = True, **summary: object) -> None:
+    write_views(folder, *run, replace(summarise(*run), **summary), target, ended)
+
+
+def test_the_winner_is_a_pbtxt_an_override_and_a_diff(run: runs.Run, tmp_path: Path) -> None:
+    views(tmp_path, run, KeptConfiguration(runs.FOUND))
+    left = summarise(*run).left
+    best = text_format.Parse((tmp_path / "best_config.pbtxt").read_text(), ModelConfig())
+    assert (best.instance_group[0].count, best.max_batch_size) == (left["instances"], left["max_batch_size"])
+    assert (best.backend, best.instance_group[0].kind) == (
+        "python",
+        ModelConfig().instance_group.add().KIND_CPU,
+    )
+    override = json.loads((tmp_path / "best_model_config.json").read_text())
+    assert override["instance_group"][0]["count"] == left["instances"]
+    assert yaml.safe_load((tmp_path / "best_configuration.yaml").read_text())["configuration"] == left
+
+
+def patched(text: str, diff: str) -> str:
+    """What a unified diff makes of a text, which must be the one that it was made for."""
+    before, after, at = text.splitlines(keepends=True), [], 0
+    for line in diff.splitlines(keepends=True)[2:]:
+        if line.startswith("@@"):
+            begin = int(line.split()[1].split(",")[0].lstrip("-")) - 1
+            after += before[at:begin]
+            at = begin
+        elif line.startswith("+"):
+            after.append(line[1:])
+        else:
+            assert line[1:] == before[at]
+            after += [line[1:]] if line.startswith(" ") else []
+            at += 1
+    return "".join(after + before[at:])
+
+
+def test_the_diff_makes_the_winner_of_the_configuration_found(run: runs.Run, tmp_path: Path) -> None:
+    views(tmp_path, run, KeptConfiguration(runs.FOUND))
+    diff = (tmp_path / "best_config.diff").read_text()
+    assert diff.startswith("--- found/config.pbtxt\n+++ best/config.pbtxt\n@@ ")
+    assert patched(runs.FOUND, diff) == (tmp_path / "best_config.pbtxt").read_text()
+
+
+def test_where_nothing_changes_there_is_no_diff_not_even_an_old_one(run: runs.Run, tmp_path: Path) -> None:
+    (tmp_path / "best_config.diff").write_text("of a run that was resumed since")
+    views(tmp_path, run, KeptConfiguration(runs.FOUND), left=dict(run[0].start))
+    assert not (tmp_path / "best_config.diff").exists()
+    assert (tmp_path / "best_config.pbtxt").read_text() == runs.FOUND
+    assert "stays as it was found" in (tmp_path / "report.html").read_text()
+
+
+def test_a_target_that_is_gone_costs_only_what_it_alone_can_tell(run: runs.Run, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError):
+        views(tmp_path, run, Gone())
+    assert "<h1>" in (tmp_path / "report.html").read_text()
+    for name in ("intervals.csv", "reference_table.yaml", "best_configuration.yaml", "latency.png"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert not (tmp_path / "best_config.pbtxt").exists()
+
+
+def test_the_result_names_the_files_the_report_first(run: runs.Run, tmp_path: Path) -> None:
+    runs.written(tmp_path, run)
+    journal = Journal.open_to_resume(tmp_path)
+    summary = export(journal, KeptConfiguration(runs.FOUND), None)
+    journal.close()
+    with (tmp_path / "said.txt").open("w") as file:
+        print_result(Console(file=file, width=200), journal, summary, 0)
+    said = (tmp_path / "said.txt").read_text()
+    places = [line.split()[-1] for line in said.splitlines() if str(tmp_path) in line]
+    assert places[0] == str(tmp_path / "report.html")
+    names = {Path(place).name for place in places}
+    assert {"intervals.csv", "best_config.pbtxt", "best_config.diff", "reference_table.yaml"} <= names
+    assert all(Path(place).exists() for place in places)
+
+
+def test_an_earlier_run_is_exported_anew_from_its_journal_alone(
+    run: runs.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, records = run
+    runs.written(tmp_path, (header, records[:9]))
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"kind": "tune", "torn by a kill')
+    before = (tmp_path / "journal.jsonl").read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        main(["--export", str(tmp_path)])
+    assert ended.value.code == 0
+    assert str(tmp_path / "report.html") in capsys.readouterr().out.replace("\n", "")
+    assert "Not finished" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "best_config.pbtxt").exists()
+    assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def exported(folder: Path, run: runs.Run, ending: Ending | None) -> tuple[str, str]:
+    """The report and the knobs that are written anew from the journal of a run with such an end."""
+    runs.written(folder, run)
+    if ending is not None:
+        journal = Journal.open_to_resume(folder)
+        journal.end(ending)
+        journal.close()
+    with pytest.raises(SystemExit) as ended:
+        main(["--export", str(folder)])
+    assert ended.value.code == 0
+    return (folder / "report.html").read_text(), (folder / "best_configuration.yaml").read_text()
+
+
+def test_what_the_journal_says_was_left_is_exported_whatever_had_won(run: runs.Run, tmp_path: Path) -> None:
+    start, best = dict(run[0].start), summarise(*run).left
+    assert best != start
+    why = "what was to be left could not be put in force (no memory), so what was found was put back"
+    report, knobs = exported(tmp_path, run, Ending(start, why))
+    assert f"Left in force: <strong>{in_words(start)}</strong>" in report
+    assert "<h1>Left as found, the best was not taken</h1>" in report
+    assert f"<td>left in force: {why}</td>" in report
+    assert knobs.startswith("# The configuration that this run left in force.\n")
+    assert yaml.safe_load(knobs)["configuration"] == start
+    report, knobs = exported(tmp_path, run, Ending(best, "it was better in turns"))
+    assert f"Left in force: <strong>{in_words(best)}</strong>" in report
+    assert yaml.safe_load(knobs)["configuration"] == best
+
+
+def test_where_the_journal_tells_of_no_end_nothing_is_said_to_be_in_force(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    """The validation is complete and was won, but nothing could be put in force, or the run was killed."""
+    report, knobs = exported(tmp_path, run, None)
+    best = summarise(*run).left
+    assert f"To use: <strong>{in_words(best)}</strong>" in report
+    assert "eft in force" not in report
+    assert "left it in force" not in report
+    assert "not known to have been left in force" in knobs
+    assert yaml.safe_load(knobs)["configuration"] == best
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "no journal at"), ("", "is empty"), ('{"journal": "other"}\n', "not a journal of rrl-tune")],
+)
+def test_what_is_no_run_cannot_be_exported(
+    tmp_path: Path, content: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "journal.jsonl").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["--export", str(tmp_path)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert sentence in said
+    assert "\n" not in said

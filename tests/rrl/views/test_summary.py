@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from envs.simulated import SimulatedServing
+from rrl.guarding.guard import Guard, ToLeave
+from rrl.journal import Header, Journal, Record, read
+from rrl.knobs import in_words
+from rrl.measured_costs import best_known
+from rrl.measurement import LatencySummary
+from rrl.queueing.machine import Machine
+from rrl.space import ConfigurationSpace
+from rrl.tuning.loop import Tuning, TuningSettings
+from rrl.views.exploration_cost import cost_of_exploration
+from rrl.views.exports import LATENCY_PICTURE, export, print_result
+from rrl.views.figure import draw
+from rrl.views.reference_table import Origin, ReferenceTable
+from rrl.views.summary import reference_table, summarise
+from rrl.views.tensorboard_events import FOLDER, TensorBoardEvents
+from rrl.views.terminal import LiveView, PlainView, cost_table, sparkline
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
+
+
+class Sweeper:
+    def __init__(self) -> None:
+        self._next = 0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        self._next += 1
+        return SPACE.action(self._next % len(SPACE))
+
+    def update(self, transition: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run over a simulated machine, with a torn start: one instance just bears the load."""
+    path = tmp_path_factory.mktemp("run")
+    one = np.array([1])
+    machine = Machine(
+        one, one, np.array([1, 2, 4]), np.array([1, 8]), np.array([[[[20, 40], [25, 50], [60, 90]]]]) / 1e3
+    )
+    start = {"instances": 1, "max_batch_size": 1}
+    env = SimulatedServing(machine, SPACE, arrivals=45.0, interval_s=4.0, start=start)
+    env.np_random = np.random.default_rng(3)
+    header = Header(
+        SPACE, "latency", None, "sweep", 0, "simulated", "machine", start, start, 4.0, "2026-01-01"
+    )
+    journal = Journal.create(path, header)
+    guard = Guard(env.start)
+    console = Console(file=(path / "plain.txt").open("w"), width=200)
+    view = PlainView(console, header, 16)
+    screen = Console(file=(path / "live.txt").open("w"), force_terminal=True, width=100)
+    live = LiveView(screen, header, guard, 16)
+    events = TensorBoardEvents(path, header, [])
+    Tuning(
+        env, Sweeper(), guard, journal, TuningSettings(intervals=10, baseline=2), [view, live, events]
+    ).run()
+    live.close()
+    summary = export(journal, None, events)
+    print_result(console, journal, summary, 0)
+    console.file.close()
+    screen.file.close()
+    journal.close()
+    return path
+
+
+@pytest.fixture
+def run(folder: Path) -> tuple[Header, list[Record]]:
+    return read(folder)
+
+
+def test_the_summary_says_what_was_gained(run: tuple[Header, list[Record]]) -> None:
+    summary = summarise(*run)
+    assert summary.validated
+    assert summary.found_better
+    assert summary.start.configuration == {"instances": 1, "max_batch_size": 1}
+    assert summary.left == summary.best.configuration
+    assert summary.gain == summary.turns.estimate > 1
+    assert summary.start.mean_ms == pytest.approx(summary.start.queue_ms + summary.start.service_ms)
+
+
+def test_a_gain_that_was_not_validated_is_of_the_mean_costs(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    summary = summarise(header, [record for record in records if record.kind != "validation"])
+    assert not summary.validated
+    assert summary.gain == pytest.approx(summary.start.cost / summary.best.cost)
+
+
+def test_an_unfinished_run_has_a_summary_too(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    assert not summarise(header, records[:6]).validated
+    assert summarise(header, records[:2]).best == summarise(header, records[:2]).start
+    assert summarise(header, []).gain != summarise(header, []).gain  # NaN: nothing is known
+
+
+def test_the_summary_tells_what_the_run_left_whatever_its_records_suggest(
+    run: tuple[Header, list[Record]],
+) -> None:
+    start = SPACE.number(run[0].start)
+    assert summarise(*run).found_better
+    summary = summarise(*run, left=ToLeave(start, "interrupted"))
+    assert summary.left == run[0].start
+    assert not summary.found_better
+
+
+def test_half_a_validation_validates_nothing(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    before = [r for r in records if r.kind != "validation"]
+    turns = records[len(before) :]
+    assert not summarise(header, [*before, *turns[:3]]).validated
+    assert not summarise(header, [*before, *turns[:3], replace(turns[3], learned=False)]).validated
+    assert summarise(header, [*before, *turns[:4]]).validated
+
+
+@pytest.mark.parametrize(("server", "clients", "colour"), [(0, 0, "green"), (0, 2, "red"), (10, 0, "red")])
+def test_failed_requests_of_either_count_are_red(
+    run: tuple[Header, list[Record]], server: int, clients: int, colour: str
+) -> None:
+    summary = summarise(*run)
+    summary = replace(summary, exploration=summary.exploration._replace(failures=server))
+    cells = list(cost_table(summary, clients).columns[1].cells)
+    row = next(cell for cell in cells if "clients'" in str(cell))
+    assert row.style == colour
+    assert "by the server's count" in str(row)
+
+
+def above(record: Record, latency_ms: float) -> float:
+    """Request-seconds above a mean latency; below: negative."""
+    return (record.measurement.latency.mean_ms - latency_ms) * record.measurement.completions / 1e3
+
+
+def test_the_validation_is_a_part_of_its_own_of_what_exploration_cost(
+    run: tuple[Header, list[Record]],
+) -> None:
+    turns = [r for r in run[1] if r.kind == "validation"]
+    latency_ms = 0.9 * min(r.measurement.latency.mean_ms for r in turns if r.measurement.completions)
+    cost = cost_of_exploration(run[1], latency_ms)
+    assert cost.validation_request_s > 0
+    assert cost.validation_request_s == pytest.approx(sum(above(r, latency_ms) for r in turns))
+    assert cost.turns == len(turns)
+    assert cost.extra_request_s == cost.search_request_s + cost.validation_request_s
+    before = cost_of_exploration([r for r in run[1] if r.kind != "validation"], latency_ms)
+    assert (cost.search_request_s, cost.worse_share) == (before.extra_request_s, before.worse_share)
+
+
+def test_a_reload_between_turns_is_counted_and_the_baseline_is_not(run: tuple[Header, list[Record]]) -> None:
+    (turn, *_) = [r for r in run[1] if r.kind == "validation"]
+    mean_ms = turn.measurement.latency.mean_ms
+    settling = replace(turn.measurement, completions=40, latency=LatencySummary(mean_ms + 500.0))
+    reloaded = replace(turn, settling=settling)
+    cost = cost_of_exploration([reloaded], mean_ms)
+    assert (cost.search_request_s, cost.intervals) == (0.0, 0)
+    assert cost.validation_request_s == pytest.approx(40 * 0.5)
+    assert cost_of_exploration([replace(reloaded, kind="baseline")], mean_ms).extra_request_s == 0
+
+
+def test_the_result_says_what_of_the_cost_was_the_validations(run: tuple[Header, list[Record]]) -> None:
+    summary = summarise(*run)
+    exploration = summary.exploration._replace(search_request_s=4.0, validation_request_s=2.5, turns=3)
+    for turns, said in ((3, "6.5 request-seconds above the start's mean, 2.5 of them in the validation; "),
+                        (0, "6.5 request-seconds above the start's mean; ")):  # fmt: skip
+        shown = replace(summary, exploration=exploration._replace(turns=turns))
+        assert any(str(cell).startswith(said) for cell in cost_table(shown, None).columns[1].cells)
+
+
+def test_the_cost_of_exploration_counts_what_was_above_the_start(run: tuple[Header, list[Record]]) -> None:
+    records = [r for r in run[1] if r.kind == "tune"]
+    cost = cost_of_exploration(run[1], 50.0)
+    extra = [above(r, 50.0) for r in records]
+    assert cost.search_request_s == pytest.approx(sum(x for x in extra if x > 0))
+    assert cost.worse_share == pytest.approx(np.mean([x > 0 for x in extra]))
+    assert cost.intervals == len(records) == 10
+    assert cost.failures == 0
+    assert cost_of_exploration(run[1], 1e9).extra_request_s == 0
+
+
+def test_what_users_saw_while_a_change_settled_is_part_of_its_cost(run: tuple[Header, list[Record]]) -> None:
+    tried = next(r for r in run[1] if r.kind == "tune")
+    mean_ms = tried.measurement.latency.mean_ms
+    settling = replace(tried.measurement, completions=40, failures=2, latency=LatencySummary(mean_ms + 500.0))
+    cost = cost_of_exploration([replace(tried, settling=settling)], mean_ms)
+    assert cost.extra_request_s == pytest.approx(40 * 0.5)
+    assert (cost.failures, cost.worse_share) == (2, 1.0)
+
+
+def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:
+    header, records = read(folder)
+    table = ReferenceTable.read(folder / "reference_table.yaml")
+    for entry in table.levels.values():
+        low, high = entry.rate_per_s
+        assert high / low == pytest.approx(1.5, rel=0.01)
+        here = [r for r in records if r.learned and low <= r.measurement.arrival_rate_per_s <= high]
+        costs: dict[int, list[float]] = {}
+        for r in here:
+            costs.setdefault(r.number, []).append(r.cost)
+        assert SPACE.number(entry.configuration) == best_known(costs)
+    assert table.recommend(45.0) in table.levels.values()
+    assert table.recommend(4500.0) is None
+    assert table.recommend(0.0) is None
+    assert header.model == table.model
+
+
+def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(folder: Path) -> None:
+    header, records = read(folder)
+    level, entry = next(iter(reference_table(header, records).levels.items()))
+    number = SPACE.number(entry.configuration)
+
+    def best(**measurement: object) -> dict[str, int]:
+        told = [replace(r.transition, measurement=replace(r.measurement, **measurement)) for r in records]
+        changed = [
+            replace(r, transition=t, verdict="what the guard said") if r.number == number else r
+            for r, t in zip(records, told, strict=True)
+        ]
+        limit_ms = 1e6 if "latency" in measurement else None
+        return reference_table(replace(header, slo_p95_ms=limit_ms), changed).levels[level].configuration
+
+    assert best() == entry.configuration  # it was slow once, say
+    assert best(failures=9) != entry.configuration
+    assert best(aborted="the queue is running away") != entry.configuration
+    assert best(latency=LatencySummary(p95_ms=1e7)) != entry.configuration
+    lost = [replace(r.transition, measurement=replace(r.measurement, failures=9)) for r in records]
+    failed = [replace(r, transition=t, verdict="9") for r, t in zip(records, lost, strict=True)]
+    assert not reference_table(header, failed).levels
+
+
+def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
+    run: tuple[Header, list[Record]], tmp_path: Path
+) -> None:
+    header, records = run
+    path = tmp_path / "table.yaml"
+    for limit_ms in (None, 80.0):
+        reference_table(replace(header, slo_p95_ms=limit_ms), records).write(path)
+        assert ReferenceTable.read(path).slo_p95_ms == limit_ms
+
+
+def test_the_reference_table_tells_the_server_it_was_measured_on(
+    run: tuple[Header, list[Record]], tmp_path: Path
+) -> None:
+    header, records = run
+    path = tmp_path / "table.yaml"
+    for target, server in (("127.0.0.1:8001", "triton 2.51.0"), ("embedded", None)):
+        reference_table(replace(header, target=target, server=server), records).write(path)
+        assert ReferenceTable.read(path).origin == Origin(target.replace("127.0.0.1", "localhost"), server)
+
+
+def test_a_reference_table_of_an_earlier_version_tells_no_server(folder: Path, tmp_path: Path) -> None:
+    values = yaml.safe_load((folder / "reference_table.yaml").read_text())
+    del values["target"], values["server"]
+    path = tmp_path / "table.yaml"
+    path.write_text(yaml.safe_dump(values))
+    table = ReferenceTable.read(path)
+    assert table.origin is None
+    assert table.levels
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "levels: 3", "a: [", "levels: {1: {}}", "{levels: {}, target: 3, objective: a, unit: b, model: c}"],
+)
+def test_what_is_no_reference_table_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "table.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="not a reference table"):
+        ReferenceTable.read(path)
+    with pytest.raises(ValueError, match="cannot read"):
+        ReferenceTable.read(tmp_path / "absent.yaml")
+
+
+def test_tensorboard_shows_every_interval(folder: Path) -> None:
+    events = EventAccumulator(str(folder / FOLDER), size_guidance={"scalars": 0})
+    events.Reload()
+    records = read(folder)[1]
+    tags = events.Tags()
+    wanted = {"latency_ms/mean", "latency_ms/p95", "latency_ms/p99", "latency_ms/queue", "latency_ms/service"}
+    wanted |= {"load/arrivals_per_s", "load/backlog", "server/cpu_utilisation", "tuner/decision_ms"}
+    wanted |= {"objective/cost", "objective/regret_against_start", "knobs/instances", "knobs/max_batch_size"}
+    assert wanted <= set(tags["scalars"])
+    means = [event.value for event in events.Scalars("latency_ms/mean")]
+    np.testing.assert_allclose(means, [r.measurement.latency.mean_ms for r in records], rtol=1e-5)
+    assert tags["images"] == ["run"]
+
+
+def test_the_picture_is_drawn_for_any_journal(folder: Path, tmp_path: Path) -> None:
+    header, records = read(folder)
+    assert (folder / LATENCY_PICTURE).stat().st_size > 20_000
+    for count in (0, 1, 3):
+        draw(header, records[:count], summarise(header, records[:count]), tmp_path / "few.png")
+        assert (tmp_path / "few.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_exported_configuration_is_the_one_left_in_force(folder: Path) -> None:
+    exported = yaml.safe_load((folder / "best_configuration.yaml").read_text())
+    assert exported["configuration"] == summarise(*read(folder)).left
+
+
+def test_the_text_says_all_a_person_needs(folder: Path) -> None:
+    text = (folder / "plain.txt").read_text()
+    intervals = len(read(folder)[1])
+    assert sum(line.startswith("[") for line in text.splitlines()) == intervals
+    for words in (
+        "start",
+        "best found",
+        "gain",
+        "cost of exploration",
+        "failed requests",
+        "tensorboard --logdir",
+    ):
+        assert words in text
+    live = (folder / "live.txt").read_text()
+    for words in ("load", "in force", "at the start", "last interval", "best known", "guard", "left"):
+        assert words in live
+
+
+def test_words_for_configurations_and_bars_for_latencies() -> None:
+    words = in_words({"instances": 2, "intra_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 1500})
+    assert words == "2 inst. · 1 intra · batch 8 · delay 1.5 ms"
+    assert sparkline([1, 10, 100]) == "▁▅█"
+    assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_a_winner_that_failed_in_its_turns_was_left_for_that_reason(run: tuple[Header, list[Record]]) -> None:
+    """Not because another, never measured in turns, is better than the start."""
+    header, records = run
+    failing = replace(
+        records[-4],
+        transition=replace(
+            records[-4].transition,
+            measurement=replace(records[-4].measurement, failures=records[-4].measurement.arrivals),
+        ),
+    )
+    summary = summarise(header, [*records[:-4], failing, records[-3]])
+    assert summary.left == header.start
+    assert "failed, was aborted or broke the limit in its turns" in summary.why_left
+
+
+def test_why_another_than_the_validated_is_left_is_told_by_the_run(
+    run: tuple[Header, list[Record]],
+) -> None:
+    header, records = run
+    numbers = {SPACE.number(header.start), *(r.number for r in records[-4:])}
+    other = next(n for n in range(len(SPACE)) if n not in numbers)
+    summary = summarise(header, records, left=ToLeave(other, "interrupted"))
+    assert summary.left == SPACE.configuration(other)
+    assert not summary.validated
+    assert summary.why_left == "interrupted"

@@ -1,0 +1,74 @@
+"""A lane that ends: what its workers hold of the deployed model is answered, or handed back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from serving_adapter import messages
+from serving_adapter.server.redundancy import lane as lanes
+from serving_adapter.server.redundancy.lane import Lane
+from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.pool import ModelReference, Worker
+
+
+class RecordingHost:
+    """Stands where the deployed model does."""
+
+    def __init__(self) -> None:
+        self.model, self.device = ModelReference("sleep"), "cpu"
+        self.inputs: dict[str, object] = {}
+        self.outputs: dict[str, object] = {}
+        self.back: list[object] = []
+
+    def dispatch(self) -> None: ...
+
+    def answered(self, job: object, worker: Worker, message: object) -> None:
+        raise AssertionError("nothing was answered, and nobody died")
+
+    def handed_back(self, job: object) -> None:
+        self.back.append(job)
+
+
+@contextmanager
+def with_a_busy_worker(host: RecordingHost, job: object) -> Iterator[tuple[Lane, Worker]]:
+    """A lane one of whose workers helps out with a batch of the deployed model."""
+    lane = Lane(ModelReference("sleep"), host)  # type: ignore[arg-type]
+    ours, theirs = messages.socket_pair()
+    worker = Worker(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0))
+    worker.job = job
+    lane.pool.workers.add(worker)
+    with theirs:
+        yield lane, worker
+
+
+def test_a_batch_that_takes_too_long_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "DRAIN_S", 0.01)
+
+    async def scenario() -> None:
+        host, job = RecordingHost(), object()
+        with with_a_busy_worker(host, job) as (lane, _):
+            await lane.close()
+            assert host.back == [job]
+            assert not lane.pool.workers
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_in_service_is_waited_for() -> None:
+    async def scenario() -> None:
+        host = RecordingHost()
+        with with_a_busy_worker(host, object()) as (lane, worker):
+            closing = asyncio.create_task(lane.close())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not closing.done()
+            worker.job = None  # it answered
+            lane.dispatch()
+            await closing
+            assert host.back == []
+
+    asyncio.run(scenario())

@@ -1,0 +1,381 @@
+"""The resilience modes on a real server: equal when nothing fails, nothing lost when workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import save
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving_adapter.parity.datasets import load_dataset
+from serving_adapter.server.redundancy.settings import MODES
+from tests.support.waiting import until
+
+SLEEP = ("--model", "sleep", "--model-option", "sleep.ms=5", "--intra-op-threads", 1)
+REDUNDANT = ("--parity-model", "sleep", "--backup-model", "sleep")
+APPROXIMATIONS = {"reconstructed", "backup", "default"}
+
+
+def request_of(values: np.ndarray, exact: bool | None = None) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="sleep")
+    request.inputs.add(name="x", datatype="FP32", shape=list(values.shape))
+    request.raw_input_contents.append(values.astype(np.float32).tobytes())
+    if exact is not None:
+        request.parameters["exact"].bool_param = exact
+    return request
+
+
+def answer_of(response: pb.ModelInferResponse) -> np.ndarray:
+    (output,) = response.outputs
+    return np.frombuffer(response.raw_output_contents[0], np.float32).reshape(tuple(output.shape))
+
+
+def values_of(i: int, rows: int = 1) -> np.ndarray:
+    return np.random.default_rng(i).integers(-50, 50, (rows, 16)).astype(np.float32)
+
+
+def override(instances: int = 4, **resilience: object) -> pb.RepositoryModelLoadRequest:
+    parameters = {f"RESILIENCE_{name.upper()}": {"string_value": str(v)} for name, v in resilience.items()}
+    parameters["INTRA_OP_THREAD_COUNT"] = {"string_value": "1"}
+    config = {"max_batch_size": 1, "instance_group": [{"count": instances}], "parameters": parameters}
+    request = pb.RepositoryModelLoadRequest(model_name="sleep")
+    request.parameters["config"].string_param = json.dumps(config)
+    return request
+
+
+def stalled_workers(server) -> int:
+    """Of all its processes, those that stand still."""
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    return sum(process.status() == psutil.STATUS_STOPPED for process in family)
+
+
+def metric(server, name: str) -> float:
+    page = urlopen(server.metrics_url, timeout=10).read().decode()
+    return sum(float(row.rpartition(" ")[2]) for row in page.splitlines() if row.startswith(name + "{"))
+
+
+async def answers(stub, count: int, rows: int = 1, exact: bool | None = None) -> list[pb.ModelInferResponse]:
+    """`count` requests at once; each answer is checked to be that of its own request."""
+    responses = await asyncio.gather(
+        *(stub.ModelInfer(request_of(values_of(i, rows), exact)) for i in range(count))
+    )
+    for i, response in enumerate(responses):
+        if "default" not in response.parameters:
+            np.testing.assert_allclose(answer_of(response), values_of(i, rows), rtol=1e-4, atol=1e-3)
+    return responses
+
+
+def on(server, drive):
+    async def run():
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            return await drive(GRPCInferenceServiceStub(channel))
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_every_request_its_own_answer_when_nothing_fails(start_server, mode):
+    patience = 60_000_000  # so long that only what is unavailable is approximated
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--late-after-us", patience
+    )
+
+    async def drive(stub):
+        plain = await answers(stub, 40)
+        larger = await answers(stub, 10, rows=3)
+        strict = await answers(stub, 40, exact=True)
+        return plain + larger, strict
+
+    plain, strict = on(server, drive)
+    assert all(not response.parameters for response in strict)
+    if mode != "approximate-backup":
+        assert all(not response.parameters for response in plain)
+    assert metric(server, "nv_inference_request_success") == 90
+    assert metric(server, "nv_inference_request_failure") == 0
+    assert metric(server, "rrl_in_flight_request_count") == 0
+
+
+def test_modes_change_under_load_and_no_request_is_lost(start_server):
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4)
+    changes = [
+        {"mode": "parity"},
+        {"mode": "parity", "k": 4, "late_after_us": 1000},
+        {"mode": "hedging", "late_percentile": 90},
+        {"mode": "approximate-backup"},
+        {"mode": "equal-resources", "instances": 2},
+        {"mode": "replication"},
+        {"mode": "default-answer", "late_after_us": 50_000_000},
+        {"mode": "parity", "k": 3, "r": 1, "redundant_instances": 3},
+        {"mode": "none"},
+    ]
+
+    async def drive(stub):
+        done, seen = asyncio.Event(), []
+
+        async def client() -> int:
+            count = 0
+            while not done.is_set():
+                count += len(await answers(stub, 3))
+            return count
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        for change in changes:
+            await stub.RepositoryModelLoad(override(**change))
+            config = (await stub.ModelConfig(pb.ModelConfigRequest(name="sleep"))).config
+            seen.append(
+                {
+                    name: config.parameters[f"RESILIENCE_{name.upper()}"].string_value
+                    for name in change
+                    if name != "instances"
+                }
+            )
+            await answers(stub, 20)
+        done.set()
+        return sum(await asyncio.gather(*clients)), seen
+
+    answered, seen = on(server, drive)
+    assert seen == [{n: str(v) for n, v in c.items() if n != "instances"} for c in changes]
+    assert answered > 0
+    assert metric(server, "nv_inference_request_failure") == 0
+    assert metric(server, "rrl_redundant_batches") > 0  # counted still, though their lanes have ended
+
+
+@pytest.mark.parametrize("overflow", [1, 0])
+def test_redundant_workers_run_deployed_batches_when_all_others_are_busy(start_server, overflow):
+    server = start_server(
+        "--model", "sleep", "--model-option", "ms=300", "--intra-op-threads", 1, *REDUNDANT, "--instances", 2,
+        "--resilience", "parity", "--redundant-instances", 2, "--overflow", overflow,
+    )  # fmt: skip
+    on(server, lambda stub: answers(stub, 3))
+    page = urlopen(server.metrics_url, timeout=10).read().decode()
+    assert ('rrl_batch_count{batch_size="1",busy_instances="3"' in page) == bool(overflow)
+
+
+def test_two_parities_give_both_answers_of_a_group(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, workers: 4, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, "--parity-model", "sleep", "--parity-model", "sleep", "--instances", 4, "--overflow", 0,
+        "--resilience", "parity", "--r", 2, "--late-after-us", 10_000, "--faults", faults,
+        "--worker-timeout-s", 3000,
+    )  # fmt: skip
+    until(lambda: stalled_workers(server) == 4)
+    responses = on(server, lambda stub: asyncio.wait_for(answers(stub, 4), 60))
+    assert all("reconstructed" in response.parameters for response in responses)
+
+
+def test_batches_in_flight_keep_their_protection_when_the_settings_change(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--late-after-us", 5_000_000,
+        "--faults", faults, "--worker-timeout-s", 3000,
+    )  # fmt: skip
+
+    async def drive(stub):
+        pending = asyncio.ensure_future(answers(stub, 12))
+        while metric(server, "nv_inference_request_success") < 8:
+            await asyncio.sleep(0)
+        await stub.RepositoryModelLoad(
+            override(mode="parity", group_timeout_us=50_000, late_after_us=4_000_000)
+        )
+        return await asyncio.wait_for(pending, 60)
+
+    until(lambda: stalled_workers(server) == 1)
+    responses = on(server, drive)
+    assert sum("reconstructed" in response.parameters for response in responses) == 1
+
+
+@pytest.mark.parametrize("mode", ["parity", "hedging", "replication", "approximate-backup"])
+def test_stalled_workers_delay_no_answer_that_the_mode_can_give_otherwise(start_server, tmp_path, mode):
+    """One of the deployed workers stands still for an hour; only redundancy can answer what it holds."""
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: stall, pool: deployed, at_s: [0], for_s: 3600}]")
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 4, "--resilience", mode, "--faults", faults,
+        "--worker-timeout-s", 3000,
+    )  # fmt: skip
+
+    async def drive(stub):
+        responses = []
+        for _ in range(20):
+            responses += await asyncio.wait_for(answers(stub, 12), 60)
+        return responses
+
+    responses = on(server, drive)
+    origins = {name for response in responses for name in response.parameters}
+    if mode == "parity":
+        assert origins == {"reconstructed"}
+        assert metric(server, "rrl_reconstructed_count") >= 1
+    elif mode == "approximate-backup":
+        assert origins == {"backup"}
+    else:
+        assert origins == set()
+        assert metric(server, "rrl_batch_copies") >= 1
+
+
+def test_workers_killed_again_and_again_fail_no_request_and_every_answer_is_right(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text("faults: [{kind: kill, every_s: 0.3}]")
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4, "--resilience", "parity", "--faults", faults)
+
+    async def drive(stub):
+        while metric(server, "rrl_worker_replacements") < 8:
+            await answers(stub, 20)
+
+    on(server, drive)
+    assert metric(server, "nv_inference_request_failure") == 0
+
+
+def test_a_request_that_refuses_approximation_waits_for_the_exact_answer(start_server, tmp_path):
+    faults = tmp_path / "faults.yaml"
+    faults.write_text(
+        "faults: [{kind: slow, pool: deployed, workers: 1, at_s: [0], for_s: 3600, delay_ms: 300}]"
+    )
+    server = start_server(
+        *SLEEP, *REDUNDANT, "--instances", 2, "--resilience", "parity", "--late-after-us", 50_000,
+        "--faults", faults,
+    )  # fmt: skip
+
+    async def drive(stub):
+        strict, reconstructed = [], 0
+        async with asyncio.timeout(60):
+            while not reconstructed:
+                strict += await answers(stub, 8, exact=True)
+                tolerant = await answers(stub, 8)
+                reconstructed += sum("reconstructed" in response.parameters for response in tolerant)
+        return strict
+
+    assert all(not response.parameters for response in on(server, drive))
+
+
+def test_a_late_request_gets_the_operators_default_answer(start_server, tmp_path):
+    default = tmp_path / "default.npz"
+    np.savez(default, y=np.full(16, 7.0, np.float32))
+    server = start_server(
+        "--model", "sleep", "--model-option", "ms=1000", "--resilience", "default-answer",
+        "--late-after-us", 50_000, "--default-answer", default,
+    )  # fmt: skip
+
+    async def drive(stub):
+        late = await answers(stub, 3, rows=2)
+        return late, await answers(stub, 1, exact=True)
+
+    late, strict = on(server, drive)
+    for response in late:
+        assert response.parameters["default"].bool_param
+        np.testing.assert_array_equal(answer_of(response), np.full((2, 16), 7.0))
+    assert not strict[0].parameters
+    assert metric(server, "rrl_default_count") == 3
+
+
+WRONG_SETTINGS = [
+    ({"mode": "magic"}, "resilience mode 'magic' is unknown; known: none, "),
+    ({"mode": "parity", "k": 1}, "RESILIENCE_K must be a whole number from 2 to 64, got 1"),
+    ({"mode": "parity", "k": 5}, "RESILIENCE_K=5 needs at least 5 instances"),
+    ({"mode": "parity", "k": "two"}, "RESILIENCE_K.string_value must be a whole number, got 'two'"),
+    ({"mode": "parity", "r": 2}, "needs a parity model of k=2, row 1; the server was started with sleep"),
+    ({"mode": "parity", "r": 3, "k": 2}, "RESILIENCE_R=3 is more than the k=2 batches"),
+    ({"mode": "default-answer"}, "needs RESILIENCE_LATE_AFTER_US"),
+    ({"modes": "parity"}, "parameters.RESILIENCE_MODES is no setting of resilience"),
+    ({"mode": "hedging", "late_percentile": 101}, "from 0 to 100, got 101"),
+    ({"mode": "approximate-backup"}, "start the server with --backup-model"),
+]
+
+
+def test_a_wrong_setting_is_refused_in_one_sentence_and_changes_nothing(start_server):
+    server = start_server(*SLEEP, "--parity-model", "sleep", "--instances", 4)
+
+    async def drive(stub):
+        for change, sentence in WRONG_SETTINGS:
+            with pytest.raises(grpc.RpcError) as refused:
+                await stub.RepositoryModelLoad(override(**change))
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert sentence in refused.value.details()
+        config = (await stub.ModelConfig(pb.ModelConfigRequest(name="sleep"))).config
+        return config.parameters["RESILIENCE_MODE"].string_value
+
+    assert on(server, drive) == "none"
+
+
+def test_a_parity_model_that_does_not_fit_is_refused_and_the_old_mode_stays(start_server):
+    server = start_server(*SLEEP, "--instances", 2, "--parity-model", "efficientnet_lite0")
+
+    async def drive(stub):
+        with pytest.raises(grpc.RpcError) as refused:
+            await stub.RepositoryModelLoad(override(instances=2, mode="parity"))
+        await answers(stub, 4)
+        return refused.value.details()
+
+    assert "the inputs of efficientnet_lite0 do not fit the deployed model's" in on(server, drive)
+    (zygote,) = psutil.Process(server.process.pid).children()  # that of the parity model is gone
+    assert zygote.is_running()
+
+
+def truncated(tmp_path: Path) -> Path:
+    path = tmp_path / "parity.safetensors"
+    weights = save({"w": torch.zeros(1000)}, metadata={"model": "mlp"})
+    path.write_bytes(weights[:-100])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--resilience", "parity", "--k", 3, "--instances", 2], "RESILIENCE_K=3 needs at least 3 instances"),
+        (["--resilience", "parity", "--instances", 2], "the server was started with none"),
+        (["--resilience", "parity", "--parity-model", truncated], "parity.safetensors is not whole"),
+        (["--resilience", "default-answer", "--late-after-us", 9, "--default-answer", truncated],
+         "no .npz file of arrays"),
+        (["--model", "minilm", "--resilience", "parity", "--parity-model", "minilm", "--instances", 2],
+         "input 'token_ids' is INT64"),
+        (["--resilience", "parity", "--r", 2, "--instances", 2, "--parity-model", "efficientnet_lite0",
+          "--parity-model", "sleep"], "do not fit the deployed model's"),
+        (["--parity-model", "none.safetensors"], "there is no file none.safetensors"),
+        (["--faults", truncated], "is not a YAML file"),
+        (["--record", "requests.csv"], "--record must be a file NAME.npz"),
+        (["--model", "efficientnet_lite0", "--record", "requests.npz"], "would take 6.0 GB of memory"),
+        (["--model", "minilm", "--record", "requests.npz"], "one floating-point input of one size"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_said_when_the_server_starts(tmp_path, flags, sentence):
+    given = [str(flag(tmp_path) if callable(flag) else flag) for flag in flags]
+    model = [] if "--model" in flags else ["--model", "sleep"]
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *model, *given]
+    ended = subprocess.run([*command, "--port", "0", "--metrics-port", "0"], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_recorded_requests_are_a_sample_that_a_parity_model_can_be_trained_with(start_server, tmp_path):
+    file = tmp_path / "requests.npz"
+    server = start_server(*SLEEP, "--record", file, "--record-items", 20)
+    on(server, lambda stub: answers(stub, 30, rows=2))
+    server.stop()
+    with np.load(file) as recorded:
+        sample = recorded["x"]
+    sent = {row.tobytes() for i in range(30) for row in values_of(i, 2)}
+    assert sample.shape == (20, 16)
+    assert len(load_dataset(str(file)).training.x) == 16
+    assert {row.tobytes() for row in sample} <= sent
+
+
+def test_the_exact_parameter_must_be_a_bool(start_server):
+    server = start_server(*SLEEP)
+    request = request_of(values_of(0))
+    request.parameters["exact"].string_param = "yes"
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        GRPCInferenceServiceStub(channel).ModelInfer(request)
+    assert "'exact' must be a bool_param" in refused.value.details()

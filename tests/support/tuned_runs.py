@@ -1,0 +1,115 @@
+"""A tuner over a simulated server, for the tests of what it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from envs.simulated import SimulatedServing
+from rrl.agent import Transition
+from rrl.guarding.guard import Guard
+from rrl.journal import Header, Journal, Record
+from rrl.measurement import Measurement
+from rrl.space import ConfigurationSpace
+from rrl.tuning.loop import Observer, Outcome, Tuning, TuningSettings
+from rrl.tuning.observer import Change
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
+
+
+SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
+
+
+class Wanderer:
+    """Proposes configurations at random, and remembers what it was taught."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.taught: list[Transition] = []
+        self.asked = 0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        self.asked += 1
+        return self._rng.integers(SPACE.shape)
+
+    def update(self, transition: Transition) -> None:
+        self.taught.append(transition)
+
+
+def simulated(kind: type[SimulatedServing] = SimulatedServing) -> SimulatedServing:
+    """Mean latency in ms by configuration: overloaded, overloaded, 6300, 180, 270 (start), 130, 240, 130."""
+    env = kind(machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1})
+    env.np_random = np.random.default_rng(0)
+    return env
+
+
+def header(env: SimulatedServing) -> Header:
+    start = SPACE.configuration(env.start)
+    return Header(
+        SPACE,
+        "latency",
+        None,
+        "wanderer",
+        0,
+        "simulated",
+        "machine",
+        start,
+        start,
+        5.0,
+        "2026-01-01T00:00:00",
+    )
+
+
+def tuning(
+    folder: Path, env: SimulatedServing | None = None, resume: bool = False, **changes: object
+) -> Tuning:
+    env = env or simulated()
+    journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, header(env))
+    values = {"settings": SETTINGS} | changes
+    return Tuning(env, Wanderer(), Guard(env.start), journal, **values)
+
+
+def run(tuning: Tuning) -> Outcome:
+    try:
+        return tuning.run()
+    finally:
+        tuning.journal.close()
+
+
+def kinds(records: list[Record]) -> list[str]:
+    return [r.kind for r in records]
+
+
+class StopAfter(Observer):
+    def __init__(self, intervals: int) -> None:
+        self.left = intervals
+
+    def measured(self, record: Record) -> None:
+        self.left -= 1
+
+    def __call__(self) -> bool:
+        return self.left <= 0
+
+
+class Changes(Observer):
+    def __init__(self) -> None:
+        self.seen: list[Change] = []
+
+    def changed(self, change: Change) -> None:
+        self.seen.append(change)
+
+
+class Refusing(SimulatedServing):
+    """Keeps what it has where one configuration is asked for; somebody else changes it once."""
+
+    refused, asked, number = 0, 0, -1
+
+    def _interval(self, number: int) -> Measurement:
+        self.asked, self.number = self.asked + 1, number
+        return replace(super()._interval(number), gap="no memory" if number == self.refused else "")
+
+    def _details(self) -> dict[str, object]:
+        refuses = self.number == self.refused
+        return {"refused": refuses, "changed": not refuses and self.asked == 2}
