@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rrl.agent import Task, Transition, number_in_force
+from rrl.agent import Agent, Task, Transition, number_in_force
 from rrl.measurement import Measurement
 from rrl.objective import slo_violated
 
@@ -47,7 +47,7 @@ class AIMDSettings:
             raise ValueError(f"tolerance must not be negative, got {self.tolerance:g}")
 
 
-class AIMD:
+class AIMD(Agent):
     """Adapts max_batch_size alone; every other knob stays as the first observation found it.
 
     After an interval under a configuration that it did not propose (the guard's), it goes on from the batch

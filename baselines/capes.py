@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import OBSERVATION_FIELDS, Task, Transition, number_in_force
+from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition, number_in_force
 from rrl.space import ConfigurationSpace
 
 HIDDEN_UNITS_PER_INPUT = 1.2
@@ -110,7 +110,7 @@ class Experience(NamedTuple):
     next_state: np.ndarray  # (observations * fields,) float32
 
 
-class CAPES:
+class CAPES(Agent):
     """The CAPES agent. It sees observations and costs, nothing else, so it serves any objective."""
 
     def __init__(self, task: Task, settings: CAPESSettings = PAPER, seed: int = 0) -> None:

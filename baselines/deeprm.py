@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
 from rrl.region.policy import drawn_index
 
 
@@ -76,7 +76,7 @@ class Episode(NamedTuple):
     value: float  # v
 
 
-class DeepRM:
+class DeepRM(Agent):
     """The DeepRM agent. It sees observations and costs, nothing else, so it serves any objective."""
 
     def __init__(self, task: Task, settings: DeepRMSettings = PAPER, seed: int = 0) -> None:

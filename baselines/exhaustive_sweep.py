@@ -7,11 +7,11 @@ from collections import deque
 
 import numpy as np
 
-from rrl.agent import Transition
+from rrl.agent import Agent, Transition
 from rrl.space import ConfigurationSpace
 
 
-class ExhaustiveSweep:
+class ExhaustiveSweep(Agent):
     """Visits each configuration `repeats` times, each round in an order of its own.
 
     An interval without a cost, or with a gap, is repeated. Where another configuration was in force than the

@@ -37,7 +37,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
-from rrl.agent import Task, Transition, number_in_force
+from rrl.agent import Agent, Task, Transition, number_in_force
 from rrl.knobs import THREAD_KNOBS
 from rrl.space import ConfigurationSpace
 
@@ -88,7 +88,7 @@ class Sample(NamedTuple):
     log_cost: float
 
 
-class GaussianProcessBandit:
+class GaussianProcessBandit(Agent):
     """Minimises the lower confidence bound of the cost at the present load.
 
     An interval without a cost, or with a gap, is repeated; one under a configuration that was not proposed

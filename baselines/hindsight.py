@@ -18,10 +18,10 @@ import math
 
 import numpy as np
 
-from rrl.agent import Hindsight, Task, Transition
+from rrl.agent import Agent, Hindsight, Task, Transition
 
 
-class Oracle:
+class Oracle(Agent):
     """For decision t the configuration that costs least at that interval's rate.
 
     Every update counts as one interval, whatever it measured; after the last known rate it stays.
@@ -44,7 +44,7 @@ class Oracle:
         self._decision += 1
 
 
-class BestFixed:
+class BestFixed(Agent):
     """The one configuration whose expected cost, summed over all intervals to come, is lowest."""
 
     def __init__(self, task: Task) -> None:

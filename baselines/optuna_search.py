@@ -32,7 +32,7 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
-from rrl.agent import Task, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.space import ConfigurationSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -57,7 +57,7 @@ class OptunaSettings:
             raise ValueError(f"rate_factor must exceed 1, got {self.rate_factor:g}")
 
 
-class OptunaSearch:
+class OptunaSearch(Agent):
     """Searches with one study a load, then stays with the best it found there.
 
     The next configuration is asked for when a transition arrives, so that replaying a journal resumes

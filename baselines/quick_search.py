@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rrl.agent import Task, Transition, number_in_force
+from rrl.agent import Agent, Task, Transition, number_in_force
 
 SEARCHED = ("max_batch_size", "instances")
 
@@ -59,7 +59,7 @@ class QuickSearchSettings:
             raise ValueError(f"step_thresholds must ascend, got {self.step_thresholds}")
 
 
-class QuickSearch:
+class QuickSearch(Agent):
     """Climbs once, then stays. It draws nothing at random.
 
     An interval without a cost, or with a gap, is repeated. A measurement of a configuration that was not

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rrl.agent import Transition
+from rrl.agent import Agent, Transition
 from rrl.space import ConfigurationSpace
 
 
-class RandomSearch:
+class RandomSearch(Agent):
     """Draws the next configuration when a transition arrives, so that replaying a journal resumes exactly."""
 
     def __init__(self, space: ConfigurationSpace, seed: int = 0) -> None:

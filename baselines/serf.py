@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rrl.agent import Task, Transition, arrival_rate_per_s
+from rrl.agent import Agent, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
@@ -41,7 +41,7 @@ class SERFSettings:
     """The paper's model; one of the others, `Queue.MD_C` say, shows what it is worth."""
 
 
-class SERF:
+class SERF(Agent):
     """The dynamic scheduler over a reference table, which is computed level by level as loads are met."""
 
     def __init__(self, task: Task, settings: SERFSettings | None = None) -> None:

@@ -37,7 +37,7 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 
 from baselines.scaling import INPUT_LIMIT, Scaling
-from rrl.agent import OBSERVATION_FIELDS, Task, Transition
+from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
 from rrl.region.policy import drawn_index
 from rrl.space import ConfigurationSpace
 
@@ -67,7 +67,7 @@ EXPECTED_DECISIONS = 400
 """What `learn(total_timesteps=...)` would be told: the exploration's schedule is a share of it."""
 
 
-class StableBaselinesDQN:
+class StableBaselinesDQN(Agent):
     """DQN over the numbers of all configurations."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:
@@ -121,7 +121,7 @@ class StableBaselinesDQN:
         self._random_number = int(self._rng.integers(len(self.space)))
 
 
-class StableBaselinesPPO:
+class StableBaselinesPPO(Agent):
     """PPO with an index for each knob."""
 
     def __init__(self, task: Task, seed: int = 0) -> None:

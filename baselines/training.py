@@ -166,8 +166,7 @@ class Training:
             observation, _, _, _, info = env.step(action)
             self._learn(before, observation, info, "tune", "agent", decision_ms)
             decided()
-        if close := getattr(self.agent, "close", None):
-            close()
+        self.agent.close()
 
     def _learn(
         self,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -72,21 +73,61 @@ class Transition:
         return not self.measurement.gap and math.isfinite(self.cost)
 
 
-class Agent(Protocol):
+class Agent(ABC):
     """Anything that tunes. The task, hyper-parameters and seed are given at construction.
 
-    It may also have `recommended() -> int | None` (the configuration to leave, by its number), `explain() ->
-    str` (why it proposed what it did), `refused(number)` (the target did not take that configuration),
-    `finish_training()` and `close()`.
+    `act` and `update` are all that is asked of it. A subclass overrides what else it can do.
     """
 
+    @abstractmethod
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The next action, (knobs,) int64. Must not wait for training."""
-        ...
 
+    @abstractmethod
     def update(self, transition: Transition) -> None:
         """Learns from one finished interval; called with every transition of a journal to resume."""
-        ...
+
+    def recommended(self) -> int | None:
+        """The configuration to keep, by its number; None if the agent has no opinion."""
+        return None
+
+    def explain(self) -> str:
+        """Why it proposed what it did, in a few words; empty if it does not say."""
+        return ""
+
+    def refused(self, number: int) -> None:
+        """The target did not take this configuration."""
+
+    def finish_training(self) -> None:
+        """Waits until training in the background knows every transition so far."""
+
+    def close(self) -> None:
+        """Ends what the agent started; nothing is asked of it afterwards."""
+
+
+class SteppedEnvironment(Protocol):
+    """What `live` needs of a Gymnasium environment of this project."""
+
+    def reset(self, *, seed: int | None = ...) -> tuple[np.ndarray, dict[str, Any]]: ...
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]: ...
+
+
+def live(
+    agent: Agent, env: SteppedEnvironment, decisions: int, seed: int | None = None
+) -> Iterator[Transition]:
+    """The bare loop: the agent acts and learns, one transition a decision; no guard, no journal.
+
+    The transition is yielded once the agent has learned from it.
+    """
+    observation, _ = env.reset(seed=seed)
+    for _ in range(decisions):
+        action = agent.act(observation)
+        after, _, _, _, info = env.step(action)
+        transition = Transition(observation, action, info["cost"], after, info["measurement"])
+        agent.update(transition)
+        yield transition
+        observation = after
 
 
 def observe(measurement: Measurement, space: ConfigurationSpace, number: int) -> np.ndarray:

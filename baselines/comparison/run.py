@@ -47,7 +47,7 @@ class RunJob:
         except Exception as error:
             raise RuntimeError(f"the run of {self} failed") from error
         finally:
-            getattr(agent, "close", lambda: None)()
+            agent.close()
         unfinished = self.path.with_suffix(".tmp")
         with unfinished.open("wb") as file:
             np.save(file, rows)
@@ -128,7 +128,7 @@ def compile_kernels() -> None:
             before = observation
             observation, _, _, _, info = env.step(action)
             agent.update(Transition(before, action, info["cost"], observation, info["measurement"]))
-        getattr(agent, "close", lambda: None)()
+        agent.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +142,7 @@ class CheckJob:
         rates_per_s = self.run.load.rates_per_s[1:]
         size = len(self.run.space)
         agent = self.run.make_agent(Hindsight(rates_per_s, lambda rate_per_s: np.ones(size)))
-        getattr(agent, "close", lambda: None)()
+        agent.close()
 
     def __str__(self) -> str:
         return f"{self.run.agent} can act"

@@ -17,7 +17,7 @@ from typing import TextIO
 import numpy as np
 from rich.console import Console
 
-from rrl.agent import Transition
+from rrl.agent import Agent, Transition
 from rrl.guarding.guard import Guard, GuardSettings, ToLeave
 from rrl.journal import Header, Journal
 from rrl.knobs import in_words
@@ -66,7 +66,7 @@ def two_configurations(found: Configuration, recommended: Configuration) -> Conf
     return ConfigurationSpace.of(**{name: sorted({found[name], recommended[name]}) for name in recommended})
 
 
-class Recommended:
+class Recommended(Agent):
     """The agent: proposes one configuration until the guard puts another in force, from then on the start."""
 
     def __init__(self, space: ConfigurationSpace, start: int, recommended: int) -> None:

@@ -162,7 +162,7 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
         excluded=over,
     )
     agent = make_agent(options.agent, task, options.seed, background_training=True)
-    stack.callback(getattr(agent, "close", lambda: None))
+    stack.callback(agent.close)
     header = header_of(options, target, env, start, found)
     if pretraining is not None:
         limit_s = math.inf if earlier else REPLAY_LIMIT_S  # a resumed run takes over the same again

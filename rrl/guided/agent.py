@@ -44,7 +44,7 @@ from statistics import median
 
 import numpy as np
 
-from rrl.agent import Task, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.guided import telemetry
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
 from rrl.guided.latency_prior import Circumstances, LatencyPrior
@@ -66,7 +66,7 @@ LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
 FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
 
 
-class GuidedRRL:
+class GuidedRRL(Agent):
     """The agent; deterministic but for the seeded arrivals of its simulations and its network's start."""
 
     def __init__(

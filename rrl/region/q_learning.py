@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from rrl.agent import Transition, arrival_rate_per_s
+from rrl.agent import Agent, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.region.estimator import (
     BackgroundTraining,
@@ -137,7 +137,7 @@ class Perception:
     lowest_cost: float  # r_min, the lowest observed cost that Q speaks of
 
 
-class RegionQLearning:
+class RegionQLearning(Agent):
     """The RRL agent.
 
     `act` is a pure function of the observation and of the transitions so far (the draw for the next decision

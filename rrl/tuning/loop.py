@@ -155,8 +155,7 @@ class Tuning:
         self._teach(record)
         for at_s in record.changed_at_s:
             self.limits.changed(at_s)
-        if finish_training := getattr(self.agent, "finish_training", None):
-            finish_training()  # the next update needs its network
+        self.agent.finish_training()  # the next update needs its network
 
     def _number_found(self) -> int | None:
         if self.found is None:
@@ -265,8 +264,7 @@ class Tuning:
 
         The guard goes by the few noisy intervals of each configuration, an agent by all it has learned.
         """
-        recommend = getattr(self.agent, "recommended", None)
-        number: int | None = recommend() if recommend else None
+        number = self.agent.recommended()
         return number if number is not None and self.guard.trusts(number) else self.guard.best
 
     def _measured(
@@ -396,8 +394,8 @@ class Tuning:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""
         if record.counted:
             self.agent.update(record.lesson)
-        elif record.not_taken and (refused := getattr(self.agent, "refused", None)):
-            refused(record.number)
+        elif record.not_taken:
+            self.agent.refused(record.number)
 
     def _run(self, number: int) -> tuple[np.ndarray, dict[str, Any]]:
         if not self._begun:
@@ -431,8 +429,7 @@ class Tuning:
         self._changed_at_s.append(at_s)
 
     def _agents_reason(self, number: int) -> str:
-        explain = getattr(self.agent, "explain", None)
-        if why := explain() if explain else "":
+        if why := self.agent.explain():
             return f"the agent: {why}"
         return "the agent proposes it" if self.guard.knows(number) else "the agent explores it"
 

@@ -93,8 +93,7 @@ class Pretraining:
             if clock() >= end_s:
                 return done
             agent.update(moved(record.lesson, self.header.space, space))
-            if finish_training := getattr(agent, "finish_training", None):
-                finish_training()  # the next update needs its network
+            agent.finish_training()  # the next update needs its network
             replayed()
         return len(self.records)
 

@@ -165,7 +165,7 @@ class Choices(Observer):
         if not isinstance(self._guard, WatchOnly):
             self.numbers.append(self._guard.best)
         else:
-            recommended = getattr(self._agent, "recommended", lambda: None)()
+            recommended = self._agent.recommended()
             self.numbers.append(cheapest(self._records) if recommended is None else recommended)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from envs.simulated import SimulatedServing
+from rrl.agent import Agent
 from rrl.guarding.guard import Guard
 from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import LatencySummary
@@ -35,7 +36,7 @@ backend: "python"
 Run = tuple[Header, list[Record]]
 
 
-class Sweeper:
+class Sweeper(Agent):
     """Proposes every configuration in turn, and says so."""
 
     def __init__(self, space: ConfigurationSpace = SPACE) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from envs.simulated import SimulatedServing
-from rrl.agent import Transition
+from rrl.agent import Agent, Transition
 from rrl.guarding.guard import Guard
 from rrl.journal import Header, Journal, Record
 from rrl.measurement import Measurement
@@ -22,7 +22,7 @@ SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
 
 
-class Wanderer:
+class Wanderer(Agent):
     """Proposes configurations at random, and remembers what it was taught."""
 
     def __init__(self, seed: int = 0) -> None:

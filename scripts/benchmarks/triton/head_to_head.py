@@ -322,7 +322,7 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Pl
             client.wait(max(0.0, end_s - time.monotonic()))
         if early or (client.poll() is not None and time.monotonic() < end_s):
             raise RuntimeError(f"rrl-load ended before {name} was through, or its tuning period (see {log})")
-    getattr(agent, "close", lambda: None)()
+    agent.close()
     requests = Requests.read(log)
     latency_s = requests.first(plan.period_s).sum_s
     print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)

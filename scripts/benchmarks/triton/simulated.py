@@ -375,7 +375,7 @@ def episode(case: Case, name: str, settings: GuidedSettings = GUIDED, baseline: 
         if len(numbers) <= case.intervals:
             agent.update(Transition(before, action, info["cost"], after, info["measurement"]))
         before = after
-    getattr(agent, "close", lambda: None)()
+    agent.close()
     return _judged(case, rates_per_s, numbers, _left(agent, numbers), env.latency_s)
 
 

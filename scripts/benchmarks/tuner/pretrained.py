@@ -27,7 +27,7 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson
-from rrl.agent import Agent, Task, Transition
+from rrl.agent import Agent, Task, live
 from rrl.objective import MeanLatency
 from rrl.queueing.machine import AXES, Machine
 from rrl.space import ConfigurationSpace
@@ -119,16 +119,11 @@ class Live:
     def tuned_by(self, agent: Agent, seed: int) -> Lived:
         arrivals = PerIntervalPoisson(np.full(1 + LIVE_DECISIONS, RATE_PER_S))
         env = self._scenario.environment(self._space, self.objective, arrivals)
-        observation, _ = env.reset(seed=seed)
-        ratios = []
-        for _ in range(LIVE_DECISIONS):
-            action = agent.act(observation)
-            before = observation
-            observation, _, _, _, info = env.step(action)
-            agent.update(Transition(before, action, info["cost"], observation, info["measurement"]))
-            ratios.append(float(self._ratios[info["number"]]))
-        if close := getattr(agent, "close", None):
-            close()
+        ratios = [
+            float(self._ratios[self._space.number_of_action(transition.action)])
+            for transition in live(agent, env, LIVE_DECISIONS, seed)
+        ]
+        agent.close()
         return Lived(decisions_until_within(np.asarray(ratios)), fmean(ratios[:EARLY]))
 
 

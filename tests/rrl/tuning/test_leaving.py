@@ -14,8 +14,7 @@ import pytest
 
 from rrl.guarding.guard import Guard, ToLeave
 from rrl.journal import Ending, Record, read, read_ending
-from rrl.tuning.observer import Observer
-from rrl.tuning.observer import Change
+from rrl.tuning.observer import Change, Observer
 from rrl.tuning.restore import RestorePoint
 from tests.support import CHECKOUT
 from tests.support.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
