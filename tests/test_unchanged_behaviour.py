@@ -1,8 +1,8 @@
 """What agents decide, and what a journal is read as, stays as it was recorded.
 
 `tests/recorded/` holds the journals of three live runs: the embedded server, the same under bursts with
-`tests/recorded/` holds the journals of three live runs: the embedded server, the same under bursts with
-`rrl-compare`. A change that is meant records them anew: `python -m tests.test_unchanged_behaviour FOLDER`.
+another agent, and a stock Triton. Beside them lies what a replay of each gave, and the decisions of four agents
+in `rrl-compare`. A change that is meant records them anew: `python -m tests.test_unchanged_behaviour FOLDER`.
 """
 
 from __future__ import annotations
