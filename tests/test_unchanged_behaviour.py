@@ -1,7 +1,7 @@
 """What agents decide, and what a journal is read as, stays as it was recorded.
 
 `tests/recorded/` holds the journals of three live runs: the embedded server, the same under bursts with
-another agent, and a stock Triton. Beside them lies what a replay of each gave, and the decisions of four agents
+another agent, and a stock Triton. Beside them lies what a replay of each gave, and what four agents decided
 in `rrl-compare`. A change that is meant records them anew: `python -m tests.test_unchanged_behaviour FOLDER`.
 """
 
