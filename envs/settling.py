@@ -8,7 +8,7 @@ are gone; in a trial, one that cost 28 ms cost 60 ms right after a reload (MiniL
 In another, on a Triton whose processes take 100 ms longer for their first batch, at 8 requests a second, an
 interval measured 22 ms while cold batches counted, and 3 ms without them, as the interval after. And where a
 reload had settled for a second, the median request of the next second took 1.2 times as long as that of the
-one after it (MiniLM, 131 reloads; EfficientNet-Lite0 1.0, 79; see RESULTS.md), probably as the old processes
+one after it (MiniLM, 131 reloads; EfficientNet-Lite0 1.0, 79), probably as the old processes
 end beside it.
 """
 

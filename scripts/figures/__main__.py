@@ -1,7 +1,7 @@
 """Draws one figure or table of a paper, as PNG + CSV, and says what it shows beside what the paper says.
 
 `scripts/reproduce FIGURE [--out DIR] [--seeds N]` leaves in DIR the pictures, the CSVs they are drawn from
-and FIGURE.json, from which `scripts/reproduce results --out DIR` writes the tables of RESULTS.md.
+and FIGURE.json, from which `scripts/reproduce results --out DIR` writes the tables of docs/results.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ FIGURES = {
     "serf-table2": "what filling the reference table costs: exhaustive profiling and SERF",
 }
 RESULTS = "results"
-PAGE = Path("RESULTS.md")
+PAGES = {"rrl": Path("docs/results/rrl.md"), "serf": Path("docs/results/serf.md")}
+"""By the first word of a figure's name."""
+LEARNER_PAGE = Path("docs/results/learner.md")
+"""Where the table of the default agent's reach stands."""
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Draws one figure or table of a paper as PNG + CSV; `results` writes the tables of RESULTS.md."""
+    """Draws one figure or table of a paper as PNG + CSV; `results` writes the tables of docs/results."""
 
     figure: tyro.conf.Positional[str] = ""
     """Which one (see --list), or results."""
@@ -52,7 +55,9 @@ class ReproduceOptions:
     def __post_init__(self) -> None:
         if not self.list and self.figure not in (*FIGURES, RESULTS):
             what = f"unknown figure {self.figure!r}" if self.figure else "which figure?"
-            raise ValueError(f"{what}; known: {', '.join(FIGURES)}, and {RESULTS} for the tables of {PAGE}")
+            raise ValueError(
+                f"{what}; known: {', '.join(FIGURES)}, and {RESULTS} for the tables of docs/results"
+            )
         if self.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}")
 
@@ -66,6 +71,18 @@ def reproduce(name: str, out: Path, seeds: int) -> Result:
     return result
 
 
+def write_tables(options: ReproduceOptions) -> None:
+    """Writes each page's tables for which there are files, and says which."""
+    for first_word, page in PAGES.items():
+        names = tuple(name for name in FIGURES if name.startswith(f"{first_word}-"))
+        _say(page, results.update(page, options.out, names, ()))
+    _say(LEARNER_PAGE, results.update(LEARNER_PAGE, options.out, (), options.comparisons))
+
+
+def _say(page: Path, written: list[str]) -> None:
+    print(f"{page}: {', '.join(written) or 'nothing to write'}")
+
+
 def main(argv: list[str] | None = None) -> int:
     options = parse(ReproduceOptions, argv)
     if options.list:
@@ -75,8 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         if options.figure == RESULTS:
-            written = results.update(PAGE, options.out, tuple(FIGURES), options.comparisons)
-            print(f"{PAGE}: {', '.join(written) or 'nothing to write'}")
+            write_tables(options)
             return 0
         result = reproduce(options.figure, options.out, options.seeds)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""RESULTS.md's tables, from the files that the runs left, so that no number in them is typed by hand.
+"""The tables of docs/results, from the files that the runs left, so that no number in them is typed by hand.
 
 A table stands between two markers, and only what is between them is written:
 
@@ -8,6 +8,7 @@ A table stands between two markers, and only what is between them is written:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,5 +64,4 @@ def claims_table(result: Result) -> str:
 
 
 def _link(path: Path, page_folder: Path) -> str:
-    here = page_folder.resolve()
-    return path.resolve().relative_to(here).as_posix() if path.resolve().is_relative_to(here) else str(path)
+    return Path(os.path.relpath(path.resolve(), page_folder.resolve())).as_posix()

@@ -117,9 +117,9 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     _draw(out / f"{NAME}.png", learned, times, ends, seeds)
     return Result(
         title="RRL, Fig. 11: the region's size",
-        setting="The paper's agent (γ = 0) at 14 requests/s on simulated machines, two runs each, 1,000 "
+        setting="The paper's agent (γ = 0) at 14 requests/s on simulated machines, two runs each. 1,000 "
         f"configurations, {', '.join(map(str, setting.decisions))} decisions with δ = "
-        f"{', '.join(map(str, setting.radii))}. Distance: mean of |Q - Q*| / Q*, at most 1 each; converged: "
+        f"{', '.join(map(str, setting.radii))}. Distance: mean of |Q - Q*| / Q*, at most 1 each. Converged: "
         "within 0.05 of its end.",
         seeds=seeds,
         claims=tuple(_claims(times, ends, ratios)),

@@ -87,7 +87,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     return Result(
         title="RRL, Fig. 12: latency over time, CPU knobs",
         setting=f"Simulated machines of the family, two runs each, 1,000 configurations, {setting.decisions} "
-        f"decisions of {setting.requests_per_interval} requests at 14/s in the mean; mean latency over the "
+        f"decisions of {setting.requests_per_interval} requests at 14/s in the mean. Mean latency over the "
         "whole run.",
         seeds=seeds,
         claims=tuple(claims),

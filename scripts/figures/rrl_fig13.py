@@ -120,9 +120,9 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     claims += default_claims(panels, setting.agents)
     return Result(
         title="RRL, Fig. 13: latency over time, batching knobs",
-        setting="Simulated stand-ins of a GPU (strong batching gains; no GPU here), two runs each, 392 "
+        setting="Simulated stand-ins of a GPU, with strong batching gains, two runs each. 392 "
         f"configurations, {setting.decisions} decisions of {REQUESTS_PER_INTERVAL} requests "
-        f"at {RATE_PER_S:g}/s in the mean; mean latency over the whole run.",
+        f"at {RATE_PER_S:g}/s in the mean. Mean latency over the whole run.",
         seeds=seeds,
         claims=tuple(claims),
         pictures=(f"{NAME}.png",),

@@ -67,8 +67,8 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     drawing.save(figure, out / f"{NAME}.png")
     return Result(
         title="RRL, Fig. 14: latency CCDF under a strict SLO",
-        setting=f"Simulated machines, two runs each, WiKi-like load, {setting.decisions} decisions; limit: "
-        f"p95 at most {STRICT:g} times the lowest that any configuration has at the mean load; a violation "
+        setting=f"Simulated machines, two runs each, WiKi-like load, {setting.decisions} decisions. Limit: "
+        f"p95 at most {STRICT:g} times the lowest that any configuration has at the mean load. A violation "
         "is an interval over it.",
         seeds=seeds,
         claims=tuple(_claims(panels, exceeded, setting.agents)),

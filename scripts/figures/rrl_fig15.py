@@ -76,8 +76,8 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     drawing.save(figure, out / f"{NAME}.png")
     return Result(
         title="RRL, Fig. 15: an SLO with the least resources",
-        setting=f"Simulated machines, two runs each, Dynamic load, {setting.decisions} decisions; limit: p95 "
-        f"at most {LOOSE:.2g} times the lowest that any configuration has at the mean load; resources: "
+        setting=f"Simulated machines, two runs each, Dynamic load, {setting.decisions} decisions. Limit: p95 "
+        f"at most {LOOSE:.2g} times the lowest that any configuration has at the mean load. Resources: "
         "threads in force (stand-in of a GPU: instances), mean over the run.",
         seeds=seeds,
         claims=tuple(_claims(panels, setting.agents)),
