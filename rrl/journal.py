@@ -188,11 +188,11 @@ class Record:
 class Ending:
     """What a run left in force, and why: the journal's last line. Without it, that is not known."""
 
-    left: dict[str, int]
+    kept: dict[str, int]
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"left": self.left, "reason": self.reason}
+        return {"left": self.kept, "reason": self.reason}
 
     @classmethod
     def from_json(cls, values: dict[str, Any], header: Header) -> Ending:

@@ -52,7 +52,7 @@ def replayed(run: str) -> dict[str, Any]:
         agent.finish_training()
         proposal = header.space.number_of_action(agent.act(record.transition.next_observation))
         told = [proposal, agent.recommended(), agent.explain()]
-        rows.append([*told, guard.best, guard.takes_over, guard.to_leave()])
+        rows.append([*told, guard.best, guard.takes_over, guard.to_keep()])
     summary = summarise(header, records)
     return {
         "intervals": rows,

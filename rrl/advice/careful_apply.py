@@ -18,21 +18,21 @@ import numpy as np
 from rich.console import Console
 
 from rrl.agent import Agent, Transition
-from rrl.guarding.guard import Guard, GuardSettings, ToLeave
+from rrl.guarding.guard import Guard, GuardSettings, ToKeep
 from rrl.journal import Header, Journal
 from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
-from rrl.tuning.leaving import Leaving, SafeBest
-from rrl.tuning.loop import BASELINE_ALONE, Environment, Outcome, Tuning, TuningSettings
-from rrl.tuning.observer import Change, Observer
+from rrl.tuning.keeping import BestInStateFile, Keeping
+from rrl.tuning.listener import Change, Listener
+from rrl.tuning.loop import BASELINE_WITHOUT_VALIDATION, Environment, Kept, Tuning, TuningSettings
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import handled_by
 from rrl.views.terminal import make_view
 
 AGENT = "advice"  # in the journal's header
-SETTINGS = TuningSettings(intervals=5, baseline=BASELINE_ALONE, validation=0)
+SETTINGS = TuningSettings(intervals=5, baseline=BASELINE_WITHOUT_VALIDATION, validation=0)
 
 
 def check_can_ask(stdin: TextIO | None = None) -> None:
@@ -91,20 +91,20 @@ class ApplyingGuard(Guard):
 
     applied: int = 0
 
-    def leaving(self, validation: object = None) -> ToLeave:
+    def keeping(self, validation: object = None) -> ToKeep:
         costs = self.costs_at_present_load
         if self.applied not in costs or self.start not in costs:
-            return ToLeave(self.start, "what was recommended could not be measured")
+            return ToKeep(self.start, "what was recommended could not be measured")
         if not self.fits(self.applied):
-            return ToLeave(self.start, "what was recommended failed, was aborted or broke the limit")
+            return ToKeep(self.start, "what was recommended failed, was aborted or broke the limit")
         after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
         words = f"its mean cost was {after:.1f}, {before:.1f} before"
         if after <= before:
-            return ToLeave(self.applied, f"what was recommended is no worse: {words}")
-        return ToLeave(self.start, f"what was recommended is worse: {words}")
+            return ToKeep(self.applied, f"what was recommended is no worse: {words}")
+        return ToKeep(self.start, f"what was recommended is worse: {words}")
 
 
-class Counted(Observer):
+class Counted(Listener):
     """Tells the limits of every change: the next model's may not be allowed any more."""
 
     def __init__(self, limits: ChangeLimits) -> None:
@@ -117,7 +117,7 @@ class Counted(Observer):
 
 @dataclass
 class AgreedChange:
-    """The change somebody said yes to; `leaving` and `point` see to the target, however it ends.
+    """The change somebody said yes to; `keeping` and `point` see to the target, however it ends.
 
     `check_allowed` saw that the hour's changes suffice for it, and for undoing it where an hour may have two.
     It does not wait for more: undoing is never held back.
@@ -128,11 +128,11 @@ class AgreedChange:
     recommended: Configuration
     folder: Path  # for journal and log of changes
     point: RestorePoint
-    leaving: Leaving
+    keeping: Keeping
     limits: ChangeLimits = field(default_factory=ChangeLimits)
     restored: Change | None = None  # what a killed run had left was put back before
 
-    def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Outcome:
+    def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Kept:
         space, header = self.env.space, self._header()
         start = space.number(header.start)
         applied = space.number({name: self.recommended[name] for name in space.names})
@@ -141,26 +141,26 @@ class AgreedChange:
         try:
             self.point.claim(header.found, header.found_config_pbtxt or "")
             view = make_view(console, log, guard, SETTINGS)
-            observers: list[Observer] = [ChangeLog(self.folder), view]
-            observers += [SafeBest(self.point, guard, space), Counted(self.limits)]
+            listeners: list[Listener] = [ChangeLog(self.folder), view]
+            listeners += [BestInStateFile(self.point, guard, space), Counted(self.limits)]
             if self.restored is not None:
-                for observer in observers:
-                    observer.changed(self.restored)
+                for listener in listeners:
+                    listener.changed(self.restored)
             agent = Recommended(space, start, applied)
             try:
-                run = (self.env, agent, guard, log, SETTINGS, observers, stop, self.leaving)
-                outcome = Tuning(*run, limits=ChangeLimits(windows=self.limits.windows)).run()
+                run = (self.env, agent, guard, log, SETTINGS, listeners, stop, self.keeping.put_in_force)
+                kept = Tuning(*run, limits=ChangeLimits(windows=self.limits.windows)).run()
             finally:
                 view.close()
         finally:
             log.close()
-            if self.leaving.done:
+            if self.keeping.done:
                 self.point.release()
         console.print(
-            f"in force: {in_words(space.configuration(outcome.left))} ({outcome.reason}); "
+            f"in force: {in_words(space.configuration(kept.number))} ({kept.reason}); "
             f"journal and changes.log in {self.folder}"
         )
-        return outcome
+        return kept
 
     def _header(self) -> Header:
         return replace(self.header, agent=AGENT, intervals=SETTINGS.intervals, validation=SETTINGS.validation)

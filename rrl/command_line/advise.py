@@ -32,10 +32,10 @@ from rrl.knobs import in_words
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
 from rrl.tuning.change_limits import ChangeLimits
-from rrl.tuning.leaving import Leaving
-from rrl.tuning.observer import Change
+from rrl.tuning.keeping import Keeping
+from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
-from rrl.tuning.stop import LEAVING, Stop
+from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target.target import Target, TargetError
@@ -70,7 +70,7 @@ def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Cha
     point = RestorePoint(target.address, target.model)
     if restores:
         return restored(point, target, console)
-    if (left := point.left_behind()) is not None:
+    if (left := point.to_restore()) is not None:
         console.print(
             "an earlier run was killed here: what is observed may be what it explored; it had found "
             f"{in_words(left.found)}, which the next run that tunes puts back",
@@ -156,11 +156,11 @@ def _apply(
         dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
     )
     header = header_of(options, target, env, env.start, found)
-    leaving = Leaving(target, space)
-    change = careful_apply.AgreedChange(env, header, configuration, folder, point, leaving, limits, put_back)
+    keeping = Keeping(target, space)
+    change = careful_apply.AgreedChange(env, header, configuration, folder, point, keeping, limits, put_back)
     try:
-        stop.says = LEAVING
-        outcome = change.run(console, stop.is_set)
+        stop.says = PUTTING_BEST_IN_FORCE
+        kept = change.run(console, stop.is_set)
     except (TargetError, OSError) as error:
-        return ended_early(point, leaving, error, stop.is_set())
-    return INTERRUPTED if outcome.stopped else DONE
+        return ended_early(point, keeping, error, stop.is_set())
+    return INTERRUPTED if kept.stopped else DONE

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rrl.journal import Record
+from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Stopped
-from rrl.tuning.observer import Observer
 
 SERVER = "serving_adapter.server.command_line"
 LOAD = "serving_adapter.load.command_line"
@@ -135,10 +135,10 @@ class Embedded:
         return [*common, *arguments, "--out", str(folder)]
 
 
-class LoadWatch(Observer):
+class LoadWatch(Listener):
     """Ends the run with the embedded load."""
 
-    def __init__(self, embedded: Embedded, view: Observer) -> None:
+    def __init__(self, embedded: Embedded, view: Listener) -> None:
         self._embedded, self._view = embedded, view
 
     def measured(self, record: Record) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from rrl import journal
 from rrl.advice import careful_apply
 from rrl.command_line.opening import DONE
-from rrl.guarding.guard import ToLeave
+from rrl.guarding.guard import ToKeep
 from rrl.tuning.stop import Output
 from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise
@@ -42,7 +42,7 @@ def show_again(folder: Path) -> None:
         )
     kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
     ending = journal.read_ending(folder)
-    left = None if ending is None else ToLeave(header.space.number(ending.left), ending.reason)
+    left = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
     summary = summarise(header, records, left=left)
     write_views(folder, header, records, summary, kept, ended=left is not None)
     print_places(make_console(), folder)

@@ -27,8 +27,8 @@ from rrl.journal import EMBEDDED, Header
 from rrl.objective import Objective
 from rrl.space import Configuration, ConfigurationSpace, with_values
 from rrl.tuning.change_limits import ChangeLimits
-from rrl.tuning.leaving import Leaving, restore
-from rrl.tuning.observer import Change
+from rrl.tuning.keeping import Keeping, restore
+from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import Stop
 from serving_adapter.options import fail, in_a_sentence
@@ -200,9 +200,9 @@ def restored(point: RestorePoint, target: Target, console: Console) -> Change | 
         ) from None
 
 
-def broken_off(point: RestorePoint | None, leaving: Leaving) -> int:
+def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:
     """Says what state an impatient Ctrl-C leaves the target in."""
-    if point is not None and not leaving.done:
+    if point is not None and not keeping.done:
         print(
             "broken off before what the run leaves was in force: the target may have any configuration that "
             "was explored; the next rrl-tune on it puts the found one back",
@@ -211,8 +211,8 @@ def broken_off(point: RestorePoint | None, leaving: Leaving) -> int:
     return INTERRUPTED
 
 
-def ended_early(point: RestorePoint | None, leaving: Leaving, error: Exception, stopped: bool) -> int:
-    restores = point is not None and not leaving.done
+def ended_early(point: RestorePoint | None, keeping: Keeping, error: Exception, stopped: bool) -> int:
+    restores = point is not None and not keeping.done
     is_broken = isinstance(error, NotPutBack)
     if stopped and restores and isinstance(error, TargetError) and not is_broken:
         print(f"the target is away; the next start restores it ({error})", file=sys.stderr)

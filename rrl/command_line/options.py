@@ -15,12 +15,12 @@ from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
-from rrl.tuning.loop import LONGEST_INTERVALS, TuningSettings, baseline_for
+from rrl.tuning.loop import MAX_INTERVAL_LENGTHS, TuningSettings, baseline_for
 from rrl.views.summary import summarise
 
 DEFAULT_INTERVALS = 50
 GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
-SHORTEST_WINDOW = LONGEST_INTERVALS + 1  # intervals: to try one configuration, and to change back
+SHORTEST_WINDOW = MAX_INTERVAL_LENGTHS + 1  # intervals: to try one configuration, and to change back
 
 
 @dataclass(frozen=True)

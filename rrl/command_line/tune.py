@@ -42,18 +42,18 @@ from rrl.command_line.options import (
     seconds,
     tuning_intervals,
 )
-from rrl.guarding.guard import Guard, GuardSettings, ToLeave
+from rrl.guarding.guard import Guard, GuardSettings, ToKeep
 from rrl.journal import Journal
 from rrl.knobs import in_words
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
 from rrl.tuning.change_log import ChangeLog, times_since
-from rrl.tuning.leaving import Leaving, SafeBest
+from rrl.tuning.keeping import BestInStateFile, Keeping
+from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning, TuningSettings, baseline_for
-from rrl.tuning.observer import Observer
 from rrl.tuning.pretraining import REPLAY_LIMIT_S, starting_from, taken_over
 from rrl.tuning.restore import RestorePoint
-from rrl.tuning.stop import LEAVING, Stop
+from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.exports import export, print_result
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
@@ -73,26 +73,26 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> 
             print(error, file=sys.stderr)
             return FAILED
         try:
-            stop.says = LEAVING
-            outcome = session.tuning.run()
+            stop.says = PUTTING_BEST_IN_FORCE
+            kept = session.tuning.run()
             failures = session.embedded.end_load() if session.embedded else None
-            left = ToLeave(outcome.left, outcome.reason)
+            left = ToKeep(kept.number, kept.reason)
             summary = export(session.tuning.journal, session.target, session.events, left)
         except (TargetError, EmbeddedFailed, OSError) as error:
             session.view.close()
             with suppress(ValueError, OSError):  # the error that ended the run tells more
                 show_again(session.tuning.journal.path.parent)
-            return ended_early(session.point, session.leaving, error, stop.is_set())
+            return ended_early(session.point, session.keeping, error, stop.is_set())
         except KeyboardInterrupt:  # a second one, while what the run leaves was put in force
-            return broken_off(session.point, session.leaving)
+            return broken_off(session.point, session.keeping)
         finally:
             session.view.close()
-            if session.point is not None and session.leaving.done:
+            if session.point is not None and session.keeping.done:
                 session.point.release()
         print_result(console, session.tuning.journal, summary, failures)
         if smaller := session.target.refuses_more_than_found(summary.left):
             console.print(smaller, style="yellow")
-        return INTERRUPTED if stop.is_set() and outcome.stopped else DONE
+        return INTERRUPTED if stop.is_set() and kept.stopped else DONE
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Session:
 
     tuning: Tuning
     target: Target
-    leaving: Leaving
+    keeping: Keeping
     view: PlainView | LiveView
     events: TensorBoardEvents
     point: RestorePoint | None  # the embedded server ends with its run: nothing to restore
@@ -186,30 +186,30 @@ def _open(options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, 
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
     view = make_view(console, log, guard, settings)
     events = TensorBoardEvents(folder, log.header, log.records)
-    observers: list[Observer] = [ChangeLog(folder), view, events]
+    listeners: list[Listener] = [ChangeLog(folder), view, events]
     if point is not None:
-        observers.append(SafeBest(point, guard, env.space))
+        listeners.append(BestInStateFile(point, guard, env.space))
     if embedded is not None:
-        observers.append(LoadWatch(embedded, view))
+        listeners.append(LoadWatch(embedded, view))
     if put_back is not None:
         changed_at_s.append(put_back.at.timestamp())
-        for observer in observers:
-            observer.changed(put_back)
-    leaving = Leaving(target, env.space)
+        for listener in listeners:
+            listener.changed(put_back)
+    keeping = Keeping(target, env.space)
     tuning = Tuning(
         env,
         agent,
         guard,
         log,
         settings,
-        observers,
+        listeners,
         stop.is_set,
-        leaving,
+        keeping.put_in_force,
         limits=shared.limits if earlier is None else change_limits(options),
         found={name: found[name] for name in env.space.names},
         changed_before_s=changed_at_s,
     )
-    return Session(tuning, target, leaving, view, events, point, embedded)
+    return Session(tuning, target, keeping, view, events, point, embedded)
 
 
 def _embedded_settings(options: TuneOptions) -> EmbeddedSettings:

@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rrl.guarding.gain import in_words, unpaired_gain
 from rrl.guarding.interval_memory import (
     COMPARABLE_LOAD,
     SAME_LOAD,
@@ -31,7 +32,6 @@ from rrl.guarding.interval_memory import (
     mean,
 )
 from rrl.guarding.turns import Turns
-from rrl.guarding.validation import in_words, unpaired_gain
 from rrl.journal import Decision, Kind, Record
 from rrl.measured_costs import NOISE, USUAL_COMPLETIONS, best_known, optimistic_mean, pessimistic_mean
 from rrl.measurement import Measurement, Progress, has_traffic
@@ -55,7 +55,7 @@ class GuardSettings:
     drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
 
 
-class Verdict(NamedTuple):
+class Judgement(NamedTuple):
     """What the guard says of a finished interval."""
 
     rollback: bool  # run the next interval in the best configuration known
@@ -71,7 +71,7 @@ class Admission(NamedTuple):
     reason: str
 
 
-class ToLeave(NamedTuple):
+class ToKeep(NamedTuple):
     """The configuration to leave in force, and why."""
 
     number: int
@@ -198,7 +198,7 @@ class Guard:
         kind: Kind = "tune",
         share: float = 1.0,
         settling: Measurement | None = None,
-    ) -> Verdict:
+    ) -> Judgement:
         """After every interval: takes it in, and says whether to roll back and whether to learn from it.
 
         `share`: of its usual time, that it was measured for; `settling`: of a change, what came before that.
@@ -212,9 +212,9 @@ class Guard:
                 number
             ):  # once is chance; twice, and it may be what brings the target down
                 self._abort(number, 0.0)
-            return self._verdict(True, False, measurement.gap)
+            return self._judgement(True, False, measurement.gap)
         if not has_traffic(measurement):
-            return self._verdict(True, False, "no requests arrive")
+            return self._judgement(True, False, "no requests arrive")
         if share == 1 or not self._memory.rate_per_s:  # a short turn's few requests tell no load
             self._memory.rate_per_s = measurement.arrival_rate_per_s
         # What waits when one is left that did not serve well fails whatever comes after it.
@@ -233,7 +233,7 @@ class Guard:
         if failing or measurement.aborted or not completed:
             self._abort(number, measurement.arrival_rate_per_s)
         if not completed:
-            return self._verdict(number != self.start, False, "nothing was completed")
+            return self._judgement(number != self.start, False, "nothing was completed")
         if kind == "baseline":
             self._baseline.append((measurement.completions, measurement.latency.mean_ms))
         latency_ms = _latency_ms(measurement)
@@ -252,7 +252,7 @@ class Guard:
         if not failing:
             self._forgive(number)
         reason = f"{failed} requests failed" if failing else self._fault(latency_ms, measurement)
-        return self._verdict(bool(reason) and number not in (self.start, self.best), True, reason)
+        return self._judgement(bool(reason) and number not in (self.start, self.best), True, reason)
 
     def admit(self, proposal: int | None) -> Admission:
         """Before every interval: the agent's proposal, or the best known where the guard takes over.
@@ -288,7 +288,7 @@ class Guard:
             self.admit(record.number)
         self.judge(record.number, record.cost, record.measurement, record.kind, record.share, record.settling)
 
-    def to_leave(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
+    def to_keep(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
         """What to leave in force: the best known if shown to cost less than the start, else the start.
 
         `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise,
@@ -297,36 +297,36 @@ class Guard:
         Without it (the run was stopped) the best known must be better even with noise held against it, the
         start's too.
         """
-        return self.leaving(validation).number
+        return self.keeping(validation).number
 
-    def leaving(self, validation: Mapping[int, Sequence[float]] | None = None) -> ToLeave:
+    def keeping(self, validation: Mapping[int, Sequence[float]] | None = None) -> ToKeep:
         """What to leave in force, and why."""
         if not validation:
             return self._unvalidated()
         if not all(self.fits(number) for number in validation):
-            return ToLeave(self.start, "the best known failed, was aborted or broke the limit in its turns")
+            return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
         gain, best = self.turns.gain(validation), self.turns.best_of(validation)
         if gain.beyond_noise:
-            return ToLeave(best, f"{in_words(gain)}, measured in turns with it")
+            return ToKeep(best, f"{in_words(gain)}, measured in turns with it")
         before = self.turns.gain_before(best)
         if gain.undecided and before.beyond_noise:
-            return ToLeave(
+            return ToKeep(
                 best, f"{in_words(gain)} in turns, and before them {in_words(before)} at a like load"
             )
-        return ToLeave(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
+        return ToKeep(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
 
-    def _unvalidated(self) -> ToLeave:
+    def _unvalidated(self) -> ToKeep:
         best = self.best
         seen = self._memory.near_present_load()
         if all(each.number != self.start for each in seen):  # not measured at this load: compare where it was
             seen = at_load_of(self.start, self._memory.all)
         costs = costs_of(seen)
         if best not in costs or self.start not in costs:
-            return ToLeave(self.start, "nothing else is known well enough")
+            return ToKeep(self.start, "nothing else is known well enough")
         noise = self.settings.noise * _times_noisier(seen, {self.start, best})
         if pessimistic_mean(costs[best], noise) < optimistic_mean(costs[self.start], noise):
-            return ToLeave(best, "the best known, better than the start even with noise held against it")
-        return ToLeave(self.start, "nothing is known to be better beyond noise")
+            return ToKeep(best, "the best known, better than the start even with noise held against it")
+        return ToKeep(self.start, "nothing is known to be better beyond noise")
 
     def _enter(self, number: int, decision: Decision, reason: str) -> Admission:
         self._takeover = None
@@ -334,14 +334,14 @@ class Guard:
         self._safe = (self.start, self.best)
         return Admission(number, decision, reason)
 
-    def _verdict(self, rollback: bool, learn: bool, reason: str) -> Verdict:
+    def _judgement(self, rollback: bool, learn: bool, reason: str) -> Judgement:
         self._takeover = Admission(self.best, "rollback", reason) if rollback else None
-        return Verdict(rollback, learn, reason)
+        return Judgement(rollback, learn, reason)
 
     def _tells_nothing_bad(self, number: int, measurement: Measurement) -> bool:
         """True where the interval says nothing, unless the target was lost under what would not be left."""
         if measurement.gap:
-            return number in (self.start, self.to_leave())
+            return number in (self.start, self.to_keep())
         return not has_traffic(measurement)
 
     def _forgive(self, number: int) -> None:
@@ -403,12 +403,12 @@ class Guard:
         shrinkage = -measurement.backlog_growth
         return shrinkage >= 5 and shrinkage > sigmas * _noise(measurement)
 
-    def _drain(self, number: int, measurement: Measurement) -> Verdict:
+    def _drain(self, number: int, measurement: Measurement) -> Judgement:
         """The latency was the queue's, not the configuration's, so nothing is learned; but a configuration
         that drains a queue can bear the load, so it stays until the queue is gone."""
         if self._wait_ms(measurement) > self._runaway_wait_ms() or not self._rolled_back:
             self._takeover = Admission(number, "hold", "draining the queue")
-        return Verdict(False, False, "drained the queue that was left behind")
+        return Judgement(False, False, "drained the queue that was left behind")
 
     def _wait_ms(self, measurement: Measurement) -> float:
         return 1e3 * measurement.backlog / max(measurement.completion_rate_per_s, 1e-3)

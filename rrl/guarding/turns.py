@@ -10,10 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rrl.guarding.interval_memory import IntervalMemory, Seen, at_load_of, costs_of, mean
-from rrl.guarding.validation import (
-    CLEARLY,
-    LEAST_SHARE_ALONE,
+from rrl.guarding.gain import (
+    GAIN_TO_TRUST_ALONE,
+    MIN_TURN_SHARE_ALONE,
     UNKNOWN,
     Gain,
     Noise,
@@ -23,6 +22,7 @@ from rrl.guarding.validation import (
     share_to_show,
     unpaired_gain,
 )
+from rrl.guarding.interval_memory import IntervalMemory, Seen, at_load_of, costs_of, mean
 from rrl.journal import Kind
 from rrl.measurement import SoFar
 
@@ -97,11 +97,11 @@ class Turns:
             return False
         requests = start.completions / start.share
         share = share_to_show(start.cost / cost / to_show, self._noise_before(best), requests)
-        return start.share >= (share if to_show == 1 else max(share, LEAST_SHARE_ALONE))
+        return start.share >= (share if to_show == 1 else max(share, MIN_TURN_SHARE_ALONE))
 
     def _to_show(self, best: int) -> float:
         """The gain, beyond noise, with which the start need not be put in force again."""
-        return 1.0 if self.gain_before(best).beyond_noise else CLEARLY
+        return 1.0 if self.gain_before(best).beyond_noise else GAIN_TO_TRUST_ALONE
 
     def _noise_before(self, best: int) -> Noise:
         """The scatter of the start's and the best's intervals before their turns, at the present load."""

@@ -168,7 +168,7 @@ class GuidedRRL(Agent):
         if self._waits:
             words = f"stays: expects {expected}, but one interval says little of what was just started"
         elif number == self._in_force:
-            other = "nothing worth a change" if self._leaving_costs else "nothing better"
+            other = "nothing worth a change" if self._change_costs_users else "nothing better"
             words = f"stays: expects {expected}, and {other}"
         elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
             words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
@@ -204,7 +204,7 @@ class GuidedRRL(Agent):
         expected_s = partial(self.service_times.expected_s, configuration)
         parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
         log_factor, sd = self.service_times.surprise(configuration, parts, rate_per_s, self._variation)
-        verdict = self._watch.judged(log_factor, sd, self._leaving_costs)
+        verdict = self._watch.judged(log_factor, sd, self._change_costs_users)
         if verdict is Verdict.MAY_PASS:
             return verdict
         if verdict is Verdict.CHANGE:
@@ -224,7 +224,7 @@ class GuidedRRL(Agent):
         """True for the first interval of what processes were started for, whose requests took up to a third
         longer where it was measured: it only tells whether that is overloaded or far worse than expected."""
         known = self.service_times.known and number in self._stable(self.settings.stable_share)
-        if not (self._leaving_costs and known) or transition.measurement.aborted:
+        if not (self._change_costs_users and known) or transition.measurement.aborted:
             return False
         starts = self._change_costs.processes_started(self._in_force, np.array([number]))[0]
         if not (starts or (self._is_new and number == self._in_force)):
@@ -326,7 +326,7 @@ class GuidedRRL(Agent):
 
         A reload lasts, and the queue grows meanwhile.
         """
-        if not self._leaving_costs or self._in_force in stable:
+        if not self._change_costs_users or self._in_force in stable:
             return stable
         screened = costs.screened(stable, np.ones(len(stable)))
         in_place = ~self._change_costs.reloads(self._in_force, stable)
@@ -343,8 +343,8 @@ class GuidedRRL(Agent):
         return self.service_times.standard_deviations(entries)
 
     @property
-    def _leaving_costs(self) -> bool:
-        """True if leaving the configuration in force may cost users something."""
+    def _change_costs_users(self) -> bool:
+        """True if a change of the configuration in force may cost users something."""
         return self._change_costs.exist_from(self._in_force)
 
     def _expected_of(self, number: int, hopeful: float) -> tuple[str, str, str]:
@@ -360,12 +360,12 @@ class GuidedRRL(Agent):
         return expected, hoped, present
 
     def _looks_further(self) -> bool:
-        looks = self.settings.looks_costly if self._leaving_costs else self.settings.looks
+        looks = self.settings.looks_costly if self._change_costs_users else self.settings.looks
         return self._since_change in looks
 
     def _explores(self) -> bool:
         s = self.settings
-        return self._since_change < (s.exploring_costly if self._leaving_costs else s.exploring)
+        return self._since_change < (s.exploring_costly if self._change_costs_users else s.exploring)
 
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
         """κ standard deviations of ln S, bounded."""

@@ -38,8 +38,8 @@ class PredictedCosts:
     given: Circumstances
 
     @property
-    def leaving_costs(self) -> bool:
-        """True if leaving the configuration in force may cost users something."""
+    def change_costs_users(self) -> bool:
+        """True if a change of the configuration in force may cost users something."""
         return self.changes.exist_from(self.in_force)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ class PredictedCosts:
     @property
     def _weighs_near_ties(self) -> bool:
         """True where more than the cost decides among latencies about as low."""
-        return self.leaving_costs and self.objective.unit == "ms"
+        return self.change_costs_users and self.objective.unit == "ms"
 
     @cached_property
     def _ratio(self) -> np.ndarray:
@@ -131,7 +131,7 @@ class PredictedCosts:
     @property
     def _machine_sd(self) -> float:
         """σ of ln of all service times, over the time in which a change that costs something must pay."""
-        return self.settings.machine_sd if self.leaving_costs else 0.0
+        return self.settings.machine_sd if self.change_costs_users else 0.0
 
     def _at_both_speeds(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) Q as in `simulated`, in the mean over a faster and a slower machine."""
@@ -168,14 +168,14 @@ class PredictedCosts:
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
         where a change costs users something, it is not soon undone."""
-        if not self.leaving_costs:
+        if not self.change_costs_users:
             return np.zeros(len(numbers), dtype=bool)
         expected = self.simulated(np.append(numbers, self.in_force), np.ones(len(numbers) + 1))
         return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
 
     def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Positions in `numbers`, with those of what is to be had without starting a process."""
-        if not self.leaving_costs:
+        if not self.change_costs_users:
             return positions
         free = np.flatnonzero(self.changes.processes_started(self.in_force, numbers) == 0)
         return np.concatenate([positions, free[~np.isin(free, positions)]])

@@ -10,13 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 from rrl.journal import Decision, Kind
-from rrl.tuning.observer import TIME, TIME_LENGTH, Change, Observer
+from rrl.tuning.listener import TIME, TIME_LENGTH, Change, Listener
 
 FILE_NAME = "changes.log"
 PUT_BACK = "again"  # of a change, by nobody's decision: another configuration was in force meanwhile
 
 
-class ChangeLog(Observer):
+class ChangeLog(Listener):
     """Appends every change to the file in the run's folder."""
 
     def __init__(self, folder: Path) -> None:

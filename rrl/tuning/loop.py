@@ -24,17 +24,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from rrl.agent import Agent, Transition
-from rrl.guarding.guard import Guard, ToLeave
+from rrl.guarding.guard import Guard, ToKeep
 from rrl.journal import Decision, Ending, Journal, Kind, Record
 from rrl.measurement import Measurement, Progress, SoFar, has_traffic
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits
 from rrl.tuning.change_log import PUT_BACK, reason_in_words
-from rrl.tuning.observer import Change, Observer
+from rrl.tuning.listener import Change, Listener
 
-BASELINE_ALONE = 3  # intervals of the found configuration where it is not measured again
+BASELINE_WITHOUT_VALIDATION = 3  # intervals of the found configuration where it is not measured again
 RECENT_CHANGES = 10  # of which the slowest tells how long one may take
-LONGEST_INTERVALS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
+MAX_INTERVAL_LENGTHS = 4.0  # one that settles long lasts three and `settle_s`; with time to change back
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TuningSettings:
 
 def baseline_for(validation: int) -> int:
     """Intervals of the found configuration at the beginning: more where no validation measures it again."""
-    return TuningSettings.baseline if validation else BASELINE_ALONE
+    return TuningSettings.baseline if validation else BASELINE_WITHOUT_VALIDATION
 
 
 class Environment(Protocol):
@@ -75,10 +75,12 @@ class Environment(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    left: int  # the configuration left in force
-    stopped: bool  # before its end
-    reason: str = field(default="", compare=False)  # why that one is left
+class Kept:
+    """The configuration that a run kept in force at its end."""
+
+    number: int
+    stopped: bool  # somebody ended the run early
+    reason: str = field(default="", compare=False)  # why this one was kept
 
 
 class Stopped(Exception):
@@ -100,7 +102,7 @@ class Tuning:
     guard: Guard
     journal: Journal
     settings: TuningSettings = TuningSettings()
-    observers: Sequence[Observer] = ()
+    listeners: Sequence[Listener] = ()
     stop: Callable[[], bool] = lambda: False
     put_in_force: Callable[[int], None] | None = None  # at the end; default: a step of the environment
     limits: ChangeLimits = field(default_factory=ChangeLimits)
@@ -115,7 +117,7 @@ class Tuning:
     _end_s: float = field(default=math.inf, init=False)
     _silent: bool = field(default=False, init=False)
 
-    def run(self) -> Outcome:
+    def run(self) -> Kept:
         """Replays the journal, goes on from there, and leaves the better configuration in force."""
         for record in self.journal.records:
             self._replay(record)
@@ -127,20 +129,20 @@ class Tuning:
         try:
             self._measure_start()
             self._search()
-            leaving = self.guard.leaving(self._validate())
+            to_keep = self.guard.keeping(self._validate())
         except Stopped as stopped:
-            return self._leave(self._leaving_early(str(stopped) or "interrupted"), stopped=True)
+            return self._keep(self._to_keep_early(str(stopped) or "interrupted"), stopped=True)
         except _TimeUp:
-            return self._leave(
-                self._leaving_early("the time is up before the best could be measured in turns")
+            return self._keep(
+                self._to_keep_early("the time is up before the best could be measured in turns")
             )
         except _NotTaken as refused:
-            return self._leave(ToLeave(self._as_found, str(refused)))
+            return self._keep(ToKeep(self._as_found, str(refused)))
         except BaseException:
             with suppress(Exception):  # the first error tells more than one from putting things back
-                self._leave(self._leaving_early("the run failed"), stopped=True)
+                self._keep(self._to_keep_early("the run failed"), stopped=True)
             raise
-        return self._leave(leaving)
+        return self._keep(to_keep)
 
     def finished(self, kind: Kind) -> int:
         """How many of the run's intervals of this kind are in the journal."""
@@ -195,7 +197,7 @@ class Tuning:
         slowest of late."""
         applied_ms = [r.apply_ms for r in self.journal.records if r.apply_ms > 0]  # NaN, 0: no change
         slowest_ms = max(applied_ms[-RECENT_CHANGES:], default=0.0)
-        return LONGEST_INTERVALS * self.journal.header.interval_s + 2 * slowest_ms / 1e3
+        return MAX_INTERVAL_LENGTHS * self.journal.header.interval_s + 2 * slowest_ms / 1e3
 
     @property
     def _search_end_s(self) -> float:
@@ -220,7 +222,7 @@ class Tuning:
         """
         start, best = self.guard.start, self._best()
         if start == best:
-            best = self.guard.to_leave()
+            best = self.guard.to_keep()
         if start == best or not self.settings.validation:
             return None
         costs: dict[int, list[float]] = {best: [], start: []}
@@ -321,7 +323,7 @@ class Tuning:
     def _safe_meanwhile(self) -> int:
         """What is in force while the run waits: the start or what a stop would leave, if that is allowed."""
         assert self._in_force is not None
-        safe = self.guard.to_leave()
+        safe = self.guard.to_keep()
         if self._in_force in (self.guard.start, safe):
             return self._in_force
         return safe if self.limits.may_return(self.clock(), self._undone_within_s) else self._in_force
@@ -333,8 +335,8 @@ class Tuning:
         was_in_force, changes = self._in_force, number != self._in_force
         if changes and decision == "agent":
             reason = self._agents_reason(number)
-        for observer in self.observers:
-            observer.decided(kind, number, decision, reason)
+        for listener in self.listeners:
+            listener.decided(kind, number, decision, reason)
         if changes:
             self._change(number, decision, reason_in_words(kind, decision, reason))
         after, info = self._run(number)
@@ -381,8 +383,8 @@ class Tuning:
         if record.counted:
             self._observation = after
         self._tell_of_silence(measurement)
-        for observer in self.observers:
-            observer.measured(record)
+        for listener in self.listeners:
+            listener.measured(record)
         return record
 
     @property
@@ -417,8 +419,8 @@ class Tuning:
 
     def _tell(self, before: Configuration, after: Configuration, decision: str, reason: str) -> None:
         change = Change(datetime.fromtimestamp(self.clock()), before, after, decision, reason)
-        for observer in self.observers:
-            observer.changed(change)
+        for listener in self.listeners:
+            listener.changed(change)
 
     def _configuration(self, number: int | None) -> Configuration:
         """None: what was found, which is not on the grid."""
@@ -433,11 +435,11 @@ class Tuning:
             return f"the agent: {why}"
         return "the agent proposes it" if self.guard.knows(number) else "the agent explores it"
 
-    def _leaving_early(self, why: str) -> ToLeave:
-        number, reason = self.guard.leaving()
+    def _to_keep_early(self, why: str) -> ToKeep:
+        number, reason = self.guard.keeping()
         if number != self.guard.start:
-            return ToLeave(number, f"{reason}; {why}")
-        return ToLeave(self._as_found, why)
+            return ToKeep(number, f"{reason}; {why}")
+        return ToKeep(self._as_found, why)
 
     @property
     def _as_found(self) -> int:
@@ -445,11 +447,11 @@ class Tuning:
         found = self._found_number
         return self.guard.start if found is None or self.guard.is_worse(found) else found
 
-    def _leave(self, leaving: ToLeave, stopped: bool = False) -> Outcome:
-        number, reason = leaving
+    def _keep(self, to_keep: ToKeep, stopped: bool = False) -> Kept:
+        number, reason = to_keep
         changes = number != self._in_force and (self._begun or self.put_in_force is not None)
         try:
-            self._tell_what_is_left(number, changes, reason)
+            self._tell_what_is_kept(number, changes, reason)
         finally:  # a full disk, or a terminal that is gone, must not leave what was being explored in force
             if self.put_in_force is not None:
                 self._put_in_force(self.put_in_force, number)
@@ -458,9 +460,9 @@ class Tuning:
                 self.env.step(self.env.space.action(number))
             self._write_ending(number, reason)
         self._in_force = number
-        return Outcome(number, stopped, reason)
+        return Kept(number, stopped, reason)
 
-    def _tell_what_is_left(self, number: int, changes: bool, reason: str) -> None:
+    def _tell_what_is_kept(self, number: int, changes: bool, reason: str) -> None:
         if not changes:
             self._notice(f"left in force, {'as found' if number == self._as_found else 'as tuned'}: {reason}")
             return
@@ -495,5 +497,5 @@ class Tuning:
         self._silent = bool(silent)
 
     def _notice(self, text: str) -> None:
-        for observer in self.observers:
-            observer.notice(text)
+        for listener in self.listeners:
+            listener.notice(text)

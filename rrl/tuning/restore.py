@@ -29,7 +29,7 @@ class TargetTaken(ValueError):
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class ToRestore:
     """What a killed run left to restore."""
 
     found: dict[str, int]
@@ -68,7 +68,7 @@ class RestorePoint:
         self.path = state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
         self._state: _State | None = None
 
-    def left_behind(self) -> LeftBehind | None:
+    def to_restore(self) -> ToRestore | None:
         """What a dead run left to restore, if anything; TargetTaken if its process lives."""
         state = self._read()
         if state is None:
@@ -84,12 +84,12 @@ class RestorePoint:
                 f"another rrl-tune (pid {state.pid}) tunes {self.model} on {self.target}; "
                 "wait for it to end, or stop it with Ctrl-C or kill"
             )
-        return LeftBehind(state.found, state.best, state.config_pbtxt)
+        return ToRestore(state.found, state.best, state.config_pbtxt)
 
     def put_back(self) -> None:
         """What a dead run left behind was restored: from now on the target is its operator's again."""
         with _locked(self.path.parent):
-            self.left_behind()  # not what another run has claimed meanwhile
+            self.to_restore()  # not what another run has claimed meanwhile
             self.path.unlink(missing_ok=True)
 
     def claim(self, found: Mapping[str, int], config_pbtxt: str = "") -> None:
@@ -108,7 +108,7 @@ class RestorePoint:
         )
         try:
             with _locked(self.path.parent):  # of two that start at once, the second sees the first's claim
-                self.left_behind()
+                self.to_restore()
                 self._write_temporary(state).replace(self.path)
         except OSError as error:
             raise ValueError(

@@ -15,7 +15,7 @@ from rich.console import Console
 from rrl.tuning.loop import Stopped
 
 STOPPING = "stopping"
-LEAVING = "stopping: putting the best configuration known to be safe in force"
+PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be safe in force"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.guarding.validation import Noise, students_t
+from rrl.guarding.gain import Noise, students_t
 
 
 class Estimate(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
-from rrl.guarding.guard import ToLeave
+from rrl.guarding.guard import ToKeep
 from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Header, Journal, Record
 from rrl.tuning import change_log
@@ -40,7 +40,7 @@ def export(
     journal: Journal,
     target: Configured | None,
     events: TensorBoardEvents | None,
-    left: ToLeave | None = None,
+    left: ToKeep | None = None,
 ) -> Summary:
     """Writes every view of the journal into its folder; `left` is what the run left in force, and why."""
     folder = journal.path.parent

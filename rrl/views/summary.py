@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from rrl.guarding.guard import Guard, GuardSettings, ToLeave
-from rrl.guarding.validation import UNKNOWN, Gain
+from rrl.guarding.gain import UNKNOWN, Gain
+from rrl.guarding.guard import Guard, GuardSettings, ToKeep
 from rrl.journal import Header, Record
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import Configuration
@@ -94,7 +94,7 @@ def summarise(
     header: Header,
     records: Sequence[Record],
     settings: GuardSettings | None = None,
-    left: ToLeave | None = None,
+    left: ToKeep | None = None,
     turns: int | None = None,
 ) -> Summary:
     """The figures of a run, finished or not.
@@ -115,7 +115,7 @@ def summarise(
     whole = all(len(c) >= turns for c in costs.values()) or guard.turns.are_settled(costs)
     validated = len(costs) == 2 and start in costs and whole and (left is None or left.number in costs)
     if left is None:
-        left = guard.leaving(costs if validated else _broken_off(guard, records))
+        left = guard.keeping(costs if validated else _broken_off(guard, records))
     if validated:
         best = next(n for n in costs if n != start)
     else:

@@ -10,13 +10,13 @@ from torch.utils.tensorboard import SummaryWriter
 
 from rrl.journal import Header, Record
 from rrl.knobs import in_words
-from rrl.tuning.loop import Observer
+from rrl.tuning.loop import Listener
 from rrl.views.summary import Summary
 
 FOLDER = "tensorboard"
 
 
-class TensorBoardEvents(Observer):
+class TensorBoardEvents(Listener):
     """Writes every interval's scalars. A resumed run's events are written anew from its journal."""
 
     def __init__(self, folder: Path, header: Header, records: list[Record]) -> None:

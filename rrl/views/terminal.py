@@ -13,12 +13,12 @@ from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
 
+from rrl.guarding.gain import CONFIDENCE
 from rrl.guarding.guard import Guard
-from rrl.guarding.validation import CONFIDENCE
 from rrl.journal import Decision, Header, Journal, Kind, Record
 from rrl.knobs import in_words
+from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import TuningSettings
-from rrl.tuning.observer import Change, Observer
 from rrl.views.summary import Standing, Summary
 
 PHASES: dict[str, str] = {
@@ -30,7 +30,7 @@ PHASES: dict[str, str] = {
 BARS = "▁▂▃▄▅▆▇█"
 
 
-class PlainView(Observer):
+class PlainView(Listener):
     """One line an interval, for logs."""
 
     def __init__(self, console: Console, header: Header, total: int, done: int = 0) -> None:
@@ -60,7 +60,7 @@ class PlainView(Observer):
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class LiveView(Observer):
+class LiveView(Listener):
     """Progress, load, configuration, latency now and at the start, the best so far, what the guard did."""
 
     def __init__(self, console: Console, header: Header, guard: Guard, total: int, done: int = 0) -> None:

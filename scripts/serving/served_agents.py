@@ -18,8 +18,8 @@ from rrl.guarding.guard import Admission, Guard
 from rrl.journal import Header, Journal, Record
 from rrl.objective import MeanLatency
 from rrl.space import Configuration, ConfigurationSpace
+from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning, TuningSettings
-from rrl.tuning.observer import Observer
 from serving_adapter.target.target import Target
 
 DEFAULT, SWEEP = "rrl", "sweep"
@@ -145,14 +145,14 @@ def tuned_in_the_loop(
     judge = guard(env.start)
     choices = Choices(agent, judge)
     tuning = Tuning(env, agent, judge, log, settings, [choices], stop, put_in_force=lambda number: None)
-    outcome = tuning.run()
+    kept = tuning.run()
     log.close()
-    left = choices.numbers[-1] if isinstance(judge, WatchOnly) and choices.numbers else outcome.left
+    left = choices.numbers[-1] if isinstance(judge, WatchOnly) and choices.numbers else kept.number
     served.target.apply(served.space.configuration(left))
     return Run(header, log.records, left, tuple(choices.numbers))
 
 
-class Choices(Observer):
+class Choices(Listener):
     """What would be left after every interval: the guard's best, or what an agent without a guard chooses."""
 
     def __init__(self, agent: Agent, guard: Guard) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rrl.guarding.guard import Guard, GuardSettings, Verdict
+from rrl.guarding.guard import Guard, GuardSettings, Judgement
 from rrl.measurement import LatencySummary, Measurement
 
 START, GOOD, BAD = 0, 1, 2
@@ -17,7 +17,7 @@ def measured(mean_ms: float = 50.0, rate_per_s: float = 40.0, **changes: object)
 ABORTED = {"aborted": "the queue is running away", "backlog": 80, "backlog_growth": 80, "completions": 80}
 
 
-def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **changes: object) -> Verdict:
+def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **changes: object) -> Judgement:
     guard.admit(number)
     m = measured(mean_ms, rate_per_s, **changes)
     return guard.judge(number, mean_ms + m.drain_ms, m)

@@ -13,8 +13,8 @@ from rrl.guarding.guard import Guard
 from rrl.journal import Header, Journal, Record
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import Observer, Outcome, Tuning, TuningSettings
-from rrl.tuning.observer import Change
+from rrl.tuning.listener import Change
+from rrl.tuning.loop import Kept, Listener, Tuning, TuningSettings
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 
@@ -71,7 +71,7 @@ def tuning(
     return Tuning(env, Wanderer(), Guard(env.start), journal, **values)
 
 
-def run(tuning: Tuning) -> Outcome:
+def run(tuning: Tuning) -> Kept:
     try:
         return tuning.run()
     finally:
@@ -82,7 +82,7 @@ def kinds(records: list[Record]) -> list[str]:
     return [r.kind for r in records]
 
 
-class StopAfter(Observer):
+class StopAfter(Listener):
     def __init__(self, intervals: int) -> None:
         self.left = intervals
 
@@ -93,7 +93,7 @@ class StopAfter(Observer):
         return self.left <= 0
 
 
-class Changes(Observer):
+class Changes(Listener):
     def __init__(self) -> None:
         self.seen: list[Change] = []
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from rrl.guarding import validation
-from rrl.guarding.validation import pooled_noise
+from rrl.guarding.gain import CONFIDENCE, pooled_noise
 from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.views.confidence import Estimate, mean_interval
@@ -51,7 +50,7 @@ def comparison(run: RunView) -> Children:
     if not summary.start_records:
         return tag("p", "The start was not measured yet.", class_="note")
     compares = summary.best.configuration != summary.start.configuration
-    what = f"Latency in ms: mean over the intervals, and its {validation.CONFIDENCE:.0%} interval"
+    what = f"Latency in ms: mean over the intervals, and its {CONFIDENCE:.0%} interval"
     return [
         tag("p", what, class_="note"),
         _table(run, compares),
@@ -123,7 +122,7 @@ def _notes(run: RunView, compares: bool) -> Children:
         n += " (the first of the start a short one, so that its users bore it for less)"
     whose = "both" if compares else "it"
     notes = [
-        f"n = {n}. The {validation.CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "
+        f"n = {n}. The {CONFIDENCE:.0%} intervals are Student's t of the logarithms; how much one "
         f"of the n scatters is taken from all that {whose} had in this run, and from what is usual."
     ]
     if not run.tells_percentiles:

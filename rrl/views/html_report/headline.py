@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from rrl.guarding import validation
+from rrl.guarding.gain import CONFIDENCE
 from rrl.journal import EMBEDDED, SIMULATION
 from rrl.knobs import in_words
 from rrl.views.html_report.markup import Children, tag
@@ -108,10 +108,10 @@ def _gain(run: RunView) -> Children:
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
-        interval = f"{validation.CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
+        interval = f"{CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
         doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
         return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}.{doubt}"]
-    interval = f"{validation.CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
+    interval = f"{CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
     why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
     return [
         tag("strong", "Not taken: " if gain.beyond_noise else "No better beyond noise: "),

@@ -15,8 +15,8 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from rrl.guarding.gain import CONFIDENCE, Noise, pooled_noise
 from rrl.guarding.interval_memory import SAME_LOAD
-from rrl.guarding.validation import CONFIDENCE, Noise, pooled_noise
 from rrl.journal import Record
 from rrl.knobs import shown, words_of
 from rrl.measured_costs import costs_by_configuration

@@ -24,9 +24,9 @@ from rrl.journal import read
 from rrl.measurement import Measurement
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
-from rrl.tuning.leaving import Leaving
-from rrl.tuning.loop import Outcome
-from rrl.tuning.observer import Change
+from rrl.tuning.keeping import Keeping
+from rrl.tuning.listener import Change
+from rrl.tuning.loop import Kept
 from rrl.tuning.restore import RestorePoint
 from tests.rrl.tuning.test_careful_tuning import BAD, BEST, INTERVAL_S, SLOW, START, Timed
 from tests.support.tuned_runs import SPACE, StopAfter, header
@@ -56,7 +56,7 @@ class Server:
 
 def applied(
     folder: Path, number: int, env: Timed | None = None, stop: StopAfter | None = None, **changes: object
-) -> tuple[Outcome, Server, str]:
+) -> tuple[Kept, Server, str]:
     env, server, out = env or Timed(), Server(), io.StringIO()
     change = AgreedChange(
         env,
@@ -64,11 +64,11 @@ def applied(
         SPACE.configuration(number),
         folder,
         RestorePoint("localhost:8500", "minilm"),
-        Leaving(server, SPACE),
+        Keeping(server, SPACE),
         **changes,
     )
-    outcome = change.run(Console(file=out, width=300), stop or (lambda: False))
-    return outcome, server, out.getvalue()
+    kept = change.run(Console(file=out, width=300), stop or (lambda: False))
+    return kept, server, out.getvalue()
 
 
 def changes(folder: Path) -> list[str]:
@@ -88,8 +88,8 @@ class CountedDown(Timed):
 
 
 def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path) -> None:
-    outcome, server, said = applied(tmp_path, BEST)
-    assert outcome.left == BEST
+    kept, server, said = applied(tmp_path, BEST)
+    assert kept.number == BEST
     assert server.applied == [SPACE.configuration(BEST)]
     about, records = read(tmp_path)
     assert about.agent == AGENT
@@ -114,8 +114,8 @@ def test_where_the_window_has_closed_meanwhile_nothing_is_changed(tmp_path: Path
     opens, closes = (f"{(datetime.now().hour + hours) % 24:02}:00" for hours in (2, 3))
     limits = ChangeLimits(windows=ChangeWindow.parse([f"{opens}-{closes}"]))
     stop = StopAfter(8)
-    outcome, _, _ = applied(tmp_path, BEST, CountedDown(stop), stop, limits=limits)
-    assert outcome.left == START
+    kept, _, _ = applied(tmp_path, BEST, CountedDown(stop), stop, limits=limits)
+    assert kept.number == START
     assert {r.number for r in read(tmp_path)[1]} == {START}
     assert not changes(tmp_path)
 
@@ -127,8 +127,8 @@ def test_a_change_that_was_agreed_to_is_no_run_to_export(tmp_path: Path) -> None
 
 
 def test_what_is_worse_is_put_back(tmp_path: Path) -> None:
-    outcome, server, said = applied(tmp_path, SLOW)
-    assert outcome.left == START
+    kept, server, said = applied(tmp_path, SLOW)
+    assert kept.number == START
     assert server.applied == [SPACE.configuration(START)]
     assert len(changes(tmp_path)) == 2
     assert "restored what was found: what was recommended is worse" in changes(tmp_path)[-1]
@@ -136,8 +136,8 @@ def test_what_is_worse_is_put_back(tmp_path: Path) -> None:
 
 
 def test_what_the_guard_rolls_back_is_not_tried_a_second_time(tmp_path: Path) -> None:
-    outcome, _, _ = applied(tmp_path, BAD)
-    assert outcome.left == START
+    kept, _, _ = applied(tmp_path, BAD)
+    assert kept.number == START
     numbers = [r.number for r in read(tmp_path)[1]]
     assert numbers.count(BAD) == 1
     assert len(changes(tmp_path)) == 2
@@ -147,9 +147,9 @@ def test_what_the_guard_rolls_back_is_not_tried_a_second_time(tmp_path: Path) ->
 def test_interrupted_it_keeps_what_was_applied_only_if_it_is_known_to_be_no_worse(tmp_path: Path) -> None:
     for intervals, left in ((2, START), (5, BEST)):
         stop = StopAfter(intervals)
-        outcome, server, _ = applied(tmp_path / str(intervals), BEST, CountedDown(stop), stop)
-        assert outcome.stopped
-        assert outcome.left == left
+        kept, server, _ = applied(tmp_path / str(intervals), BEST, CountedDown(stop), stop)
+        assert kept.stopped
+        assert kept.number == left
         assert server.applied == [SPACE.configuration(left)]
 
 

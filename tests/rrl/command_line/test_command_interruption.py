@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from envs.live import LiveServing
-from rrl.guarding.guard import Guard, ToLeave
+from rrl.guarding.guard import Guard, ToKeep
 from rrl.journal import read
 from rrl.knobs import in_words
-from rrl.tuning.leaving import Leaving
+from rrl.tuning.keeping import Keeping
 from rrl.views.summary import summarise
 from serving_adapter.target.target import Target, TargetError
 from tests.support.running_command import QUICK, exit_code, in_force, lines, tuner
@@ -105,18 +105,18 @@ def test_where_the_last_change_is_refused_the_exports_say_that_what_was_found_is
     served: str, tmp_path: Path, state_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = in_force(served)
-    put_in_force = Leaving.__call__
+    put_in_force = Keeping.put_in_force
 
-    def without_memory(self: Leaving, number: int) -> None:
+    def without_memory(self: Keeping, number: int) -> None:
         if self._space.configuration(number).items() - found.items():
             raise TargetError("no memory for another process")
         put_in_force(self, number)
 
-    def another(self: Guard, validation: object = None) -> ToLeave:
-        return ToLeave(next(n for n in range(4) if n != self.start), "it was better")
+    def another(self: Guard, validation: object = None) -> ToKeep:
+        return ToKeep(next(n for n in range(4) if n != self.start), "it was better")
 
-    monkeypatch.setattr(Leaving, "__call__", without_memory)
-    monkeypatch.setattr(Guard, "leaving", another)
+    monkeypatch.setattr(Keeping, "put_in_force", without_memory)
+    monkeypatch.setattr(Guard, "keeping", another)
     arguments = ["--agent", "sweep", "--intervals", 3, "--out", "run", *QUICK]
     assert exit_code("--target", served, *arguments) == 1
     assert in_force(served) == found

@@ -118,8 +118,8 @@ def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget(
 def test_an_early_end_says_what_is_so(
     error: TargetError, stopped: bool, left: bool, code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leaving, point = SimpleNamespace(done=left), SimpleNamespace()
-    assert ended_early(point, leaving, error, stopped) == code  # type: ignore[arg-type]
+    keeping, point = SimpleNamespace(done=left), SimpleNamespace()
+    assert ended_early(point, keeping, error, stopped) == code  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert said.endswith(says)
     assert ("away" in said) == ("away" in says)

@@ -298,7 +298,7 @@ def test_a_configuration_under_which_requests_fail_is_rolled_back_refused_and_ne
             tell(guard, START, 100.0)
         tell(guard, GOOD, 10.0)
         assert guard.best == START
-        assert guard.to_leave({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == guard.to_leave() == START
+        assert guard.to_keep({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == guard.to_keep() == START
 
 
 def test_failures_are_forgiven_once_it_has_served_for_long_without_any() -> None:
@@ -378,8 +378,8 @@ def test_what_broke_the_limit_where_the_start_kept_it_is_never_best_and_never_le
     guard = begun(GuardSettings(slo_p95_ms=300.0))
     for mean_ms in (10.0, 10.0, 10.0, 160.0):
         tell(guard, GOOD, mean_ms)
-    assert guard.best == guard.to_leave() == START
-    assert guard.to_leave({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == START
+    assert guard.best == guard.to_keep() == START
+    assert guard.to_keep({GOOD: [10.0, 10.0], START: [100.0, 100.0]}) == START
     tell(guard, START, 200.0)  # the start breaks it too
     assert guard.best == GOOD
 
@@ -403,10 +403,10 @@ def test_costs_rise_with_failed_requests_and_a_broken_limit_and_are_none_if_noth
 def test_the_better_of_best_and_start_in_validation_is_left() -> None:
     guard = begun()
     tell(guard, GOOD, 20.0)
-    assert guard.to_leave({GOOD: [30.0, 32.0], START: [90.0, 110.0]}) == GOOD
-    assert guard.to_leave({GOOD: [130.0, 32.0], START: [70.0, 60.0]}) == START
-    assert guard.to_leave({GOOD: [50.0], START: [50.0]}) == START
-    assert guard.to_leave({GOOD: [50.0]}) == START
+    assert guard.to_keep({GOOD: [30.0, 32.0], START: [90.0, 110.0]}) == GOOD
+    assert guard.to_keep({GOOD: [130.0, 32.0], START: [70.0, 60.0]}) == START
+    assert guard.to_keep({GOOD: [50.0], START: [50.0]}) == START
+    assert guard.to_keep({GOOD: [50.0]}) == START
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.25, True), (1.0, False)])
@@ -440,11 +440,11 @@ def test_where_all_that_met_a_new_load_ran_away_the_best_of_the_nearest_load_is_
 
 def test_stopped_early_the_best_is_left_only_if_it_is_better_beyond_noise() -> None:
     guard = begun()
-    assert guard.to_leave() == START
+    assert guard.to_keep() == START
     tell(guard, GOOD, 95.0)
-    assert guard.to_leave() == START
+    assert guard.to_keep() == START
     tell(guard, BAD, 60.0)
-    assert guard.to_leave() == BAD
+    assert guard.to_keep() == BAD
 
 
 @pytest.mark.parametrize(("start_intervals", "left"), [(1, START), (4, GOOD)])
@@ -456,7 +456,7 @@ def test_stopped_early_a_start_measured_once_may_have_been_unlucky(start_interva
     for _ in range(4):
         tell(guard, GOOD, 78.0)
     assert guard.best == GOOD
-    assert guard.to_leave() == left
+    assert guard.to_keep() == left
 
 
 @settings(max_examples=50, deadline=None)
@@ -471,7 +471,7 @@ def test_the_guard_never_leaves_a_configuration_that_was_seen_to_be_worse_than_t
         m = measured(mean_ms, **(ABORTED if abort else {}))
         if guard.judge(in_force, mean_ms + m.drain_ms, m).learn:
             seen.setdefault(in_force, []).append(mean_ms + m.drain_ms)
-    left = guard.to_leave()
+    left = guard.to_keep()
     assert np.mean(seen[left]) <= np.mean(seen[START]) + 1e-9
 
 
@@ -495,10 +495,10 @@ def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_w
     for _ in range(2):
         tell(guard, GOOD, 25.0, rate_per_s=50.0)
     assert guard.best == GOOD
-    assert guard.to_leave() == START
+    assert guard.to_keep() == START
     tell(guard, GOOD, 60.0, rate_per_s=100.0)
     tell(guard, GOOD, 25.0, rate_per_s=50.0)
-    assert guard.to_leave() == GOOD
+    assert guard.to_keep() == GOOD
 
 
 @pytest.mark.parametrize(("completions", "left"), [(4, START), (100, GOOD)])
@@ -508,7 +508,7 @@ def test_stopped_early_few_requests_say_little(completions: int, left: int) -> N
     guard.enter(START)
     guard.judge(START, 100.0, measured(100.0, **few), kind="baseline")
     tell(guard, GOOD, 50.0, **few)
-    assert guard.to_leave() == left
+    assert guard.to_keep() == left
 
 
 def test_requests_that_fail_while_a_change_settles_speak_against_it_unless_it_is_a_rollback() -> None:

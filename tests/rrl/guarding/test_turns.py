@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from rrl.guarding.gain import MIN_TURN_SHARE
 from rrl.guarding.guard import Guard, GuardSettings
-from rrl.guarding.validation import LEAST_SHARE
 from rrl.measurement import SoFar
 from tests.support.guard_told import BAD, GOOD, START, begun, tell, turn
 
@@ -16,7 +16,7 @@ def test_a_better_mean_that_is_within_the_noise_of_the_turns_is_not_left() -> No
     tell(guard, GOOD, 90.0)
     validation = {GOOD: [90.0, 99.0], START: [101.0, 97.0]}
     assert guard.turns.gain(validation).estimate > 1
-    number, reason = guard.leaving(validation)
+    number, reason = guard.keeping(validation)
     assert number == START
     assert reason.startswith(
         "nothing was better beyond noise: in turns the best had 1.05x lower cost than the"
@@ -39,7 +39,7 @@ def test_what_seems_better_in_turns_is_left_if_it_was_better_beyond_noise_before
         tell(guard, GOOD, 25.0, rate_per_s)
     validation = {GOOD: turns_ms, START: [50.0, 47.0]}
     assert not guard.turns.gain(validation).beyond_noise
-    number, reason = guard.leaving(validation)
+    number, reason = guard.keeping(validation)
     assert number == left
     assert ("before them 4.00x lower cost" in reason) == (left == GOOD)
 
@@ -50,9 +50,9 @@ def test_the_less_the_run_has_seen_costs_scatter_the_less_the_turns_must_differ(
     for i in range(10):
         tell(quiet, GOOD, 80.0 + i % 2)
         tell(loud, GOOD, 60.0 + 40 * (i % 2))
-    assert quiet.to_leave(validation) == GOOD
-    assert loud.to_leave(validation) == START
-    assert quiet.leaving(validation).reason.endswith("measured in turns with it")
+    assert quiet.to_keep(validation) == GOOD
+    assert loud.to_keep(validation) == START
+    assert quiet.keeping(validation).reason.endswith("measured in turns with it")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_start_is_measured_for_shorter_where_the_best_was_better_before() ->
         tell(near, GOOD, 95.0)
         tell(far, GOOD, 30.0)
     assert near.turns.share_for_first(GOOD) == 1.0
-    assert far.turns.share_for_first(GOOD) == LEAST_SHARE
+    assert far.turns.share_for_first(GOOD) == MIN_TURN_SHARE
 
 
 def test_a_short_turn_of_the_start_widens_the_gains_interval() -> None:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envs.simulated import SimulatedServing
+from rrl.agent import Agent
 from rrl.guarding.guard import Guard, GuardSettings
 from rrl.journal import Journal, Record, read
 from rrl.measurement import LatencySummary, Measurement
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import Tuning, TuningSettings
-from rrl.tuning.observer import Change, Observer
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
 from rrl.views.terminal import make_view
@@ -61,7 +62,7 @@ class Timed(SimulatedServing):
         return self.now_s
 
 
-class Told(Observer):
+class Told(Listener):
     """Every change and notice, as an onlooker is told of them."""
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ def tuning(
     env = env or Timed()
     about = replace(header(env), interval_s=INTERVAL_S)
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, about, synced=False)
-    values = {"settings": SETTINGS, "observers": [told or Told()], "clock": env.clock} | changes
+    values = {"settings": SETTINGS, "listeners": [told or Told()], "clock": env.clock} | changes
     guard = guard or Guard(env.start)
     guard.turns.are_settled = lambda costs: (
         False
@@ -107,7 +108,7 @@ def tuning(
     )
 
 
-class Proposes:
+class Proposes(Agent):
     """These configurations one after the other, the last for ever."""
 
     def __init__(self, *numbers: int) -> None:
@@ -135,7 +136,7 @@ def test_what_is_tried_and_taken_back_keeps_to_the_changes_of_an_hour(
     """Rollbacks included: for each that follows a try, one change was kept free."""
     told, folder = Told(), tmp_path_factory.mktemp("run")
     t = tuning(folder, limits=ChangeLimits(per_hour), told=told, agent=Wanderer(seed))
-    outcome = run(t)
+    kept = run(t)
     records = read(folder)[1]
     waited_back = [
         r.changed_at_s[-1]
@@ -147,7 +148,7 @@ def test_what_is_tried_and_taken_back_keeps_to_the_changes_of_an_hour(
     without = [s for s in tried if s not in waited_back]
     assert most_in_an_hour(without) <= per_hour
     assert sum(r.kind == "tune" for r in records) == SETTINGS.intervals
-    assert not outcome.stopped
+    assert not kept.stopped
 
 
 def test_while_no_change_is_allowed_it_waits_and_that_uses_up_no_interval(tmp_path: Path) -> None:
@@ -169,8 +170,8 @@ def test_while_no_change_is_allowed_it_waits_and_that_uses_up_no_interval(tmp_pa
 def test_every_change_is_told_once_and_holds_until_the_next(tmp_path: Path) -> None:
     told = Told()
     t = tuning(tmp_path, limits=ChangeLimits(4), told=told)
-    t.observers = [told, ChangeLog(tmp_path)]
-    outcome = run(t)
+    t.listeners = [told, ChangeLog(tmp_path)]
+    kept = run(t)
     in_force = SPACE.configuration(t.env.start)
     changes = iter(told.changes)
     for record in read(tmp_path)[1]:
@@ -182,8 +183,8 @@ def test_every_change_is_told_once_and_holds_until_the_next(tmp_path: Path) -> N
             assert [change.at.timestamp()] == list(record.changed_at_s)
         in_force = record.configuration
     (last,) = changes
-    assert last.reason == f"left in force: {outcome.reason}"
-    assert last.after == SPACE.configuration(outcome.left)
+    assert last.reason == f"left in force: {kept.reason}"
+    assert last.after == SPACE.configuration(kept.number)
     log = (tmp_path / "changes.log").read_text().splitlines()
     assert log == [str(change) for change in told.changes]
 
@@ -192,7 +193,7 @@ def test_before_it_waits_it_returns_to_what_a_stop_would_leave(tmp_path: Path) -
     env, told = Timed(), Told()
     t = tuning(tmp_path, env, ChangeLimits(2), told, agent=Proposes(SLOW))
     stop = StopAfter(6)
-    t.observers, t.stop = [told, stop], stop
+    t.listeners, t.stop = [told, stop], stop
     run(t)
     assert [change.decision for change in told.changes[:2]] == ["agent", "wait"]
     assert told.changes[1].after == SPACE.configuration(env.start)
@@ -203,10 +204,10 @@ def test_a_resumed_run_knows_the_changes_made_before(tmp_path: Path) -> None:
     env, told = Timed(), Told()
     stop = StopAfter(5)
     first = tuning(tmp_path, env, ChangeLimits(3), told, stop=stop)
-    first.observers = [told, stop]
+    first.listeners = [told, stop]
     run(first)
     made_s = list(told.times_s)
-    assert len(made_s) >= 3  # the leaving included
+    assert len(made_s) >= 3  # the last one included
     again = tuning(
         tmp_path,
         env,
@@ -222,7 +223,7 @@ def test_a_resumed_run_knows_the_changes_made_before(tmp_path: Path) -> None:
     restart = next(s for s in told.times_s if s > made_s[-1])
     assert sum(s + HOUR_S > restart for s in made_s) < 3
     stored = [s for record in read(tmp_path)[1] for s in record.changed_at_s]
-    assert stored == told.times_s[:-1]  # all but the last leaving, which no record follows
+    assert stored == told.times_s[:-1]  # all but the last change, which no record follows
 
 
 def test_a_rollback_is_allowed_when_no_other_change_is_and_is_counted(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_a_rollback_is_allowed_when_no_other_change_is_and_is_counted(tmp_path: 
     guard = Guard(env.start, GuardSettings(latency_factor=1.01))
     t = tuning(tmp_path, env, ChangeLimits(1), told, guard=guard, agent=Proposes(SLOW))
     stop = StopAfter(4)
-    t.observers, t.stop = [told, stop], stop
+    t.listeners, t.stop = [told, stop], stop
     run(t)
     assert [c.decision for c in told.changes] == ["agent", "rollback"]
     assert told.changes[1].reason.startswith("the guard rolled back: ")
@@ -251,7 +252,7 @@ def test_the_turns_of_the_validation_wait_for_their_changes_and_the_last_change_
 ) -> None:
     told = Told()
     t = tuning(tmp_path, environment(), limits=ChangeLimits(2), told=told)
-    outcome = run(t)
+    kept = run(t)
     records = read(tmp_path)[1]
     first = next(i for i, r in enumerate(records) if r.kind == "validation")
     turns = whole_turns(records)
@@ -261,7 +262,7 @@ def test_the_turns_of_the_validation_wait_for_their_changes_and_the_last_change_
         if turn.kind == "validation" and turn.number == start:  # and nothing between it and the best's
             assert (before.kind, before.number) == ("validation", best)
     assert {r.number for r in records[first:] if r.kind == "wait"} == {best}  # nobody waits in the start
-    assert outcome.left == best
+    assert kept.number == best
     assert told.changes[-1].at.timestamp() == t.env.now_s - INTERVAL_S  # at once, after the last turn
 
 
@@ -269,7 +270,7 @@ def test_a_wait_is_shown_and_costs_but_is_none_of_the_runs_intervals(tmp_path: P
     told, out = Told(), io.StringIO()
     t = tuning(tmp_path, limits=ChangeLimits(3), told=told)
     view = make_view(Console(file=out, width=300), t.journal, t.guard, SETTINGS)
-    t.observers = [told, view]
+    t.listeners = [told, view]
     run(t)
     records = read(tmp_path)[1]
     lines = out.getvalue().splitlines()
@@ -320,7 +321,7 @@ def test_the_last_change_before_a_window_closes_is_to_what_is_safe_even_if_the_h
     limits = ChangeLimits(1, ChangeWindow.parse(["22:00-02:00"]))
     t = tuning(tmp_path, env, limits, told, agent=Proposes(SLOW))
     stop = StopAfter(10)
-    t.observers, t.stop = [told, stop], stop
+    t.listeners, t.stop = [told, stop], stop
     run(t)
     assert [c.decision for c in told.changes] == ["agent", "wait"]
     assert told.changes[1].after == SPACE.configuration(env.start)
@@ -382,10 +383,10 @@ def test_a_quiet_night_changes_nothing_outside_the_window(tmp_path: Path) -> Non
 def test_the_time_ends_a_run_that_waits(tmp_path: Path, limits: ChangeLimits) -> None:
     env = Timed()
     t = tuning(tmp_path, env, limits, settings=replace(SETTINGS, intervals=50, duration_s=2 * HOUR_S))
-    outcome = run(t)
+    kept = run(t)
     assert 1.5 * HOUR_S <= env.now_s - NOON_S <= 2 * HOUR_S + 2 * INTERVAL_S
-    assert not outcome.stopped
-    assert outcome.left == t._in_force
+    assert not kept.stopped
+    assert kept.number == t._in_force
 
 
 def test_where_the_run_ends_within_the_hour_changes_are_kept_for_the_validation(tmp_path: Path) -> None:
@@ -434,17 +435,17 @@ def test_a_winner_within_the_noise_is_not_left_and_the_run_says_so(tmp_path: Pat
 
     told = Told()
     t = tuning(tmp_path, Alike(), told=told, settings=replace(SETTINGS, intervals=20))
-    outcome = run(t)
+    kept = run(t)
     assert [r.kind for r in read(tmp_path)[1]].count("validation") == 8
-    assert outcome.left == t.env.start
-    assert "nothing was better beyond noise: in turns the best had " in outcome.reason
-    assert any(outcome.reason in text for text in told.notices)
+    assert kept.number == t.env.start
+    assert "nothing was better beyond noise: in turns the best had " in kept.reason
+    assert any(kept.reason in text for text in told.notices)
 
 
 def test_a_stopped_run_says_what_it_puts_back_and_why(tmp_path: Path) -> None:
     told, stop = Told(), StopAfter(3)
     t = tuning(tmp_path, told=told, agent=Proposes(SLOW), stop=stop)
-    t.observers = [told, stop]
+    t.listeners = [told, stop]
     run(t)
     assert told.changes[-1].reason == "restored what was found: interrupted"
 
@@ -458,11 +459,11 @@ def test_a_best_that_fails_in_its_turns_is_not_tried_a_second_time(tmp_path: Pat
 
     told = Told()
     t = tuning(tmp_path, FailsLate(), told=told, agent=Proposes(BEST))
-    outcome = run(t)
+    kept = run(t)
     turns: list[Record] = [r for r in read(tmp_path)[1] if r.kind == "validation"]
     assert [r.number for r in turns] == [BEST, START]
-    assert outcome.left == START
-    assert "failed" in outcome.reason
+    assert kept.number == START
+    assert "failed" in kept.reason
 
 
 def test_nor_is_one_that_fails_as_the_next_change_must_wait(tmp_path: Path) -> None:
@@ -472,6 +473,6 @@ def test_nor_is_one_that_fails_as_the_next_change_must_wait(tmp_path: Path) -> N
             return replace(m, failures=m.arrivals // 2) if number == BEST and t.finished("validation") else m
 
     t = tuning(tmp_path, FailsInItsSecondTurn(), ChangeLimits(3), agent=Proposes(BEST))
-    outcome = run(t)
+    kept = run(t)
     assert [r.number for r in read(tmp_path)[1] if r.kind == "validation"] == [BEST, START, BEST, START]
-    assert outcome.left == START
+    assert kept.number == START

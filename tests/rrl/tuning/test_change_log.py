@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rrl.tuning.change_log import FILE_NAME, ChangeLog, reason_in_words, times_since
-from rrl.tuning.observer import Change
+from rrl.tuning.listener import Change
 
 AT = datetime(2026, 11, 22, 14, 3, 5)
 BEFORE = {"instances": 1, "intra_op_threads": 2, "max_batch_size": 1, "max_queue_delay_us": 0}

@@ -13,7 +13,7 @@ from envs.simulated import SimulatedServing
 from rrl.journal import read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region.q_learning import RegionQLearning
-from rrl.tuning.loop import RECENT_CHANGES, Observer, TuningSettings
+from rrl.tuning.loop import RECENT_CHANGES, Listener, TuningSettings
 from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
 
 
@@ -45,21 +45,21 @@ def test_a_configuration_that_answers_nothing_or_fails_is_tried_once_and_not_lef
     t = tuning(tmp_path, simulated(Stuck))
     proposals = iter([Stuck.STUCK, Stuck.STUCK, Stuck.FAILS, Stuck.FAILS] + [t.env.start] * 12)
     t.agent.act = lambda observation: SPACE.action(next(proposals))
-    outcome = run(t)
+    kept = run(t)
     records = read(tmp_path)[1]
     assert [r.number for r in records].count(Stuck.STUCK) == 1
     assert [r.number for r in records].count(Stuck.FAILS) == 1
     assert sum(r.rollback for r in records) == 2
     assert sum(r.decision == "refused" for r in records) == 2
     assert len(t.agent.taught) == sum(r.counted for r in records)
-    assert outcome.left == t.env.start
+    assert kept.number == t.env.start
 
 
 def test_a_replay_teaches_the_agent_what_the_run_did(tmp_path: Path) -> None:
     t = tuning(tmp_path, simulated(Stuck))
     run(t)
     stop = StopAfter(0)
-    resumed = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    resumed = tuning(tmp_path, resume=True, listeners=[stop], stop=stop)
     finished = []
     resumed.agent.finish_training = lambda: finished.append(len(resumed.agent.taught))
     run(resumed)
@@ -73,7 +73,7 @@ def test_a_replay_waits_for_training_in_the_background(tmp_path: Path) -> None:
     run(tuning(tmp_path))
     replayed, expected = (RegionQLearning(SPACE, background_training=True) for _ in range(2))
     stop = StopAfter(0)
-    t = tuning(tmp_path, resume=True, observers=[stop], stop=stop)
+    t = tuning(tmp_path, resume=True, listeners=[stop], stop=stop)
     t.agent = replayed
     run(t)
     for record in (r for r in read(tmp_path)[1] if r.learned):
@@ -122,7 +122,7 @@ class Flaky(SimulatedServing):
         return super()._interval(number)
 
 
-class Notes(Observer):
+class Notes(Listener):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
@@ -133,7 +133,7 @@ class Notes(Observer):
 def test_gaps_and_silence_are_journalled_but_neither_learned_from_nor_counted(tmp_path: Path) -> None:
     notes = Notes()
     env = Flaky(lost={0, 6}, silent={1, 8, 9, 10})
-    t = tuning(tmp_path, env, observers=[notes])
+    t = tuning(tmp_path, env, listeners=[notes])
     run(t)
     records = read(tmp_path)[1]
     assert len([r for r in records if not r.counted]) == 6
@@ -209,14 +209,14 @@ class FoundChanged(SimulatedServing):
 def test_the_log_tells_who_had_changed_what_is_put_back(gap: str, who: str, tmp_path: Path) -> None:
     changes, env = Changes(), simulated(FoundChanged)
     env.gap = gap
-    run(tuning(tmp_path, env, observers=[changes]))
+    run(tuning(tmp_path, env, listeners=[changes]))
     (again,) = [change for change in changes.seen if change.decision == "again"]
     assert again.reason.startswith(who)
 
 
 def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) -> None:
     changes = Changes()
-    run(tuning(tmp_path, simulated(Refusing), observers=[changes]))
+    run(tuning(tmp_path, simulated(Refusing), listeners=[changes]))
     again = [change for change in changes.seen if change.decision == "again"]
     assert [change.before for change in again] == [{}]
     assert "another client had changed it" in again[0].reason

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from rrl.target_name import canonical
-from rrl.tuning import leaving, restore
-from rrl.tuning.restore import LeftBehind, RestorePoint, TargetTaken
+from rrl.tuning import keeping, restore
+from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
 from tests.support import CHECKOUT
 
 FOUND = {"instances": 1, "max_batch_size": 4}
@@ -31,7 +31,7 @@ def killed_run() -> None:
 
 def test_a_claim_is_a_file_that_a_clean_end_removes(state_home: Path) -> None:
     point = RestorePoint("localhost:8500", "minilm")
-    assert point.left_behind() is None
+    assert point.to_restore() is None
     point.claim({"instances": 1})
     assert len(list(state_home.iterdir())) == 1
     point.safe({"instances": 2})
@@ -78,10 +78,10 @@ def test_other_hosts_ports_and_models_are_other_targets() -> None:
 def test_what_a_dead_run_left_is_told_and_a_clean_end_leaves_nothing(state_home: Path) -> None:
     killed_run()
     point = RestorePoint("localhost:1", "m")
-    assert point.left_behind() == LeftBehind(FOUND, FOUND)
+    assert point.to_restore() == ToRestore(FOUND, FOUND)
     point.claim(FOUND)
     point.release()
-    assert point.left_behind() is None
+    assert point.to_restore() is None
     assert not list(state_home.iterdir())
 
 
@@ -122,14 +122,14 @@ def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -
 def test_a_reused_pid_is_no_living_run(monkeypatch: pytest.MonkeyPatch) -> None:
     RestorePoint("localhost:1", "m").claim(FOUND)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: 0.0)
-    assert RestorePoint("localhost:1", "m").left_behind() == LeftBehind(FOUND, FOUND)
+    assert RestorePoint("localhost:1", "m").to_restore() == ToRestore(FOUND, FOUND)
 
 
 def test_what_was_put_back_once_is_the_operators_from_then_on(state_home: Path) -> None:
     killed_run()
     point = RestorePoint("localhost:1", "m")
     point.put_back()
-    assert point.left_behind() is None
+    assert point.to_restore() is None
     assert not list(state_home.iterdir())
 
 
@@ -154,7 +154,7 @@ def test_the_next_start_puts_back_what_a_killed_run_had_found_and_only_the_next(
     killed_run()
     server = Server()
     for _ in range(2):
-        leaving.restore(RestorePoint("localhost:1", "m"), server, Console(quiet=True))
+        keeping.restore(RestorePoint("localhost:1", "m"), server, Console(quiet=True))
     assert server.applied == [FOUND]
 
 
@@ -164,18 +164,18 @@ def test_what_another_run_claimed_meanwhile_is_not_put_back_again() -> None:
     with pytest.raises(TargetTaken):
         point.put_back()
     with pytest.raises(TargetTaken):
-        point.left_behind()
+        point.to_restore()
 
 
 def test_a_folder_shared_with_another_machine_confuses_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     for target in ("localhost:1", "box:1"):
         RestorePoint(target, "m").claim(FOUND)
     monkeypatch.setattr(restore, "_machine", lambda: "another")
-    assert RestorePoint("localhost:1", "m").left_behind() is None  # that is its own
+    assert RestorePoint("localhost:1", "m").to_restore() is None  # that is its own
     with pytest.raises(
         TargetTaken, match=f"an rrl-tune on .* \\(pid {os.getpid()}\\) tunes m on box:1, or was killed"
     ):
-        RestorePoint("box:1", "m").left_behind()
+        RestorePoint("box:1", "m").to_restore()
 
 
 def test_a_machine_without_a_name_of_its_own_is_taken_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,4 +183,4 @@ def test_a_machine_without_a_name_of_its_own_is_taken_for_this_one(monkeypatch: 
     RestorePoint("box:1", "m").claim(FOUND)
     monkeypatch.setattr(restore, "_machine", lambda: "another")
     with pytest.raises(TargetTaken, match=f"another rrl-tune \\(pid {os.getpid()}\\) tunes m on box:1"):
-        RestorePoint("box:1", "m").left_behind()
+        RestorePoint("box:1", "m").to_restore()

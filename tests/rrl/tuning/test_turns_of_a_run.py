@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from envs.simulated import SimulatedServing
-from rrl.guarding.validation import UNKNOWN, Gain
+from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.journal import read
 from rrl.measurement import Measurement
-from rrl.tuning.loop import Outcome
+from rrl.tuning.loop import Kept
 from rrl.views.summary import summarise
 from tests.support.tuned_runs import Refusing, StopAfter, kinds, run, simulated, tuning
 
@@ -20,14 +20,14 @@ from tests.support.tuned_runs import Refusing, StopAfter, kinds, run, simulated,
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     t.guard.turns.are_settled = lambda costs: False
-    outcome = run(t)
+    kept = run(t)
     records = read(tmp_path)[1]
     assert kinds(records) == ["baseline"] * 2 + ["tune"] * 12 + ["validation"] * 4
     best, start, *again = [r.number for r in records if r.kind == "validation"]
     assert start == t.env.start != best
     assert again == [best, start]
     assert {r.number for r in records if r.kind == "baseline"} == {t.env.start}
-    assert outcome == Outcome(best, stopped=False)
+    assert kept == Kept(best, stopped=False)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_a_start_that_must_excuse_the_best_is_measured_for_a_whole_turn(tmp_path
 
 def test_a_start_that_one_turn_shows_to_be_worse_is_put_in_force_once_more_only(tmp_path: Path) -> None:
     t = tuning(tmp_path, simulated(FarWorseAtFirst))
-    outcome = run(t)
+    kept = run(t)
     header, records = read(tmp_path)
     in_turns = [r.number for r in records if r.kind == "validation"]
-    assert in_turns == [outcome.left, t.env.start, outcome.left]
+    assert in_turns == [kept.number, t.env.start, kept.number]
     assert t.env.shares[-2] < 1
     assert set(t.env.shares[:-2] + t.env.shares[-1:]) == {1.0}
     assert t.env.asked[-2]
@@ -129,9 +129,9 @@ def test_a_better_one_than_an_agent_recommends_is_not_left_unvalidated(tmp_path:
     t = tuning(tmp_path)
     t.agent.recommended = lambda: t.env.start
     t.guard.trusts = lambda number: True
-    outcome = run(t)
-    assert outcome.left != t.env.start
-    assert {r.number for r in read(tmp_path)[1] if r.kind == "validation"} == {outcome.left, t.env.start}
+    kept = run(t)
+    assert kept.number != t.env.start
+    assert {r.number for r in read(tmp_path)[1] if r.kind == "validation"} == {kept.number, t.env.start}
 
 
 @pytest.mark.parametrize(("what", "turns"), [("the best known", 1), ("the start", 2)])
@@ -141,9 +141,9 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     refused = 5 if what == "the best known" else t.env.start
     t.env.refused = -1
     t._best = lambda: setattr(t.env, "refused", refused) or 5
-    outcome = run(t)
-    assert outcome.left == t.env.start
-    assert outcome.reason == f"{what} cannot be measured again: no memory"
+    kept = run(t)
+    assert kept.number == t.env.start
+    assert kept.reason == f"{what} cannot be measured again: no memory"
     assert kinds(read(tmp_path)[1]).count("validation") == turns
 
 
@@ -165,7 +165,7 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     t = tuning(tmp_path, simulated(Dying))
     deadly = 5 if what == "the best known" else t.env.start
     t._best = lambda: setattr(t.env, "deadly", deadly) or 5
-    outcome = run(t)
-    assert outcome.left == t.env.start
-    assert outcome.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
+    kept = run(t)
+    assert kept.number == t.env.start
+    assert kept.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
     assert kinds(read(tmp_path)[1]).count("validation") == turns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from rrl.guarding.validation import Noise, pooled_noise
+from rrl.guarding.gain import Noise, pooled_noise
 from rrl.views.confidence import NO_ESTIMATE, mean_interval
 
 

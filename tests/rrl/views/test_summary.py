@@ -10,7 +10,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from envs.simulated import SimulatedServing
-from rrl.guarding.guard import Guard, ToLeave
+from rrl.guarding.guard import Guard, ToKeep
 from rrl.journal import Header, Journal, Record, read
 from rrl.knobs import in_words
 from rrl.measured_costs import best_known
@@ -108,7 +108,7 @@ def test_the_summary_tells_what_the_run_left_whatever_its_records_suggest(
 ) -> None:
     start = SPACE.number(run[0].start)
     assert summarise(*run).found_better
-    summary = summarise(*run, left=ToLeave(start, "interrupted"))
+    summary = summarise(*run, left=ToKeep(start, "interrupted"))
     assert summary.left == run[0].start
     assert not summary.found_better
 
@@ -350,7 +350,7 @@ def test_why_another_than_the_validated_is_left_is_told_by_the_run(
     header, records = run
     numbers = {SPACE.number(header.start), *(r.number for r in records[-4:])}
     other = next(n for n in range(len(SPACE)) if n not in numbers)
-    summary = summarise(header, records, left=ToLeave(other, "interrupted"))
+    summary = summarise(header, records, left=ToKeep(other, "interrupted"))
     assert summary.left == SPACE.configuration(other)
     assert not summary.validated
     assert summary.why_left == "interrupted"

@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from rrl.command_line.options import TuneOptions, as_before
-from rrl.guarding.guard import ToLeave
-from rrl.guarding.validation import Gain, pooled_noise
+from rrl.guarding.gain import Gain, pooled_noise
+from rrl.guarding.guard import ToKeep
 from rrl.journal import Header
 from rrl.knobs import in_words
 from rrl.views.confidence import mean_interval
@@ -108,7 +108,7 @@ def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
 def test_a_candidate_that_lost_is_named_with_its_interval(good: runs.Run) -> None:
     header, records = good
     start = header.space.number(header.start)
-    summary = summarise(header, records, left=ToLeave(start, "interrupted"))
+    summary = summarise(header, records, left=ToKeep(start, "interrupted"))
     assert summary.validated
     root = page.page(RunView(header, records, summary, True), "", ())
     said = text(by_class(root, "verdict")[0])
@@ -121,7 +121,7 @@ def test_what_a_resumed_run_found_and_never_measured_is_left_without_a_figure(go
     header, records = good
     unknown = summarise(header, records).best.configuration
     records = [record for record in records if record.configuration != unknown]
-    summary = summarise(header, records, left=ToLeave(header.space.number(unknown), "interrupted"))
+    summary = summarise(header, records, left=ToKeep(header.space.number(unknown), "interrupted"))
     root = page.page(RunView(header, records, summary, True), "", ())
     assert text(root.find(".//h1")) == "Left as found, not known to be better than the start"
     assert "nan" not in text(root.find(".//header")).lower()

@@ -11,7 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rrl.guarding.guard import ToLeave
+from rrl.guarding.guard import ToKeep
 from rrl.space import ConfigurationSpace
 from rrl.views.exports import write_views
 from rrl.views.html_report import page
@@ -121,7 +121,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     good = runs.tuned(base / "journal")
     header, records = good
     summary = summarise(header, records)
-    worse = summarise(header, records, left=ToLeave(header.space.number(header.start), "interrupted"))
+    worse = summarise(header, records, left=ToKeep(header.space.number(header.start), "interrupted"))
     hostile = replace(header, model=HOSTILE), [replace(r, reason=HOSTILE, verdict=HOSTILE) for r in records]
     wide = runs.tuned(
         base / "wide-journal",

@@ -31,7 +31,7 @@ class Change:
         return change_in_words(self.before, self.after)
 
 
-class Observer:
+class Listener:
     """Looks on. Subclasses override what they care for."""
 
     def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:

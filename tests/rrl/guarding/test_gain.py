@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rrl.guarding.validation import (
-    FEWEST_REQUESTS,
-    LEAST_SHARE,
+from rrl.guarding.gain import (
+    MIN_TURN_REQUESTS,
+    MIN_TURN_SHARE,
     UNKNOWN,
     Noise,
     gain_interval,
@@ -166,7 +166,7 @@ def test_without_turns_the_truth_lies_within_the_interval_as_often_as_promised(
     assert np.mean([gain.low <= 1 <= gain.high for gain in gains]) > 0.93
 
 
-@pytest.mark.parametrize("share", [LEAST_SHARE, 0.5])
+@pytest.mark.parametrize("share", [MIN_TURN_SHARE, 0.5])
 @pytest.mark.parametrize(("noise", "pairs"), [(0.05, 1), (0.1, 2), (0.2, 2), (0.2, 3)])
 def test_the_truth_lies_within_the_interval_where_the_starts_first_turn_was_short(
     noise: float, pairs: int, share: float
@@ -197,8 +197,8 @@ def test_a_turn_is_as_short_as_shows_the_gain_and_holds_enough_requests(
     gain: float, noise: Noise, requests: float
 ) -> None:
     share = share_to_show(gain, noise, requests)
-    assert LEAST_SHARE <= share <= 1
-    assert share == 1 or share * requests >= FEWEST_REQUESTS * (1 - 1e-9)
+    assert MIN_TURN_SHARE <= share <= 1
+    assert share == 1 or share * requests >= MIN_TURN_REQUESTS * (1 - 1e-9)
     if share < 1:  # the same gain, measured so, is beyond noise
         assert gain_interval([100.0 * gain], [100.0, 100.0], noise, share).beyond_noise
 
@@ -206,7 +206,7 @@ def test_a_turn_is_as_short_as_shows_the_gain_and_holds_enough_requests(
 @pytest.mark.parametrize(
     ("gain", "noise", "requests", "share"),
     [
-        (4.0, 0.07, 200.0, LEAST_SHARE),
+        (4.0, 0.07, 200.0, MIN_TURN_SHARE),
         (4.0, 0.07, 60.0, 0.5),  # for thirty requests
         (1.6, 0.08, 200.0, 0.41),
         (1.2, 0.07, 200.0, 1.0),  # not even a whole turn shows it

@@ -1,27 +1,27 @@
-"""Is the best really better than the start? Both are measured in turns, A B A B, and this says by how much.
+"""How many times lower the best's cost is than the start's, with a confidence interval. Pure logic.
 
-The ratio of the costs is estimated from pairs of neighbouring turns, so that a load that drifts meanwhile
-bears on both alike. Two pairs alone say next to nothing of their own scatter, so the scatter that the run has
-seen before is pooled with theirs: Smyth's moderated t (Statistical Applications in Genetics 3, 2004).
+Both are measured in turns, A B A B. The ratio of their costs is estimated from pairs of neighbouring turns,
+so that a load that drifts meanwhile changes both alike. Two pairs alone say next to nothing about their own
+scatter. So the scatter that the run saw before is pooled with theirs: Smyth's moderated t (Statistical
+Applications in Genetics 3, 2004).
 
-Where the start is not put in force again, A B A, its turn is compared with the geometric mean of the two
-around it, and how far these lie apart tells of the scatter. It ends so where the gain is beyond noise by
-then, as it was before the turns, or is above `CLEARLY` beyond noise. A start that was worse beyond noise
-before its turns is measured in the first of them for only as long as it takes to show that again: its users
-need not bear it for longer. How long that is follows from the intervals before, and anew from what the turn
-tells at each quarter of it (of a start that was not worse before, from its half on, that it is `CLEARLY`
-worse): the bar of `TO_SPARE` is so high that a few looks more seldom let noise pass.
+Three turns, A B A, may suffice. The start's turn is then compared with the geometric mean of the best's two,
+and the distance of these two tells of the scatter.
+
+The start's first turn may be shorter than an interval, since users have to bear it. Its length is planned
+from the intervals before the turns and revised at each quarter of it. `MIN_GAIN_OVER_HALF_WIDTH` is so high
+that these few looks seldom let noise pass for a gain.
 
 | symbol | here | meaning |
 |---|---|---|
-| gᵢ = ln(aᵢ / bᵢ) | `gains` | (n,) log gain of pair i: cost at the start over cost of the best beside it |
+| gᵢ = ln(aᵢ / bᵢ) | `gains` | (n,) log gain of pair i: the start's cost over the cost of the best beside it |
 | ν | `Noise.relative` | relative standard deviation of one interval's cost |
-| d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MOST_FREEDOM` |
-| s² | | variance of the gᵢ, of n - 1 degrees of freedom |
+| d₀ | `Noise.freedom` | degrees of freedom behind ν, counted up to `MAX_PRIOR_FREEDOM` |
+| s² | | variance of the gᵢ, with n - 1 degrees of freedom |
 | s̃² | `variance` | (d₀ · f ν² + (n - 1) s²) / (d₀ + n - 1) |
 | f | `spread` | 2, as a pair differs by two intervals' noise; no less for A B A |
-| σ | `first_share` | of an interval; its cost has 1 / σ of an interval's variance |
-| exp(ḡ ± t s̃ / √n) | `Gain` | t: quantile of Student's distribution of d₀ + n - 1 degrees of freedom |
+| σ | `first_share` | share of an interval; the cost of such a turn has 1 / σ of an interval's variance |
+| exp(ḡ ± t s̃ / √n) | `Gain` | t: quantile of Student's distribution with d₀ + n - 1 degrees of freedom |
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from scipy.special import stdtrit
 from rrl.measured_costs import NOISE
 
 CONFIDENCE = 0.95  # two-sided
-CLEARLY = 2.0  # times the cost: no slow spell of a machine explains that much
-LEAST_SHARE = 0.25  # of an interval, for which a turn is measured
-LEAST_SHARE_ALONE = 0.5  # ... where nothing before it spoke for the best: it may begin with a slow spell
-FEWEST_REQUESTS = 30  # measured in a turn
-TO_SPARE = 1.5  # times the half-width of its logarithm is the gain that a short turn is to show
-MOST_FREEDOM = 8.0  # a long run's scatter counts no more than this, so that the turns' own is heard
-FREEDOM_OF_THE_USUAL = 1.0  # what the noise assumed of any server counts beside the noise seen
+GAIN_TO_TRUST_ALONE = 2.0  # no slow spell of a machine explains so large a gain
+MIN_TURN_SHARE = 0.25  # the shortest turn, as a share of an interval
+MIN_TURN_SHARE_ALONE = 0.5  # the same where no earlier interval spoke for the best: a slow spell may begin it
+MIN_TURN_REQUESTS = 30  # the fewest requests to measure in a turn
+MIN_GAIN_OVER_HALF_WIDTH = 1.5  # a short turn must show this many half-widths, both as logarithms
+MAX_PRIOR_FREEDOM = 8.0  # caps the weight of a long run's scatter, so that the turns' own scatter counts
+USUAL_NOISE_FREEDOM = 1.0  # the weight of the noise assumed of any server, beside the noise seen
 
 
 class Noise(NamedTuple):
-    """How much the cost of one interval scatters, and by how many degrees of freedom that is known."""
+    """How much the cost of one interval scatters, and how well that is known."""
 
     relative: float = NOISE
-    freedom: float = FREEDOM_OF_THE_USUAL
+    freedom: float = USUAL_NOISE_FREEDOM
 
 
 class Gain(NamedTuple):
@@ -78,9 +78,9 @@ def gain_interval(
     noise: Noise | None = None,
     first_share: float = 1.0,
 ) -> Gain:
-    """From the turns of both in their order, the best's first; `UNKNOWN` where no pair of them has a cost.
+    """The gain by the turns of both in their order, the best's first. `UNKNOWN` where no pair has a cost.
 
-    `first_share`: the start's first was measured for this share of an interval.
+    `first_share` is the share of an interval that the start's first turn was measured for.
     """
     prior = noise or Noise()
     more = 1 / first_share - 1
@@ -100,8 +100,10 @@ def is_between(start_costs: Sequence[float], best_costs: Sequence[float]) -> boo
 
 
 def _gain_between(start_cost: float, best_costs: Sequence[float], prior: Noise, more: float) -> Gain:
-    """The variance is 1 + `more` of the start's, and half of one of the best's; not below that of a pair, of
-    which ln²(b₁ / b₂) tells."""
+    """The gain by A B A. Its variance is 1 + `more` intervals' from the start and half of one from the best.
+
+    It is taken to be at least that of a pair, which ln²(b₁ / b₂) estimates.
+    """
     before, after = np.log(best_costs)
     gain = math.log(start_cost) - float(before + after) / 2
     spread = max(2.0, 1.5 + more)
@@ -109,8 +111,8 @@ def _gain_between(start_cost: float, best_costs: Sequence[float], prior: Noise, 
 
 
 def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise, spread: float) -> Gain:
-    """exp(ḡ ± t s̃ / √n), of squares with so many degrees of freedom of their own."""
-    prior_freedom = min(prior.freedom, MOST_FREEDOM)
+    """exp(ḡ ± t s̃ / √n), from a sum of squares that has `freedom` degrees of freedom."""
+    prior_freedom = min(prior.freedom, MAX_PRIOR_FREEDOM)
     total = prior_freedom + freedom
     variance = (prior_freedom * spread * prior.relative**2 + squares) / total
     half = students_t(total) * math.sqrt(variance / n)
@@ -118,36 +120,36 @@ def _moderated(gain: float, n: int, squares: float, freedom: int, prior: Noise, 
 
 
 def share_to_show(gain: float, noise: Noise, requests: float) -> float:
-    """Of an interval with so many requests: how long a turn of the start, between two of the best's, must be
-    measured to show a gain beyond noise, with something to spare. At most 1.
+    """The share of an interval with so many requests that shows a gain beyond noise with a margin; at most 1.
 
-    t ν √(1/2 + 1/σ) = ln(gain) / `TO_SPARE`, solved for the share σ.
+    It is for a turn of the start between two of the best, and solves this for the share σ:
+    t ν √(1/2 + 1/σ) = ln(gain) / `MIN_GAIN_OVER_HALF_WIDTH`.
     """
-    t = students_t(min(noise.freedom, MOST_FREEDOM) + 1)
-    spread = (math.log(gain) / (TO_SPARE * t * noise.relative)) ** 2
+    t = students_t(min(noise.freedom, MAX_PRIOR_FREEDOM) + 1)
+    spread = (math.log(gain) / (MIN_GAIN_OVER_HALF_WIDTH * t * noise.relative)) ** 2
     share = 1 / (spread - 0.5) if spread > 0.5 else 1.0
-    return min(1.0, max(share, LEAST_SHARE, FEWEST_REQUESTS / max(requests, 1)))
+    return min(1.0, max(share, MIN_TURN_SHARE, MIN_TURN_REQUESTS / max(requests, 1)))
 
 
 def unpaired_gain(start_costs: Sequence[float], best_costs: Sequence[float]) -> Gain:
-    """From intervals of both that were not measured in turns; `UNKNOWN` where the start has none or the best
-    fewer than two, since a single one may be luck.
+    """The gain by intervals that were not measured in turns.
 
-    exp(mean ln a - mean ln b ± t ν √(1/n_a + 1/n_b)), ν from the scatter of these intervals.
+    `UNKNOWN` where the start has none, or the best fewer than two, since a single one may be luck.
+    exp(mean ln a - mean ln b ± t ν √(1/n_a + 1/n_b)), with ν from the scatter of these intervals.
     """
     costs = [[cost for cost in each if _is_cost(cost)] for each in (start_costs, best_costs)]
     if not costs[0] or len(costs[1]) < 2:
         return UNKNOWN
     noise = pooled_noise(costs)
     gain = float(np.mean(np.log(costs[0])) - np.mean(np.log(costs[1])))
-    t = students_t(min(noise.freedom, MOST_FREEDOM))
+    t = students_t(min(noise.freedom, MAX_PRIOR_FREEDOM))
     half = t * noise.relative * math.sqrt(sum(1 / len(each) for each in costs))
     return Gain(_exp(gain - half), _exp(gain), _exp(gain + half))
 
 
 def pooled_noise(costs: Sequence[Sequence[float]]) -> Noise:
-    """The scatter of intervals within each configuration, with what is usual for a server's beside it."""
-    freedom, squares = FREEDOM_OF_THE_USUAL, FREEDOM_OF_THE_USUAL * NOISE**2
+    """The scatter of intervals within each configuration, pooled with the usual noise of a server."""
+    freedom, squares = USUAL_NOISE_FREEDOM, USUAL_NOISE_FREEDOM * NOISE**2
     for each in costs:
         logs = np.log([cost for cost in each if _is_cost(cost)])
         if len(logs) > 1:
@@ -166,7 +168,7 @@ def in_words(gain: Gain) -> str:
 
 
 def students_t(freedom: float) -> float:
-    """The quantile of Student's distribution that a two-sided interval of `CONFIDENCE` takes."""
+    """The quantile of Student's distribution for a two-sided interval of `CONFIDENCE`."""
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rrl.guarding.guard import Guard, ToLeave
+from rrl.guarding.guard import Guard, ToKeep
 from rrl.journal import Ending, Record, read, read_ending
-from rrl.tuning.observer import Change, Observer
+from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from tests.support import CHECKOUT
 from tests.support.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
@@ -25,24 +25,24 @@ def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
     in_force: list[int] = []
     interval = t.env._interval
     t.env._interval = lambda number: in_force.append(number) or interval(number)
-    outcome = run(t)
-    assert in_force[-1] == outcome.left
+    kept = run(t)
+    assert in_force[-1] == kept.number
 
 
 @pytest.mark.parametrize("after", [1, 3, 9, 15])
 def test_stopped_at_any_point_it_leaves_the_start_or_better(tmp_path: Path, after: int) -> None:
     stop = StopAfter(after)
-    t = tuning(tmp_path, observers=[stop], stop=stop)
-    outcome = run(t)
+    t = tuning(tmp_path, listeners=[stop], stop=stop)
+    kept = run(t)
     records = read(tmp_path)[1]
-    assert outcome.stopped
+    assert kept.stopped
     assert len(records) == after
-    assert t._in_force == outcome.left
+    assert t._in_force == kept.number
     mean = {
         n: np.mean([r.cost for r in records if r.number == n and r.learned])
         for n in {r.number for r in records}
     }
-    assert mean[outcome.left] <= mean[t.env.start]
+    assert mean[kept.number] <= mean[t.env.start]
 
 
 def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path) -> None:
@@ -56,16 +56,16 @@ def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path)
     t.agent.act = broken
     with pytest.raises(ZeroDivisionError):
         run(t)
-    assert t._in_force == t.guard.to_leave()
+    assert t._in_force == t.guard.to_keep()
 
 
 def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     stop = StopAfter(8)
-    run(tuning(tmp_path, observers=[stop], stop=stop))
+    run(tuning(tmp_path, listeners=[stop], stop=stop))
     t = tuning(tmp_path, resume=True)
-    outcome = run(t)
+    kept = run(t)
     records = read(tmp_path)[1]
-    assert not outcome.stopped
+    assert not kept.stopped
     tuned = ["baseline"] * 2 + ["tune"] * 6 + ["baseline"] + ["tune"] * 6
     assert kinds(records)[: len(tuned) + 4] == tuned + ["validation"] * 4
     assert len(t.agent.taught) == sum(r.counted for r in records)
@@ -85,9 +85,9 @@ import os, signal, sys
 from pathlib import Path
 from tests.support.tuned_runs import SPACE, run, simulated, tuning
 from rrl.tuning.restore import RestorePoint
-from rrl.tuning.observer import Observer
+from rrl.tuning.listener import Listener
 
-class Kill(Observer):
+class Kill(Listener):
     count = 0
     def decided(self, kind, number, decision, reason):
         self.count += 1
@@ -97,10 +97,10 @@ class Kill(Observer):
 env = simulated()
 point = RestorePoint("localhost:8500", "minilm")
 point.claim(SPACE.configuration(env.start))
-class Safe(Observer):
+class Safe(Listener):
     def measured(self, record):
-        point.safe(SPACE.configuration(t.guard.to_leave()))
-t = tuning(Path({folder!r}), env, observers=[Safe(), Kill()])
+        point.safe(SPACE.configuration(t.guard.to_keep()))
+t = tuning(Path({folder!r}), env, listeners=[Safe(), Kill()])
 run(t)
 """
 
@@ -115,7 +115,7 @@ def test_kill_9_loses_at_most_the_interval_in_flight_and_the_next_start_restores
     assert len(read(tmp_path / "run")[1]) == 8
     env = simulated()
     point = RestorePoint("localhost:8500", "minilm")
-    left = point.left_behind()
+    left = point.to_restore()
     assert left is not None
     assert left.found == SPACE.configuration(env.start)
     assert set(left.best) == set(SPACE.names)
@@ -135,21 +135,21 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
         tmp_path,
         resume=True,
         settings=replace(SETTINGS, intervals=40),
-        observers=[stop],
+        listeners=[stop],
         stop=stop,
         found=SPACE.configuration(left_before),
     )
-    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
+    t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
     t.guard.is_worse = lambda number: worse
-    outcome = run(t)
-    assert outcome.stopped
-    assert outcome.left == (t.guard.start if worse else left_before)
+    kept = run(t)
+    assert kept.stopped
+    assert kept.number == (t.guard.start if worse else left_before)
 
 
 def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
     changes = Changes()
     in_force: list[int] = []
-    t = tuning(tmp_path, observers=[changes])
+    t = tuning(tmp_path, listeners=[changes])
 
     def put_in_force(number: int) -> None:
         if number != t.env.start:
@@ -163,7 +163,7 @@ def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path:
     assert changes.seen[-1].after == SPACE.configuration(t.env.start)
     assert changes.seen[-1].reason == "restored what was found: no memory for another process"
     ending = read_ending(tmp_path)
-    assert ending.left == SPACE.configuration(t.env.start)
+    assert ending.kept == SPACE.configuration(t.env.start)
     assert ending.reason == (
         "what was to be left could not be put in force (no memory for another process), "
         "so what was found was put back"
@@ -182,15 +182,15 @@ def test_where_nothing_can_be_put_in_force_the_journal_tells_of_no_end(tmp_path:
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_journal_ends_with_what_was_left_and_why(tmp_path: Path, stops: bool) -> None:
     stop = StopAfter(4) if stops else StopAfter(10**6)
-    outcome = run(tuning(tmp_path, stop=stop, observers=[stop]))
-    assert outcome.stopped == stops
-    assert read_ending(tmp_path) == Ending(SPACE.configuration(outcome.left), outcome.reason)
+    kept = run(tuning(tmp_path, stop=stop, listeners=[stop]))
+    assert kept.stopped == stops
+    assert read_ending(tmp_path) == Ending(SPACE.configuration(kept.number), kept.reason)
 
 
 def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
     """A full disk, or a terminal that is gone."""
 
-    class DiskFull(Observer):
+    class DiskFull(Listener):
         def measured(self, record: Record) -> None:
             if record.kind == "tune":
                 raise OSError("no space left on device")
@@ -200,19 +200,19 @@ def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
                 raise OSError("no space left on device")
 
     in_force: list[int] = []
-    t = tuning(tmp_path, observers=[DiskFull()], put_in_force=in_force.append)
+    t = tuning(tmp_path, listeners=[DiskFull()], put_in_force=in_force.append)
     with pytest.raises(OSError, match="no space left"):
         run(t)
-    assert in_force == [t.guard.to_leave()]
-    assert read_ending(tmp_path).left == SPACE.configuration(in_force[0])
+    assert in_force == [t.guard.to_keep()]
+    assert read_ending(tmp_path).kept == SPACE.configuration(in_force[0])
 
 
 def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:
-    run(tuning(tmp_path, stop=(stop := StopAfter(4)), observers=[stop]))
+    run(tuning(tmp_path, stop=(stop := StopAfter(4)), listeners=[stop]))
     changes, stop = Changes(), StopAfter(2)
     found = {"instances": 3, "intra_op_threads": 1}
-    t = tuning(tmp_path, resume=True, observers=[changes, stop], stop=stop, found=found)
+    t = tuning(tmp_path, resume=True, listeners=[changes, stop], stop=stop, found=found)
     t.agent.act = lambda observation: SPACE.action(5)
-    t.guard.leaving = lambda validation=None: ToLeave(t.guard.start, "nothing is known to be better")
-    assert run(t).left == t.env.start
+    t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
+    assert run(t).number == t.env.start
     assert changes.seen[-1].reason == "restored the start of the run resumed: interrupted"

@@ -11,12 +11,12 @@ from rrl.guarding.guard import Guard
 from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
-from rrl.tuning.observer import Change, Observer
+from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 
 
 class Changeable(Protocol):
-    """What leaving needs of a target."""
+    """What is needed of a target."""
 
     def connect(self, control: bool = True, counters: bool = True) -> None: ...
 
@@ -27,33 +27,33 @@ class Changeable(Protocol):
     def was_found_as(self, config_pbtxt: str) -> None: ...
 
 
-class Leaving:
+class Keeping:
     """Puts in force what the run leaves: the tuned knobs as chosen, the others as they are."""
 
     def __init__(self, target: Changeable, space: ConfigurationSpace) -> None:
         self.done = False
         self._target, self._space = target, space
 
-    def __call__(self, number: int) -> None:
+    def put_in_force(self, number: int) -> None:
         # It may have been away when the run ended, and its metrics page still be so.
         self._target.connect(control=False, counters=False)
         self._target.apply(self._space.configuration(number))
         self.done = True
 
 
-class SafeBest(Observer):
+class BestInStateFile(Listener):
     """Keeps the state file's word of the best configuration known to be safe."""
 
     def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
         self._point, self._guard, self._space = point, guard, space
 
     def measured(self, record: Record) -> None:
-        self._point.safe(self._space.configuration(self._guard.to_leave()))
+        self._point.safe(self._space.configuration(self._guard.to_keep()))
 
 
 def restore(point: RestorePoint, target: Changeable, console: Console) -> Change | None:
     """Puts back what a killed run had found; the change, if it was one."""
-    left = point.left_behind()
+    left = point.to_restore()
     if left is None:
         return None
     before = target.configuration()
