@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from serving_adapter.parity.groups import Member
 from serving_adapter.server.workers.arena import Arena, Placed, place
 from serving_adapter.tensors import TensorSpec
-
-if TYPE_CHECKING:
-    from serving_adapter.parity.groups import Member
-    from serving_adapter.server.redundancy.modes import Redundancy
 
 Specs = Mapping[str, TensorSpec]
 
@@ -74,6 +71,22 @@ class Request:
         self.settled = False  # answered or failed, and counted as such
 
 
+class BatchListener(Protocol):
+    """Hears what becomes of a batch: a resilience mode."""
+
+    def dispatched(self, batch: Batch) -> None:
+        """A batch was handed to a worker for the first time."""
+
+    def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+        """The deployed model answered, first or late; `outputs` are views that do not last."""
+
+    def lost(self, batch: Batch) -> None:
+        """A worker died with a batch, which runs again on another."""
+
+    def forget(self, batch: Batch) -> None:
+        """The deployed model will not answer: it refused the batch, or too many of its workers died."""
+
+
 class Batch:
     """Requests that run together, on one worker or (redundantly, or again) on several."""
 
@@ -88,7 +101,7 @@ class Batch:
         "rows",
     )
 
-    def __init__(self, requests: list[Request], redundancy: Redundancy) -> None:
+    def __init__(self, requests: list[Request], redundancy: BatchListener) -> None:
         self.requests, self.redundancy = requests, redundancy
         for request in requests:
             request.batch = self
