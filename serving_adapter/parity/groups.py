@@ -112,7 +112,7 @@ class CodingGroups:
         self.open.add(member)
         return self._taken() if self.open.is_full else None
 
-    def answered(self, member: Member, outputs: Tensors) -> None:
+    def member_answered(self, member: Member, outputs: Tensors) -> None:
         member.outputs = outputs
         self._answered.append(member)
 

@@ -21,19 +21,22 @@ from tyro.conf import UseAppendAction
 from serving_adapter import model_configuration, resources
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.recording import Recording
-from serving_adapter.server.redundancy.models import RedundantModels, parity_model
-from serving_adapter.server.redundancy.settings import Resilience
-from serving_adapter.server.served_model import Knobs, Protection, ServedModel
+from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.servicer import InferenceService
-from serving_adapter.server.workers.faults import Faults, inject, read_faults
-from serving_adapter.server.workers.pool import ModelFailed, ModelReference
+from serving_adapter.server.workers.fault_file import Faults, read_faults
+from serving_adapter.server.workers.fault_injection import inject
+from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.stop_signal import stop_on_signal
 
 log = logging.getLogger(__name__)
 
-MOST_RECORDED_BYTES = 2_000_000_000  # kept in the front process
+MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # of references that are files
 
 
@@ -57,32 +60,32 @@ class ServeOptions:
     """Where models run: cpu, cuda or cuda:N."""
     private_weights: bool = False
     """Keeps the weights in the server's own processes, not in the model store (docs/model-store.md)."""
-    instances: int = 1
+    instances: int = Knobs.instances
     """Batches that may run at once, each in a worker process of its own."""
     intra_op_threads: int = 0
     """Threads within an operation; 0 is torch's own default, the number of cores."""
-    inter_op_threads: int = 1
+    inter_op_threads: int = Knobs.inter_op_threads
     """Operations of one batch that may run at once (models with parallel branches only)."""
-    max_batch_size: int = 1
+    max_batch_size: int = Knobs.max_batch_size
     """Items in a batch at most."""
-    max_queue_delay_us: int = 0
+    max_queue_delay_us: int = Knobs.max_queue_delay_us
     """Microseconds that the oldest request may wait for its batch to fill."""
-    resilience: str = "none"
+    resilience: str = ResilienceSettings.mode
     """What is done about slow and failed workers: none, equal-resources, replication, hedging,
     approximate-backup, default-answer or parity (README, "Late and lost answers")."""
-    k: int = 2
+    k: int = ResilienceSettings.k
     """Batches in a coding group; m/k redundant workers for m instances (default-answer has none)."""
-    r: int = 1
+    r: int = ResilienceSettings.r
     """Parity batches of a coding group, each with a parity model and m/k workers of its own."""
-    redundant_instances: int = 0
+    redundant_instances: int = ResilienceSettings.redundant_instances
     """Redundant workers, where m/k is not wanted."""
-    late_percentile: int = 95
+    late_percentile: int = ResilienceSettings.late_percentile
     """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
     reconstructs its answer if it can (0: every batch, at once)."""
-    late_after_us: int = 0
+    late_after_us: int = ResilienceSettings.late_after_us
     """Microseconds after which a batch is late, instead of the percentile; or until a request gets the
     default answer."""
-    group_timeout_us: int = 100_000
+    group_timeout_us: int = ResilienceSettings.group_timeout_us
     """Microseconds that a coding group may wait for its last batches until it is filled up with answered
     ones (0: for ever)."""
     overflow: Literal[0, 1] = 1
@@ -97,16 +100,16 @@ class ServeOptions:
     default_answer: Path | None = None
     """NumPy .npz with one row of each output for the mode default-answer (default: zeros)."""
     faults: Path | None = None
-    """YAML file of faults to inject into the workers, for tests and benchmarks (server/faults.py)."""
+    """YAML file of faults to inject into the workers, for tests and benchmarks (workers/fault_file.py)."""
     record: Path | None = None
     """.npz file for a sample of the requests' inputs, written at the end, to train parity models with."""
     record_items: int = 10_000
     """Items in that sample at most."""
-    max_queue_size: int = 2048
+    max_queue_size: int = Protection.max_queue_size
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_message_bytes: int = 64 << 20
     """Largest request or answer in bytes."""
-    worker_timeout_s: float = 60.0
+    worker_timeout_s: float = Protection.worker_timeout_s
     """A worker that holds a batch for longer is replaced and the batch run again."""
     drain_s: float = 30.0
     """On SIGTERM, seconds that requests in flight may take to finish."""
@@ -195,15 +198,15 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
     except ValueError as error:
         fail(str(error))
     protection = Protection(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
-    resilience = Resilience(
-        options.resilience,
-        options.k,
-        options.r,
-        options.redundant_instances,
-        options.late_percentile,
-        options.late_after_us,
-        options.group_timeout_us,
-        options.overflow,
+    resilience = ResilienceSettings(
+        mode=options.resilience,
+        k=options.k,
+        r=options.r,
+        redundant_instances=options.redundant_instances,
+        late_percentile=options.late_percentile,
+        late_after_us=options.late_after_us,
+        group_timeout_us=options.group_timeout_us,
+        overflow=options.overflow,
     )
     redundant_models = _redundant_models(options)
     models = {}
@@ -212,13 +215,13 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         if name in models:
             fail(f"model {name!r} is given twice")
         models[name] = ServedModel(
-            name,
-            _reference(options, reference),
-            options.device,
-            Knobs(**given),
-            protection,
-            resilience,
-            redundant_models,
+            name=name,
+            model=_reference(options, reference),
+            device=options.device,
+            knobs=Knobs(**given),
+            protection=protection,
+            resilience=resilience,
+            redundant_models=redundant_models,
         )
     return models
 
@@ -254,10 +257,10 @@ def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> N
     if others or more or -1 in spec.shape or spec.dtype.kind != "f":
         fail("--record is for one model with one floating-point input of one size, as parity models are")
     kept_bytes = options.record_items * spec.dtype.itemsize * math.prod(spec.shape)
-    if kept_bytes > MOST_RECORDED_BYTES:
+    if kept_bytes > MAX_RECORDED_BYTES:
         fail(
             f"--record-items {options.record_items} of {spec.datatype} {list(spec.shape)} would take "
-            f"{kept_bytes / 1e9:.1f} GB of memory; at most {MOST_RECORDED_BYTES / 1e9:g} GB are kept"
+            f"{kept_bytes / 1e9:.1f} GB of memory; at most {MAX_RECORDED_BYTES / 1e9:g} GB are kept"
         )
     if options.record.suffix != ".npz" or not os.access(options.record.parent, os.W_OK):
         fail(f"--record must be a file NAME.npz in a folder that can be written to, got {options.record}")

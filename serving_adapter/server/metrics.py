@@ -1,4 +1,4 @@
-"""The Prometheus page: Triton's metric names where one exists, `rrl_...` for what Triton does not tell."""
+"""The Prometheus page: Triton's metric names where one exists, `rrl_...` for what Triton has not."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus
-from serving_adapter.server.batches import BACKUP, DEFAULT, RECONSTRUCTED
-from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.statistics import BUCKET_BOUNDS_S, Histogram
+from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
+from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
+from serving_adapter.server.statistics import BUCKET_BOUNDS_S, DurationHistogram
 
-VERSION = "1"  # a model has one version here
 NS_PER_US = 1000
 STORE_TIMEOUT_S = 0.5
 
 
-class Counters(Collector):
+class CounterCollector(Collector):
     """The single values; few, so a page filtered to them (`?name[]=...`) costs next to nothing."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
@@ -46,7 +45,7 @@ class Counters(Collector):
             yield metric
 
 
-class Resources(Collector):
+class ResourceCollector(Collector):
     """What the server uses of the machine."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
@@ -65,7 +64,7 @@ class Resources(Collector):
             yield _plain("nv_gpu_utilization", "GPU utilisation, 0 to 1", gpu_utilisation)
 
 
-class Distributions(Collector):
+class DistributionCollector(Collector):
     """Histograms, and service times by (busy instances, batch size)."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
@@ -78,13 +77,13 @@ class Distributions(Collector):
         for name, text, histogram_of in _HISTOGRAMS:
             family = HistogramMetricFamily(name, text, labels=["model", "version"])
             for model in self._models.values():
-                histogram: Histogram = histogram_of(model)
-                family.add_metric([model.name, VERSION], list(_buckets(histogram)), histogram.sum_s)
+                histogram: DurationHistogram = histogram_of(model)
+                family.add_metric([model.name, MODEL_VERSION], list(_buckets(histogram)), histogram.sum_s)
             yield family
         yield from _telemetry(self._models.values())
 
 
-class Store(Collector):
+class StoreCollector(Collector):
     """The model store's tiers; nothing where it is switched off or does not answer."""
 
     def __init__(self) -> None:
@@ -167,7 +166,7 @@ _HISTOGRAMS = (
 
 
 def _labels(model: ServedModel) -> dict[str, str]:
-    return {"model": model.name, "version": VERSION}
+    return {"model": model.name, "version": MODEL_VERSION}
 
 
 def _plain(name: str, text: str, value: float) -> Metric:
@@ -176,7 +175,7 @@ def _plain(name: str, text: str, value: float) -> Metric:
     return metric
 
 
-def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
+def _buckets(histogram: DurationHistogram) -> Iterator[tuple[str, float]]:
     """Cumulative counts by upper bound, as Prometheus wants them."""
     total = 0
     for bound_s, count in zip((*BUCKET_BOUNDS_S, float("inf")), histogram.counts, strict=True):
@@ -201,7 +200,7 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
     """Processor seconds of the front and of all it started; ended workers count in their zygote."""
     total = time.process_time()
     for model in models:
-        for pid in model.pids:
+        for pid in (pid for pool in model.pools for pid in pool.pids):
             try:
                 times = psutil.Process(pid).cpu_times()
             except psutil.Error:
@@ -213,7 +212,12 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
 def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> int:
     """Serves the page in a thread of its own; returns the port, chosen by the system when `port` is 0."""
     registry = CollectorRegistry()
-    for collector in (Counters(models), Resources(models), Distributions(models), Store()):
+    for collector in (
+        CounterCollector(models),
+        ResourceCollector(models),
+        DistributionCollector(models),
+        StoreCollector(),
+    ):
         registry.register(collector)
     server, _ = start_http_server(port, addr=host, registry=registry)
     return int(server.server_port)

@@ -10,6 +10,7 @@ import hmac
 import math
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from importlib import metadata
 from typing import Any
 
 import grpc
@@ -20,16 +21,17 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter import model_configuration
-from serving_adapter.server.batches import EXACT, InputTensor
-from serving_adapter.server.metrics import VERSION
-from serving_adapter.server.redundancy.settings import Resilience, as_parameters, from_parameters
-from serving_adapter.server.served_model import InferenceFailed, Knobs, QueueFull, ServedModel
+from serving_adapter.control_key import CONTROL_KEY_HEADER
+from serving_adapter.server.answers import InferenceFailed
+from serving_adapter.server.configuration import Knobs
+from serving_adapter.server.redundancy.settings import ResilienceSettings, as_parameters, from_parameters
+from serving_adapter.server.requests import EXACT, InputTensor
+from serving_adapter.server.served_model import MODEL_VERSION, QueueFull, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
-from serving_adapter.server.workers.pool import ModelFailed
+from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.tensors import TensorSpec
 
-SERVER_VERSION = "0.1.0"
-CONTROL_KEY_HEADER = "triton-grpc-protocol-control-key"  # the form of Triton's restricted protocols
+SERVER_VERSION = metadata.version("rrl-tune")
 
 CONTENTS_FIELD = {
     "BOOL": "bool_contents",
@@ -40,7 +42,8 @@ CONTENTS_FIELD = {
     "INT64": "int64_contents",
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
-}  # FP16 travels raw only
+}
+"""Where a tensor's values are if they are not raw; FP16 travels raw only."""
 
 
 class Refused(Exception):
@@ -131,7 +134,7 @@ class InferenceService(GRPCInferenceServiceServicer):
 
         return pb.ModelMetadataResponse(
             name=model.name,
-            versions=[VERSION],
+            versions=[MODEL_VERSION],
             platform="pytorch",
             inputs=described(model.inputs),
             outputs=described(model.outputs),
@@ -154,7 +157,7 @@ class InferenceService(GRPCInferenceServiceServicer):
             if name not in model.outputs:
                 raise _invalid(f"model {model.name!r} has no output {name!r}; it has {_names(model.outputs)}")
         outputs, origin = await model.infer(read_inputs(request, model), _accepts_approximation(request))
-        response = pb.ModelInferResponse(model_name=model.name, model_version=VERSION, id=request.id)
+        response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
         if origin != EXACT:
             response.parameters[origin].bool_param = True
         for output in outputs:
@@ -185,7 +188,9 @@ class InferenceService(GRPCInferenceServiceServicer):
         index = pb.RepositoryIndexResponse
         return index(
             models=[
-                index.ModelIndex(name=m.name, version=VERSION, state="READY" if m.ready else "UNAVAILABLE")
+                index.ModelIndex(
+                    name=m.name, version=MODEL_VERSION, state="READY" if m.ready else "UNAVAILABLE"
+                )
                 for m in self._models.values()
                 if m.ready or not request.ready
             ]
@@ -217,7 +222,7 @@ class InferenceService(GRPCInferenceServiceServicer):
             f"model {request.model_name!r} is served for as long as the server runs; end the server instead",
         )
 
-    def _override(self, model: ServedModel, text: str) -> tuple[Knobs, Resilience]:
+    def _override(self, model: ServedModel, text: str) -> tuple[Knobs, ResilienceSettings]:
         """The knobs of an override; like Triton's it replaces, so a knob it leaves out gets its default."""
         try:
             override = model_configuration.parse(text)
@@ -262,8 +267,8 @@ class InferenceService(GRPCInferenceServiceServicer):
         if name not in self._models:
             sentence = f"unknown model {name!r}; this server has {_names(self._models)}"
             raise Refused(grpc.StatusCode.NOT_FOUND, sentence)
-        if version not in ("", VERSION):
-            sentence = f"model {name!r} has version {VERSION} only, not {version!r}"
+        if version not in ("", MODEL_VERSION):
+            sentence = f"model {name!r} has version {MODEL_VERSION} only, not {version!r}"
             raise Refused(grpc.StatusCode.NOT_FOUND, sentence)
         return self._models[name]
 
@@ -346,7 +351,7 @@ def _contents(spec: TensorSpec, tensor: Any) -> bytes:
 
 
 def model_config(model: ServedModel) -> mc.ModelConfig:
-    """The model's configuration in Triton's form, its knobs as DESIGN.md maps them."""
+    """The model's configuration in Triton's form, its knobs in the fields that docs/architecture.md names."""
 
     def dtype(spec: TensorSpec) -> int:
         return mc.DataType.Value("TYPE_" + spec.datatype)
@@ -385,7 +390,7 @@ def _statistics(model: ServedModel) -> Message:
     ]
     return pb.ModelStatistics(
         name=model.name,
-        version=VERSION,
+        version=MODEL_VERSION,
         last_inference=statistics.last_inference_ms,
         inference_count=statistics.inference_count,
         execution_count=statistics.execution_count,

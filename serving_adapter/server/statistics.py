@@ -14,8 +14,8 @@ import numpy as np
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
 
 
-class Histogram:
-    """Counts by bucket; bucket i holds values in (bound[i-1], bound[i]], the last one all above."""
+class DurationHistogram:
+    """Durations counted by bucket: bucket i has those in (bound[i-1], bound[i]], the last all above."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKET_BOUNDS_S) + 1)
@@ -27,7 +27,7 @@ class Histogram:
 
 
 class ComputeTimes(NamedTuple):
-    """Of one batch in its worker: mapping the inputs, running the model, writing the outputs."""
+    """How long a worker took for one batch: to map the inputs, run the model, write the outputs."""
 
     input_ns: int
     infer_ns: int
@@ -36,7 +36,7 @@ class ComputeTimes(NamedTuple):
 
 @dataclass
 class Tally:
-    """A count and a summed duration, as Triton's StatisticDuration."""
+    """A count and a summed duration, like Triton's StatisticDuration."""
 
     count: int = 0
     ns: int = 0
@@ -48,6 +48,8 @@ class Tally:
 
 @dataclass
 class BatchTally:
+    """The three parts of computing a batch."""
+
     compute_input: Tally = field(default_factory=Tally)
     compute_infer: Tally = field(default_factory=Tally)
     compute_output: Tally = field(default_factory=Tally)
@@ -59,7 +61,7 @@ class BatchTally:
 
 
 class ModelStatistics:
-    """Cumulative since the server's start; only ever grows."""
+    """Counts and sums since the server's start, which only ever grow."""
 
     def __init__(self) -> None:
         self.success, self.failure, self.queue = Tally(), Tally(), Tally()
@@ -68,10 +70,14 @@ class ModelStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        self.latency, self.queueing, self.service = Histogram(), Histogram(), Histogram()
+        self.latency, self.queueing, self.service = (
+            DurationHistogram(),
+            DurationHistogram(),
+            DurationHistogram(),
+        )
         self.telemetry: dict[tuple[int, int], Tally] = defaultdict(Tally)
-        self.answers: Counter[str] = Counter()  # requests, by where their answer came from
-        self.copies_count = 0  # batches run again: replicas, hedges, and those whose worker died
+        self.answers: Counter[str] = Counter()  # of requests, by where their answer came from
+        self.copies_count = 0  # batches run again, as replicas or hedges or because their worker died
 
     def record_batch(self, rows: int, busy_instances: int, service_ns: int, compute: ComputeTimes) -> None:
         self.execution_count += 1

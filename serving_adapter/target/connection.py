@@ -8,9 +8,8 @@ from typing import Any
 import grpc
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.target.error import TargetError, explain
-
-CONTROL_KEY_HEADER = "triton-grpc-protocol-control-key"
 
 
 class Connection:

@@ -42,7 +42,7 @@ from serving_adapter.model_configuration import (
 )
 from serving_adapter.target import change as target_change
 from serving_adapter.target import checks as target_checks
-from serving_adapter.target.connection import CONTROL_KEY_HEADER, Connection
+from serving_adapter.target.connection import Connection
 from serving_adapter.target.counters import Counters, advertised_page, open_page
 from serving_adapter.target.error import LostInChange, NotPutBack, RequestsRefused, TargetError, TargetLost
 from serving_adapter.target.reading import Reading, parse_statistics
@@ -52,7 +52,6 @@ _NO_MODEL = "no-model-but-a-question-whether-models-may-be-loaded"
 _MAY_LOAD = (grpc.StatusCode.INTERNAL, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
 __all__ = [
-    "CONTROL_KEY_HEADER",
     "Applied",
     "LostInChange",
     "NotPutBack",

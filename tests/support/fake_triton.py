@@ -11,8 +11,8 @@ from tritonclient.grpc.service_pb2_grpc import (
     add_GRPCInferenceServiceServicer_to_server,
 )
 
+from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.model_configuration import parse
-from serving_adapter.target.target import CONTROL_KEY_HEADER
 
 CONFIG = """{"name": "m", "max_batch_size": 4, "dynamic_batching": {"max_queue_delay_microseconds": "100"},
              "instance_group": [{"count": 1, "kind": "KIND_CPU"}],

@@ -1,8 +1,8 @@
 """A lane of redundant workers: a parity model's or a backup model's own workers and their own queue.
 
-Batches of a lane help others to an answer and are nobody's only hope: they may be lost, and those that
-are not wanted any more when a worker gets free are dropped unrun. A lane's workers hold the deployed model
-too, and run its batches first when all of its own workers are busy.
+The batches of a lane help others to an answer and are nobody's only hope. So they may be lost, and those that
+nobody wants any more when a worker gets free are dropped. The workers of a lane hold the deployed model too,
+and run its batches first when all of its own workers are busy.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import contextlib
 import logging
 import time
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 
 from serving_adapter.server.workers.arena import Arena, Placed, read_outputs
-from serving_adapter.server.workers.pool import ModelFailed, ModelReference, Parallelism, Worker, WorkerPool
+from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
+from serving_adapter.server.workers.messages import BatchError, BatchReply, ModelReference
+from serving_adapter.server.workers.pool import Parallelism, WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
-MAX_RUNS = 2  # of a batch whose worker died
-TIDY_QUEUE = 64  # batches from which on those that nobody wants are looked for
+DEPLOYED_MODEL_INDEX = 1  # among the models that a lane's workers hold
+MAX_ATTEMPTS = 2  # a batch that has ended this many workers is dropped
+QUEUE_SIZE_TO_PRUNE = 64  # from this size on, batches that nobody wants are taken out of the queue
 DRAIN_S = 5.0
 
 
@@ -34,18 +38,13 @@ class RedundantBatch(Protocol):
 
     def write(self, arena: Arena) -> list[Placed]: ...
 
-    def answered(self, outputs: dict[str, np.ndarray]) -> None:
+    def lane_answered(self, outputs: dict[str, np.ndarray]) -> None:
         """`outputs` are views of the worker's arena: copy what shall last."""
 
 
-class Run:
-    """A batch on a worker of a lane."""
-
-    __slots__ = ("batch", "dispatched_ns", "number")
-
-    def __init__(self, batch: RedundantBatch, number: int) -> None:
-        self.batch, self.number = batch, number
-        self.dispatched_ns = time.monotonic_ns()
+class Dispatching(Protocol):
+    def dispatch(self) -> None:
+        """Gives free workers what waits for the deployed model."""
 
 
 class LaneHost(Protocol):
@@ -56,16 +55,8 @@ class LaneHost(Protocol):
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
 
-    def dispatch(self) -> None:
-        """Gives free workers what waits for the deployed model."""
-
-    def answered(self, job: Any, worker: Worker, message: dict[str, Any] | None) -> None: ...
-
-    def handed_back(self, job: Any) -> None:
-        """A batch of the deployed model whose worker ends before it has answered runs elsewhere."""
-
-
-DEPLOYED = 1  # index of the deployed model in a lane's workers
+    @property
+    def dispatcher(self) -> Dispatching: ...
 
 
 class Lane:
@@ -74,8 +65,8 @@ class Lane:
     def __init__(self, model: ModelReference, host: LaneHost) -> None:
         self.reference, self._host = model.reference, host
         models = [model, host.model]
-        self.pool = WorkerPool(models, host.device, self._answered, self._freed, is_redundant=True)
-        self.executed = 0  # batches
+        self.pool = WorkerPool(models, host.device, self._freed, is_redundant=True)
+        self.executed = 0  # batches run so far
         self._queue: deque[tuple[RedundantBatch, int]] = deque()
         self._intra_op_threads = 1
         self._drained = asyncio.Event()
@@ -84,9 +75,11 @@ class Lane:
     async def start(self) -> None:
         """Builds the model; ModelFailed if it takes or gives other tensors than the deployed one's."""
         description = await self.pool.start()
-        for kind, specs in (("inputs", self._host.inputs), ("outputs", self._host.outputs)):
-            own = {(t["name"], t["datatype"], tuple(t["shape"])) for t in description[kind]}
-            deployed = {(spec.name, spec.datatype, spec.shape) for spec in specs.values()}
+        for kind, given, specs in (
+            ("inputs", description.inputs, self._host.inputs),
+            ("outputs", description.outputs, self._host.outputs),
+        ):
+            own, deployed = _signatures(given), _signatures(specs.values())
             if own != deployed:
                 await self.pool.close()
                 raise ModelFailed(
@@ -99,14 +92,14 @@ class Lane:
         await self.pool.reshape(parallelism)
 
     def put(self, batch: RedundantBatch) -> None:
-        if len(self._queue) >= TIDY_QUEUE:
+        if len(self._queue) >= QUEUE_SIZE_TO_PRUNE:
             self._queue = deque(waiting for waiting in self._queue if waiting[0].is_wanted())
         self._queue.append((batch, 1))
         self._drained.clear()
         self.dispatch()
 
     def _freed(self) -> None:
-        self._host.dispatch()
+        self._host.dispatcher.dispatch()
         self.dispatch()
 
     def dispatch(self) -> None:
@@ -126,21 +119,20 @@ class Lane:
             self.pool.idle.append(worker)
             return
         self.executed += 1
-        self.pool.run(worker, Run(batch, number), placed, self._intra_op_threads)
+        self.pool.run(worker, LaneRun(self, batch, number), placed, self._intra_op_threads)
 
-    def _answered(self, run: Any, worker: Worker, message: dict[str, Any] | None) -> None:
-        if not isinstance(run, Run):
-            self._host.answered(run, worker, message)
-        elif message is None:
-            if run.number < MAX_RUNS:
-                self._queue.appendleft((run.batch, run.number + 1))
-        elif "error" in message:
-            log.warning("the redundant model %s failed: %s", self.reference, message["error"])
+    def worker_answered(self, run: LaneRun, worker: WorkerHandle, reply: BatchReply) -> None:
+        if isinstance(reply, BatchError):
+            log.warning("the redundant model %s failed: %s", self.reference, reply.error)
         else:
-            run.batch.answered(read_outputs(message, worker.outputs))
+            run.batch.lane_answered(read_outputs(reply.outputs, worker.outputs))
+
+    def worker_died(self, run: LaneRun) -> None:
+        if run.number < MAX_ATTEMPTS:
+            self._queue.appendleft((run.batch, run.number + 1))
 
     async def close(self) -> None:
-        """Ends the workers once what they hold and what waits for them is done, or after `DRAIN_S`."""
+        """Ends the workers once all their batches are done, or after `DRAIN_S`."""
         if self.pool.busy:
             self._drained.clear()
         self.dispatch()
@@ -148,9 +140,33 @@ class Lane:
             await asyncio.wait_for(self._drained.wait(), DRAIN_S)
         for worker in list(self.pool.workers):
             job = self.pool.end(worker)
-            if job is not None and not isinstance(job, Run):
-                self._host.handed_back(job)
+            if job is not None:
+                job.handed_back()
+        self._host.dispatcher.dispatch()  # what was handed back runs elsewhere
         await self.pool.close()
+
+
+class LaneRun:
+    """A redundant batch on a worker of its lane: the `Job` of that worker."""
+
+    __slots__ = ("_lane", "batch", "dispatched_ns", "number")
+
+    def __init__(self, lane: Lane, batch: RedundantBatch, number: int) -> None:
+        self._lane, self.batch, self.number = lane, batch, number
+        self.dispatched_ns = time.monotonic_ns()
+
+    def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
+        self._lane.worker_answered(self, worker, reply)
+
+    def worker_died(self) -> None:
+        self._lane.worker_died(self)
+
+    def handed_back(self) -> None:
+        """Nothing: a redundant batch may be lost."""
+
+
+def _signatures(specs: Iterable[TensorSpec]) -> set[tuple[str, str, tuple[int, ...]]]:
+    return {(spec.name, spec.datatype, spec.shape) for spec in specs}
 
 
 def _listed(tensors: set[tuple[str, str, tuple[int, ...]]]) -> str:

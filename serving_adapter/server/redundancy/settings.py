@@ -1,9 +1,9 @@
-"""What is done about slow and failed workers: the resilience mode of a model and its settings.
+"""The settings of resilience: which mode a model has, and its numbers.
 
 They are knobs in the model's configuration, `parameters` whose names begin with `RESILIENCE_`, and change
-live like the others. The number of redundant workers is m/k if nothing else is said (m = `instances`; ParM's
-Equal-Resources, section 6.1), so that modes are compared at equal cost: with r above 1 for each parity model,
-and none for default answers, which need no computing.
+live like the others. Unless it is set, the number of redundant workers is m/k (m = `instances`; ParM's
+Equal-Resources, section 6.1), so that modes are compared at equal cost. With r above 1 each parity model has
+so many. Default answers need no computing, so they have none.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class Resilience:
-    """A resilience mode; every mode reads those settings only that concern it."""
+class ResilienceSettings:
+    """A resilience mode and its numbers; a mode ignores the settings that do not concern it."""
 
     mode: str = "none"
     k: int = 2
     """Batches in a coding group."""
     r: int = 1
-    """Parity batches of a coding group: as many lost answers can be reconstructed."""
+    """Parity batches of a coding group, which is how many lost answers can be reconstructed."""
     redundant_instances: int = 0
     """Redundant workers (parity: of each parity model); 0 is m/k, rounded up."""
     late_percentile: int = 95
-    """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
-    reconstructs its answer if it can (0: as soon as it can, as in the paper)."""
+    """A batch is late after this percentile of the recent service times. Hedging then runs it again, and
+    parity reconstructs its answer if it can (0: as soon as it can, as in the paper)."""
     late_after_us: int = 0
-    """If set, a batch is late so long after its dispatch, whatever the percentile; the mode default-answer
+    """If set, a batch is late so long after its dispatch, whatever the percentile. The mode default-answer
     needs it, and counts from a request's arrival."""
     group_timeout_us: int = 100_000
-    """Parity: how long a coding group may wait for its last batches until it is filled with earlier ones."""
+    """How long a coding group of the mode parity waits for its last batches before earlier ones fill it."""
     overflow: int = 1
-    """Parity, backup: 1 has redundant workers run batches of the deployed model first when all of its own
-    are busy; 0 keeps them apart, as the paper does."""
+    """For parity and backup: with 1, redundant workers run batches of the deployed model first when all of
+    its own are busy. With 0 they are kept apart, as in the paper."""
 
     def redundant(self, instances: int) -> int:
-        """Redundant workers beside `instances` deployed ones (of each parity model)."""
+        """Redundant workers beside `instances` deployed ones; each parity model has so many."""
         if self.mode in ("none", "default-answer"):
             return 0
         return self.redundant_instances or -(-instances // self.k)
@@ -86,7 +86,7 @@ class Resilience:
             )
 
 
-def from_parameters(parameters: Mapping[str, str], default: Resilience) -> Resilience:
+def from_parameters(parameters: Mapping[str, str], default: ResilienceSettings) -> ResilienceSettings:
     """The settings among a configuration's parameters; ValueError where one is unknown or no number."""
     given: dict[str, Any] = {}
     for name, text in parameters.items():
@@ -98,12 +98,12 @@ def from_parameters(parameters: Mapping[str, str], default: Resilience) -> Resil
         elif setting in LIMITS:
             given[setting] = _whole_number(name, text)
         else:
-            known = ", ".join(_flag(field.name) for field in fields(Resilience))
+            known = ", ".join(_flag(field.name) for field in fields(ResilienceSettings))
             raise ValueError(f"parameters.{name} is no setting of resilience; known: {known}")
-    return Resilience(**vars(default) | given)
+    return ResilienceSettings(**vars(default) | given)
 
 
-def as_parameters(resilience: Resilience) -> dict[str, str]:
+def as_parameters(resilience: ResilienceSettings) -> dict[str, str]:
     return {_flag(name): str(value) for name, value in vars(resilience).items()}
 
 

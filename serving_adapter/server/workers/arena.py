@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,6 @@ class Arena:
         os.close(self.fd)
 
 
-def read_outputs(message: Mapping[str, Any], arena: Arena) -> dict[str, np.ndarray]:
+def read_outputs(placed: Iterable[Placed], arena: Arena) -> dict[str, np.ndarray]:
     """A worker's outputs by name: views of its arena, valid until it runs its next batch."""
-    placed = (Placed(name, datatype, tuple(shape), at) for name, datatype, shape, at in message["outputs"])
     return {tensor.name: arena.array(tensor) for tensor in placed}

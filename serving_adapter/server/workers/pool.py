@@ -1,7 +1,7 @@
 """The workers of one model, seen from the front: how many, of which kind, which are free.
 
-`reshape` changes their number and kind while they work: new workers are forked first, then old ones are
-retired, and a retired worker finishes the batch it holds. So there is always someone to serve.
+`reshape` changes their number and kind while they work. It forks new workers first and then retires old
+ones, and a retired worker finishes the batch it holds. So there is always someone to serve.
 """
 
 from __future__ import annotations
@@ -9,36 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from serving_adapter import messages
-from serving_adapter.server.workers.arena import Arena, Placed
-
-if TYPE_CHECKING:
-    from serving_adapter.server.workers.faults import Delay
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.arena import Placed
+from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, ZygoteHandle
+from serving_adapter.server.workers.messages import (
+    BatchOutputs,
+    ForkWorker,
+    ModelDescription,
+    ModelReference,
+    RunBatch,
+    WorkerSignal,
+)
 
 log = logging.getLogger(__name__)
 
-ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait steal the cores of other workers
-    "OPENBLAS_NUM_THREADS": "1",  # or importing NumPy starts a thread, and a zygote must have one only
-    "MALLOC_MMAP_MAX_": "0",  # freed memory stays with the worker: no page faults batch after batch
-    "MALLOC_TRIM_THRESHOLD_": "1000000000",
-}
-"""Of a zygote and its workers, where the environment does not say otherwise."""
-START_TIMEOUT_S = 120.0
-FORK_TIMEOUT_S = 60.0
-
-
-class ModelFailed(Exception):
-    """The model cannot be served; the text is one sentence for the user."""
+FIRST_REPAIR_DELAY_S, MAX_REPAIR_DELAY_S = 0.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -49,56 +39,40 @@ class Parallelism:
     intra_op_threads: int = 1
     inter_op_threads: int = 1
 
+    def worker_kind(self, has_parallel_branches: bool) -> tuple[int, ...]:
+        """What cannot change inside a running worker.
 
-class ModelReference(NamedTuple):
-    """What a zygote builds a model from; the options are pairs, so that references can be keys."""
-
-    reference: str
-    options: tuple[tuple[str, str], ...] = ()
-
-    def as_message(self) -> dict[str, Any]:
-        return {"reference": self.reference, "options": dict(self.options)}
-
-
-class Worker:
-    """The front's end of one worker process."""
-
-    def __init__(self, channel: socket.socket, inputs: Arena, outputs: Arena, kind: tuple[int, ...]) -> None:
-        self.channel, self.inputs, self.outputs, self.kind = channel, inputs, outputs, kind
-        self.pid = 0
-        self.job: Any = None  # the batch it holds
-        self.retired = False
-        self.slow: Delay | None = None  # extra time of its batches: an injected fault
+        The intra-op setting reaches the thread that runs the batch at once. The threads of the inter-op
+        pool read it only when they start. So for a model that uses that pool it is part of the kind.
+        """
+        return (self.inter_op_threads, self.intra_op_threads if has_parallel_branches else 0)
 
 
 class WorkerPool:
-    """Owns the zygote and its workers, which hold the given models; the first is the one it describes.
+    """Owns a zygote and its workers, which hold the given models; the first is the one it describes.
 
-    `on_answer` and `on_free` are called on the event loop.
+    `on_free` is called on the event loop when a worker may have become free.
     """
 
     def __init__(
         self,
         models: Sequence[ModelReference],
         device: str,
-        on_answer: Callable[[Any, Worker, dict[str, Any] | None], None],
         on_free: Callable[[], None],
         is_redundant: bool = False,
     ) -> None:
-        self._description = {"models": [model.as_message() for model in models], "device": device}
-        self._on_answer, self._on_free = on_answer, on_free
+        self._zygote = ZygoteHandle(models, device)
+        self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
         self._lock = asyncio.Lock()
         self._repair: asyncio.Task[None] | None = None
         self._closing = False
-        self.workers: set[Worker] = set()
-        self.idle: list[Worker] = []
+        self.workers: set[WorkerHandle] = set()
+        self.idle: list[WorkerHandle] = []
         self.replacements = 0
-        self._rng = np.random.default_rng(0)  # of injected slowness
+        self._rng = np.random.default_rng(0)  # draws injected delays
         self.has_parallel_branches = False
-        self.zygote_pid = 0
-        self._zygote: asyncio.subprocess.Process | None = None
 
     @property
     def busy(self) -> int:
@@ -106,31 +80,13 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the running workers; safe to read from the thread that serves the metrics."""
-        return [worker.pid for worker in list(self.workers) if worker.pid]
+        """The zygote and the running workers; safe to read from the thread that serves the metrics."""
+        return [self._zygote.pid, *(worker.pid for worker in list(self.workers) if worker.pid)]
 
-    async def start(self) -> dict[str, Any]:
-        """Starts the zygote and has it build the model; returns the model's description."""
-        ours, theirs = messages.socket_pair()
-        command = [sys.executable, "-m", "serving_adapter.server.workers.zygote", str(theirs.fileno())]
-        self._zygote = await asyncio.create_subprocess_exec(
-            *command,
-            pass_fds=[theirs.fileno()],
-            env=ENVIRONMENT | dict(os.environ),
-            stdin=asyncio.subprocess.DEVNULL,
-        )
-        theirs.close()
-        self._control, self._zygote_gone = ours, False
-        self._control.setblocking(False)
-        self.zygote_pid = self._zygote.pid
-        messages.send(self._control, self._description)
-        answer = await self._receive(self._control, START_TIMEOUT_S)
-        if answer is None or "error" in answer:
-            await self._end_zygote()
-            raise ModelFailed(answer["error"] if answer else "the process that builds it ended or hung")
-        description: dict[str, Any] = answer["model"]
-        self.has_parallel_branches = description["has_parallel_branches"]
-        asyncio.get_running_loop().add_reader(self._control, self._zygote_ended)
+    async def start(self) -> ModelDescription:
+        """Starts the zygote and has it build the models; returns the description of the first one."""
+        description = await self._zygote.start(self._zygote_ended)
+        self.has_parallel_branches = description.has_parallel_branches
         return description
 
     async def reshape(self, parallelism: Parallelism) -> None:
@@ -140,7 +96,7 @@ class WorkerPool:
             await self._reshape()
 
     async def _reshape(self) -> None:
-        kind = self._kind(self._parallelism)
+        kind = self._parallelism.worker_kind(self.has_parallel_branches)
         serving = [worker for worker in self.workers if not worker.retired]
         right = [worker for worker in serving if worker.kind == kind]
         wrong = [worker for worker in serving if worker.kind != kind]
@@ -154,102 +110,49 @@ class WorkerPool:
             self._retire(worker)
         self._on_free()
 
-    def _kind(self, parallelism: Parallelism) -> tuple[int, ...]:
-        """What cannot change inside a running worker.
-
-        The intra-op setting reaches the thread that runs the batch at once, but not those of the inter-op
-        pool, which read it when they start; so for a model that uses the pool it is part of the kind.
-        """
-        pooled = self.has_parallel_branches
-        return (parallelism.inter_op_threads, parallelism.intra_op_threads if pooled else 0)
-
     async def _fork(self, kind: tuple[int, ...]) -> None:
-        ours, theirs = messages.socket_pair()
-        ours.setblocking(False)
-        inputs, outputs = Arena.create("rrl-inputs"), Arena.create("rrl-outputs")
-        worker = Worker(ours, inputs, outputs, kind)
-        settings = {
-            "inter_op_threads": self._parallelism.inter_op_threads,
-            "intra_op_threads": self._parallelism.intra_op_threads,
-        }
-        try:
-            messages.send(self._control, settings, (theirs.fileno(), inputs.fd, outputs.fd))
-            theirs.close()
-            ready = await self._receive(ours, FORK_TIMEOUT_S)
-        except OSError:
-            ready = None
-        except BaseException:
-            theirs.close()
-            self._close(worker)
-            raise
-        if ready is None:
-            theirs.close()
-            self._close(worker)
-            raise ModelFailed("it ended while it warmed up")
-        worker.pid = ready["ready"]
+        threads = ForkWorker(self._parallelism.inter_op_threads, self._parallelism.intra_op_threads)
+        worker = await self._zygote.fork(threads, kind)
         self.workers.add(worker)
         self.idle.append(worker)
-        asyncio.get_running_loop().add_reader(ours, self._answered, worker)
+        asyncio.get_running_loop().add_reader(worker.channel, self._worker_answered, worker)
         self._on_free()
-
-    async def _receive(self, sock: socket.socket, timeout_s: float) -> dict[str, Any] | None:
-        """The next message of a socket that has no reader yet; None if it closed or stayed silent."""
-        loop = asyncio.get_running_loop()
-        readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(sock, lambda: None if readable.done() else readable.set_result(None))
-        try:
-            await asyncio.wait_for(readable, timeout_s)
-            return messages.receive(sock)
-        except TimeoutError:
-            return None
-        finally:
-            loop.remove_reader(sock)
 
     # --- batches -----------------------------------------------------------------------------------
 
     def run(
-        self, worker: Worker, job: Any, placed: list[Placed], intra_op_threads: int, model: int = 0
+        self, worker: WorkerHandle, job: Job, placed: list[Placed], intra_op_threads: int, model: int = 0
     ) -> None:
         """Hands a batch, already in the worker's input arena, to an idle worker; `model` is an index."""
         worker.job = job
-        message = {
-            "model": model,
-            "inputs": placed,
-            "capacity": worker.inputs.capacity_bytes,
-            "intra_op_threads": intra_op_threads,
-        }
-        if worker.slow is not None:
-            message["slow_ms"] = worker.slow.draw_ms(self._rng)
+        slow_ms = 0.0 if worker.slow is None else worker.slow.draw_ms(self._rng)
+        order = RunBatch(model, placed, worker.inputs.capacity_bytes, intra_op_threads, slow_ms)
         # A worker that died in this instant is noticed by its reader, which re-runs the batch.
         with contextlib.suppress(OSError):
-            messages.send(worker.channel, message)
+            messages.send(worker.channel, order)
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, worker: WorkerHandle) -> None:
         """Ends a hung worker; its reader then sees it gone, as if it had died by itself."""
-        self._signal("kill", worker)
+        self._zygote.signal(WorkerSignal.KILL, worker)
 
-    def stop(self, worker: Worker) -> None:
+    def stop(self, worker: WorkerHandle) -> None:
         """Stalls a worker until `resume`: an injected fault."""
-        self._signal("stop", worker)
+        self._zygote.signal(WorkerSignal.STOP, worker)
 
-    def resume(self, worker: Worker) -> None:
-        self._signal("resume", worker)
+    def resume(self, worker: WorkerHandle) -> None:
+        self._zygote.signal(WorkerSignal.RESUME, worker)
 
-    def _signal(self, what: str, worker: Worker) -> None:
-        """Through the zygote, which knows which processes are its own."""
-        with contextlib.suppress(OSError):
-            messages.send(self._control, {what: worker.pid})
-
-    def _answered(self, worker: Worker) -> None:
-        message = messages.receive(worker.channel)
-        if message is None:
-            self._died(worker)
+    def _worker_answered(self, worker: WorkerHandle) -> None:
+        reply = messages.receive(worker.channel, messages.parse_batch_reply)
+        if reply is None:
+            self._worker_died(worker)
             return
         job, worker.job = worker.job, None
-        if "capacity" in message:
-            worker.outputs.ensure(message["capacity"])
+        assert job is not None, "a worker answers only the batch that it holds"
+        if isinstance(reply, BatchOutputs):
+            worker.outputs.ensure(reply.capacity_bytes)
         try:
-            self._on_answer(job, worker, message)
+            job.worker_answered(worker, reply)
         finally:
             if worker.retired:
                 self._close(worker)
@@ -257,17 +160,19 @@ class WorkerPool:
                 self.idle.append(worker)
         self._on_free()
 
-    def _died(self, worker: Worker) -> None:
+    def _worker_died(self, worker: WorkerHandle) -> None:
         job, worker.job = worker.job, None
         was_wanted = not worker.retired
         self._close(worker)
         if job is not None:
-            self._on_answer(job, worker, None)
+            job.worker_died()
         if was_wanted and not self._closing:
             self.replacements += 1
             log.warning("worker %d ended unexpectedly; starting another", worker.pid)
             self._start_repair()
         self._on_free()  # its batch may run on another worker at once
+
+    # --- repair and end ----------------------------------------------------------------------------
 
     def _start_repair(self) -> None:
         if self._repair is None or self._repair.done():
@@ -275,12 +180,12 @@ class WorkerPool:
 
     async def _repair_workers(self) -> None:
         """Brings the workers back to their number, again and again until it works."""
-        delay_s = 0.1
+        delay_s = FIRST_REPAIR_DELAY_S
         while not self._closing:
             try:
                 async with self._lock:
-                    if self._zygote_gone:
-                        await self._end_zygote()
+                    if self._zygote.is_gone:
+                        await self._zygote.close()
                         await self.start()
                     await self._reshape()
                 if sum(not worker.retired for worker in self.workers) >= self._parallelism.instances:
@@ -288,38 +193,32 @@ class WorkerPool:
             except (ModelFailed, OSError) as error:
                 log.error("workers could not be replaced (%s); trying again in %.1f s", error, delay_s)
             await asyncio.sleep(delay_s)
-            delay_s = min(5.0, 2 * delay_s)
+            delay_s = min(MAX_REPAIR_DELAY_S, 2 * delay_s)
 
     def _zygote_ended(self) -> None:
-        """The zygote says nothing once it serves, so a readable socket means that it is gone."""
-        asyncio.get_running_loop().remove_reader(self._control)
-        self._zygote_gone = True
         if not self._closing:
-            log.warning("the zygote (pid %d) ended unexpectedly; starting another", self.zygote_pid)
+            log.warning("the zygote (pid %d) ended unexpectedly; starting another", self._zygote.pid)
             self._start_repair()
 
-    def _retire(self, worker: Worker) -> None:
+    def _retire(self, worker: WorkerHandle) -> None:
         worker.retired = True
         if worker in self.idle:
             self.idle.remove(worker)
         if worker.job is None:
             self._close(worker)
 
-    def end(self, worker: Worker) -> Any:
+    def end(self, worker: WorkerHandle) -> Job | None:
         """Ends a worker at once; returns the batch that it held, which nobody answers now."""
         job, worker.job = worker.job, None
         self._close(worker)
         return job
 
-    def _close(self, worker: Worker) -> None:
-        """Closing the channel is what tells a worker to end."""
+    def _close(self, worker: WorkerHandle) -> None:
         asyncio.get_running_loop().remove_reader(worker.channel)
         self.workers.discard(worker)
         if worker in self.idle:
             self.idle.remove(worker)
-        worker.channel.close()
-        worker.inputs.close()
-        worker.outputs.close()
+        worker.close()
 
     async def close(self) -> None:
         self._closing = True
@@ -328,17 +227,4 @@ class WorkerPool:
         async with self._lock:
             for worker in list(self.workers):
                 self._close(worker)
-            await self._end_zygote()
-
-    async def _end_zygote(self) -> None:
-        """Closing the control socket is what tells the zygote to end."""
-        if self._zygote is None:  # never started
-            return
-        if self._control.fileno() >= 0:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._control.close()
-        try:
-            await asyncio.wait_for(self._zygote.wait(), 5.0)
-        except TimeoutError:
-            self._zygote.kill()
-            await self._zygote.wait()
+            await self._zygote.close()

@@ -1,13 +1,18 @@
 """The zygote: a process that has torch imported and its models built, and forks workers from itself.
 
-A forked worker costs neither torch's import, nor the building of the module (seconds for a scripted
-Inception), nor a copy of the weights: they lie in the model store, where the workers of other servers find
-them too, and what else the module holds is in pages that fork shares. Forking is safe because the zygote
-never starts a thread: it builds with one intra-op thread and never runs the model; a forked probe does
-that to learn the outputs. `inter_op_threads` can be set in each new worker for the same reason.
+A forked worker saves three costs:
 
-Everything dies with the front: the zygote on end-of-file of its control socket, the workers by signal
-when the zygote does.
+- torch's import,
+- the building of the module, which takes seconds for a scripted Inception,
+- a copy of the weights. They lie in the model store, where the workers of other servers find them too.
+  What else the module holds is in pages that fork shares.
+
+Forking is safe because the zygote never starts a thread. It builds with one intra-op thread and never runs
+the model: a forked probe does that to learn the outputs. For the same reason each new worker can still set
+`inter_op_threads`.
+
+Everything dies with the front: the zygote when its control socket reaches its end of file, the workers by
+a signal when the zygote dies.
 """
 
 from __future__ import annotations
@@ -25,12 +30,28 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from serving_adapter import messages
+from serving_adapter.messages import receive_with_descriptors, socket_pair
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.messages import (
+    BuildError,
+    BuildModels,
+    ForkWorker,
+    ModelDescription,
+    ModelReference,
+    SignalWorker,
+    WorkerSignal,
+    parse_build_reply,
+    parse_zygote_order,
+)
 
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "resume": signal.SIGCONT}
+SIGNALS = {
+    WorkerSignal.KILL: signal.SIGKILL,
+    WorkerSignal.STOP: signal.SIGSTOP,
+    WorkerSignal.RESUME: signal.SIGCONT,
+}
 PROBE_SIZES = (3, 5)  # two lengths for variable dimensions, to see which output dimensions follow them
 
 
@@ -62,78 +83,80 @@ def fork(child: Callable[[], None]) -> int:
 
 
 class Zygote:
-    """Builds the model, reports what it takes and gives, then forks a worker for every request to."""
+    """Builds the models, describes the first one, then forks and signals workers as it is told to."""
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.children: set[int] = set()
+        self.models: list[Any] = []
+        self.device = "cpu"
 
     def serve(self) -> None:
-        message = messages.receive(self.control)
-        if message is None:
+        order = messages.receive(self.control, BuildModels.from_wire)
+        if order is None:
             return
+        self.device = order.device
         try:
-            self.models = [self._build(message | of) for of in message["models"]]
+            self.models = [self._build(reference) for reference in order.models]
             description = self._probe()
         except Exception as error:  # the front turns it into one sentence for the user
-            messages.send(self.control, {"error": str(error) or type(error).__name__})
+            messages.send(self.control, BuildError(str(error) or type(error).__name__))
             return
-        messages.send(self.control, {"model": description})
+        messages.send(self.control, description)
         gc.collect()
         gc.freeze()  # objects built so far are never collected, so their pages stay shared
         signal.signal(signal.SIGCHLD, self._reap)
         while True:
-            message, descriptors = messages.receive_with_descriptors(self.control)
-            if message is None:
+            wire, descriptors = receive_with_descriptors(self.control)
+            if wire is None:
                 return
-            order = next((order for order in SIGNALS if order in message), None)
-            if order is None:
-                self._fork_worker(message, descriptors)
-            else:
-                self._signal(message[order], SIGNALS[order])
+            match parse_zygote_order(wire):
+                case ForkWorker() as threads:
+                    self._fork_worker(threads, descriptors)
+                case SignalWorker(signal=what, pid=pid):
+                    self._signal(pid, SIGNALS[what])
 
-    def _build(self, message: dict[str, Any]) -> Any:
+    def _build(self, reference: ModelReference) -> Any:
         import torch
 
         from serving_adapter import model_store
         from serving_adapter.models.loading import load_model
 
         torch.set_num_threads(1)
-        self.device = message["device"]
         _check_device(self.device)
-        model = load_model(message["reference"], message["options"])
+        model = load_model(reference.reference, dict(reference.options))
         try:
-            model_store.share(model.module, message["reference"])
+            model_store.share(model.module, reference.reference)
         except model_store.StoreError as error:
-            log.warning("the weights of %s stay in this process: %s", message["reference"], error)
+            log.warning("the weights of %s stay in this process: %s", reference.reference, error)
         _give_memory_back()
         return model
 
-    def _probe(self) -> dict[str, Any]:
+    def _probe(self) -> ModelDescription:
         """Runs the first model on two examples in a forked child and describes its inputs and outputs."""
         from serving_adapter.server.workers.worker import describe
 
-        ours, theirs = messages.socket_pair()
+        ours, theirs = socket_pair()
 
         def child() -> None:
             ours.close()
             try:
-                messages.send(theirs, {"model": describe(self.models[0], PROBE_SIZES)})
+                messages.send(theirs, describe(self.models[0], PROBE_SIZES))
             except Exception as error:
-                messages.send(theirs, {"error": f"the model failed on an example input: {error}"})
+                messages.send(theirs, BuildError(f"the model failed on an example input: {error}"))
 
         pid = fork(child)
         theirs.close()
-        answer = messages.receive(ours)
+        reply = messages.receive(ours, parse_build_reply)
         os.waitpid(pid, 0)
         ours.close()
-        if answer is None:
+        if reply is None:
             raise ValueError("the model ended its process when it was run on an example input")
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return answer["model"]
+        if isinstance(reply, BuildError):
+            raise ValueError(reply.error)
+        return reply
 
-    def _fork_worker(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def _fork_worker(self, threads: ForkWorker, descriptors: list[int]) -> None:
         from serving_adapter.server.workers.worker import work
 
         channel, input_fd, output_fd = descriptors
@@ -142,7 +165,7 @@ class Zygote:
             self.control.close()
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when a worker ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            work(self.models, socket.socket(fileno=channel), input_fd, output_fd, self.device, message)
+            work(self.models, socket.socket(fileno=channel), input_fd, output_fd, self.device, threads)
 
         self.children.add(fork(child))
         for descriptor in descriptors:
@@ -166,14 +189,17 @@ class Zygote:
 
 
 def _give_memory_back() -> None:
-    """Of weights that lie in the store now; the allocator is set to keep what is freed (worker_pool.py)."""
+    """Returns the memory of weights that lie in the store now.
+
+    The allocator keeps what is freed, because the front says so (`ENVIRONMENT` in `handles`).
+    """
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_device(device: str) -> None:
-    """ValueError if models cannot run there; asks NVML, since CUDA itself does not survive a fork."""
+    """Raises ValueError if models cannot run there; it asks NVML, since CUDA does not survive a fork."""
     import torch
 
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

@@ -108,7 +108,7 @@ def test_a_group_that_waits_too_long_is_filled_with_members_answered_before():
     earlier = [member(1, float(i)) for i in range(3)]
     for m in earlier:
         groups.add(m)
-        groups.answered(m, linear(m.queries["x"]))
+        groups.member_answered(m, linear(m.queries["x"]))
     late = member(1, 9.0)
     groups.add(late)
     group = groups.flush()
@@ -128,9 +128,9 @@ def test_a_group_is_given_up_where_too_few_were_answered_before_or_nothing_is_mi
     first = member(1)
     groups.add(first)
     assert groups.flush() is None  # nobody to fill it with
-    groups.answered(first, linear(first.queries["x"]))
+    groups.member_answered(first, linear(first.queries["x"]))
     second = member(1, 2.0)
     groups.add(second)
-    groups.answered(second, linear(second.queries["x"]))
+    groups.member_answered(second, linear(second.queries["x"]))
     assert groups.flush() is None  # it has its answer
     assert groups.open is None

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from serving_adapter.parity.coding import ENCODERS
-from serving_adapter.server.batches import Batch, InputTensor, Request
-from serving_adapter.server.redundancy.modes import FIRST_LATE_NS, Lateness, Parity
-from serving_adapter.server.redundancy.settings import Resilience
+from serving_adapter.server.redundancy.modes import INITIAL_LATE_NS, Lateness
+from serving_adapter.server.redundancy.parity_mode import Parity
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.requests import Batch, InputTensor, Request
 from serving_adapter.server.workers.arena import Arena, Placed
 from serving_adapter.tensors import TensorSpec
 
@@ -43,10 +44,18 @@ class RecordingHost:
         self.outputs = {"y": TensorSpec("y", "FP32", (WIDTH,))}
         self.approximated: list[tuple[Batch, np.ndarray]] = []
 
+    @property
+    def dispatcher(self) -> RecordingHost:
+        return self
+
+    @property
+    def answers(self) -> RecordingHost:
+        return self
+
     def run_again(self, batch: Batch) -> None:
         raise AssertionError("parity runs nothing again")
 
-    def approximate(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
+    def approximate_batch(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
         assert origin == "reconstructed"
         self.approximated.append((batch, outputs["y"].copy()))
         batch.finished = True
@@ -60,7 +69,7 @@ class Setting:
 
     def __init__(self, k: int, r: int, **settings: int) -> None:
         self.host, self.lanes = RecordingHost(), [PlayedLane() for _ in range(r)]
-        resilience = Resilience("parity", k=k, r=r, **{"late_percentile": 0} | settings)
+        resilience = ResilienceSettings("parity", k=k, r=r, **{"late_percentile": 0} | settings)
         self.mode = Parity(resilience, self.host, self.lanes, ENCODERS["sum"])
         self.arena = Arena.create("parity")
         self.values = [np.arange(WIDTH, dtype=np.float32)[None] + 10 * i for i in range(k)]
@@ -80,17 +89,17 @@ class Setting:
 
     async def dispatch(self, batch: Batch) -> None:
         batch.dispatched_ns, batch.copies = batch.requests[0].arrived_ns, 1
-        self.mode.dispatched(batch)
+        self.mode.batch_dispatched(batch)
         await asyncio.sleep(0)  # until it is in its group
 
     def answer(self, i: int) -> None:
         self.batches[i].finished = True
-        self.mode.answered(self.batches[i], {"y": self.values[i]}, 0)
+        self.mode.batch_answered(self.batches[i], {"y": self.values[i]}, 0)
 
     def answer_parity(self, row: int) -> None:
         for batch in self.lanes[row].batches:
             if batch.is_wanted():
-                batch.answered(identity_parity(batch, self.arena))
+                batch.lane_answered(identity_parity(batch, self.arena))
 
 
 @pytest.mark.parametrize(("k", "r"), [(2, 1), (3, 1), (2, 2), (3, 2)])
@@ -132,7 +141,7 @@ def test_a_patient_mode_waits_for_the_exact_answer_unless_the_worker_is_dead():
         setting.answer_parity(0)
         assert setting.host.approximated == []
         setting.batches[0].losses = 1
-        setting.mode.lost(setting.batches[0])
+        setting.mode.batch_lost(setting.batches[0])
         (answer,) = setting.host.approximated
         assert answer[0] is setting.batches[0]
         np.testing.assert_allclose(answer[1], setting.values[0])
@@ -175,9 +184,9 @@ def test_a_batch_whose_requests_refuse_approximation_is_not_reconstructed_but_he
         await setting.dispatch(strict)
         await setting.dispatch(other)
         parity = setting.lanes[0].batches[1]
-        setting.mode.answered(strict, {"y": setting.values[0]}, 0)
+        setting.mode.batch_answered(strict, {"y": setting.values[0]}, 0)
         strict.finished = True
-        parity.answered(identity_parity(parity, setting.arena))
+        parity.lane_answered(identity_parity(parity, setting.arena))
         assert [batch for batch, _ in setting.host.approximated] == [other]
 
     asyncio.run(play())
@@ -187,7 +196,7 @@ def test_a_batch_that_the_model_refuses_is_not_reconstructed():
     async def play() -> None:
         setting = await Setting.dispatched(2, 1)
         setting.batches[0].finished = True
-        setting.mode.forget(setting.batches[0])
+        setting.mode.batch_given_up(setting.batches[0])
         setting.answer(1)
         assert not setting.lanes[0].batches[0].is_wanted()
         assert setting.host.approximated == []
@@ -199,7 +208,9 @@ def test_a_late_exact_answer_completes_the_group_of_the_others():
     async def play() -> None:
         setting = await Setting.dispatched(3, 1)
         setting.answer(0)
-        setting.mode.answered(setting.batches[1], {"y": setting.values[1]}, 0)  # late: it is finished already
+        setting.mode.batch_answered(
+            setting.batches[1], {"y": setting.values[1]}, 0
+        )  # late: it is finished already
         setting.answer_parity(0)
         assert [batch for batch, _ in setting.host.approximated] == [setting.batches[2]]
 
@@ -217,7 +228,7 @@ def test_an_open_group_is_filled_with_answered_batches_when_its_time_is_over():
             while len(setting.lanes[0].batches) < 2:
                 await asyncio.sleep(0)
         parity = setting.lanes[0].batches[1]
-        parity.answered(identity_parity(parity, setting.arena))
+        parity.lane_answered(identity_parity(parity, setting.arena))
         ((batch, outputs),) = setting.host.approximated
         assert batch is lonely
         np.testing.assert_allclose(outputs, setting.values[0] + 5, rtol=1e-4)
@@ -235,8 +246,8 @@ def test_an_open_group_is_filled_with_answered_batches_when_its_time_is_over():
     ],
 )
 def test_a_batch_is_late_after_a_percentile_of_the_service_times_or_a_set_time(settings, late_ns):
-    lateness = Lateness(Resilience("parity", **settings))
-    first_ns = FIRST_LATE_NS if settings["late_percentile"] else 0
+    lateness = Lateness(ResilienceSettings("parity", **settings))
+    first_ns = INITIAL_LATE_NS if settings["late_percentile"] else 0
     assert lateness.late_ns == (7000 if "late_after_us" in settings else first_ns)
     for service_ns in range(1000, 0, -1):
         lateness.observe(service_ns)
@@ -250,8 +261,8 @@ def test_what_decodes_to_no_numbers_is_left_to_the_exact_answer():
         good = setting.batch(setting.values[0])
         await setting.dispatch(bad)
         await setting.dispatch(good)
-        setting.mode.answered(bad, {"y": np.full((1, WIDTH), np.nan, np.float32)}, 0)
-        setting.lanes[0].batches[1].answered({"y": np.full((1, WIDTH), np.nan, np.float32)})
+        setting.mode.batch_answered(bad, {"y": np.full((1, WIDTH), np.nan, np.float32)}, 0)
+        setting.lanes[0].batches[1].lane_answered({"y": np.full((1, WIDTH), np.nan, np.float32)})
         assert setting.host.approximated == []
 
     asyncio.run(play())

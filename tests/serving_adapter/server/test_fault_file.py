@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from serving_adapter.server.workers.faults import Delay, Fault, Faults, parse_faults, read_faults
+from serving_adapter.server.workers.fault_file import Delay, Fault, Faults, parse_faults, read_faults
 
 
 def uniform(low_ms: float, high_ms: float) -> Delay:

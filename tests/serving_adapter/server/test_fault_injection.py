@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving_adapter.server.workers.faults import Delay, Fault, Faults, episodes, inject, pick
+from serving_adapter.server.workers.fault_file import Delay, Fault, Faults
+from serving_adapter.server.workers.fault_injection import episodes, inject, pick
 
 log = logging.getLogger(__name__)
 

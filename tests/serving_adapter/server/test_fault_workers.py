@@ -12,39 +12,49 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from serving_adapter import messages
-from serving_adapter.server.workers.arena import Arena, place
+from serving_adapter.messages import socket_pair
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.arena import Arena, place, read_outputs
+from serving_adapter.server.workers.messages import (
+    BatchOutputs,
+    BuildModels,
+    ForkWorker,
+    ModelDescription,
+    ModelReference,
+    RunBatch,
+    SignalWorker,
+    WorkerReady,
+    WorkerSignal,
+    parse_batch_reply,
+    parse_build_reply,
+)
 
 
 class RealWorker:
     """A worker as the front holds it, spoken to over its channel."""
 
     def __init__(self, zygote: RealZygote) -> None:
-        self.channel, theirs = messages.socket_pair()
+        self.channel, theirs = socket_pair()
         self.inputs, self.outputs = Arena.create("inputs"), Arena.create("outputs")
-        settings = {"inter_op_threads": 1, "intra_op_threads": 1}
         descriptors = (theirs.fileno(), self.inputs.fd, self.outputs.fd)
-        messages.send(zygote.control, settings, descriptors)
+        messages.send(zygote.control, ForkWorker(inter_op_threads=1, intra_op_threads=1), descriptors)
         theirs.close()
-        self.pid = messages.receive(self.channel)["ready"]
+        ready = messages.receive(self.channel, WorkerReady.from_wire)
+        assert ready is not None
+        self.pid = ready.pid
         self.process = psutil.Process(self.pid)
 
-    def send_batch(self, value: float, **more: float) -> None:
+    def send_batch(self, value: float, slow_ms: float = 0.0) -> None:
         (placed,), _ = place([("x", "FP32", (1, 16))])
         self.inputs.array(placed)[...] = value
-        batch = {
-            "model": 0,
-            "inputs": [placed],
-            "capacity": self.inputs.capacity_bytes,
-            "intra_op_threads": 1,
-        }
-        messages.send(self.channel, batch | more)
+        batch = RunBatch(0, [placed], self.inputs.capacity_bytes, intra_op_threads=1, slow_ms=slow_ms)
+        messages.send(self.channel, batch)
 
     def answer(self) -> SimpleNamespace:
-        message = messages.receive(self.channel)
-        (placed,), _ = place([("x", "FP32", (1, 16))])
-        infer_ms = 1e-6 * message["compute_ns"][1]
-        return SimpleNamespace(value=float(self.outputs.array(placed)[0, 0]), infer_ms=infer_ms)
+        reply = messages.receive(self.channel, parse_batch_reply)
+        assert isinstance(reply, BatchOutputs)
+        (output,) = read_outputs(reply.outputs, self.outputs).values()
+        return SimpleNamespace(value=float(output[0, 0]), infer_ms=1e-6 * reply.compute.infer_ns)
 
     def await_status(self, *statuses: str) -> None:
         while self.process.status() not in statuses:
@@ -63,13 +73,13 @@ class RealZygote:
     """A zygote of `noop` as `WorkerPool` starts it, its workers forked on demand."""
 
     def __init__(self) -> None:
-        self.control, theirs = messages.socket_pair()
+        self.control, theirs = socket_pair()
         command = [sys.executable, "-m", "serving_adapter.server.workers.zygote", str(theirs.fileno())]
         environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
-        messages.send(self.control, {"models": [{"reference": "noop", "options": {}}], "device": "cpu"})
-        assert "model" in messages.receive(self.control)
+        messages.send(self.control, BuildModels((ModelReference("noop"),), "cpu"))
+        assert isinstance(messages.receive(self.control, parse_build_reply), ModelDescription)
         self.workers: list[RealWorker] = []
 
     def worker(self) -> RealWorker:
@@ -77,7 +87,7 @@ class RealZygote:
         return self.workers[-1]
 
     def order(self, what: str, pid: int) -> None:
-        messages.send(self.control, {what: pid})
+        messages.send(self.control, SignalWorker(WorkerSignal(what), pid))
 
     def close(self) -> None:
         self.control.close()
@@ -110,7 +120,7 @@ def test_a_stopped_worker_can_be_killed(zygote):
     worker.await_status(psutil.STATUS_STOPPED)
     worker.send_batch(7.0)
     zygote.order("kill", worker.pid)
-    assert messages.receive(worker.channel) is None
+    assert messages.receive(worker.channel, parse_batch_reply) is None
     assert not psutil.wait_procs([worker.process], timeout=30)[1]
 
 

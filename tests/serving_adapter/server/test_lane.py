@@ -12,7 +12,8 @@ from serving_adapter import messages
 from serving_adapter.server.redundancy import lane as lanes
 from serving_adapter.server.redundancy.lane import Lane
 from serving_adapter.server.workers.arena import Arena
-from serving_adapter.server.workers.pool import ModelReference, Worker
+from serving_adapter.server.workers.handles import WorkerHandle
+from serving_adapter.server.workers.messages import ModelReference
 
 
 class RecordingHost:
@@ -24,21 +25,35 @@ class RecordingHost:
         self.outputs: dict[str, object] = {}
         self.back: list[object] = []
 
+    @property
+    def dispatcher(self) -> RecordingHost:
+        return self
+
     def dispatch(self) -> None: ...
 
-    def answered(self, job: object, worker: Worker, message: object) -> None:
-        raise AssertionError("nothing was answered, and nobody died")
 
-    def handed_back(self, job: object) -> None:
-        self.back.append(job)
+class HeldJob:
+    """A batch of the deployed model that a worker of the lane holds."""
+
+    def __init__(self, host: RecordingHost) -> None:
+        self.host, self.dispatched_ns = host, 0
+
+    def worker_answered(self, worker: WorkerHandle, reply: object) -> None:
+        raise AssertionError("nothing was answered")
+
+    def worker_died(self) -> None:
+        raise AssertionError("nobody died")
+
+    def handed_back(self) -> None:
+        self.host.back.append(self)
 
 
 @contextmanager
-def with_a_busy_worker(host: RecordingHost, job: object) -> Iterator[tuple[Lane, Worker]]:
+def with_a_busy_worker(host: RecordingHost, job: HeldJob) -> Iterator[tuple[Lane, WorkerHandle]]:
     """A lane one of whose workers helps out with a batch of the deployed model."""
     lane = Lane(ModelReference("sleep"), host)  # type: ignore[arg-type]
     ours, theirs = messages.socket_pair()
-    worker = Worker(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0))
+    worker = WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0))
     worker.job = job
     lane.pool.workers.add(worker)
     with theirs:
@@ -49,7 +64,8 @@ def test_a_batch_that_takes_too_long_is_handed_back(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(lanes, "DRAIN_S", 0.01)
 
     async def scenario() -> None:
-        host, job = RecordingHost(), object()
+        host = RecordingHost()
+        job = HeldJob(host)
         with with_a_busy_worker(host, job) as (lane, _):
             await lane.close()
             assert host.back == [job]
@@ -61,7 +77,7 @@ def test_a_batch_that_takes_too_long_is_handed_back(monkeypatch: pytest.MonkeyPa
 def test_a_batch_in_service_is_waited_for() -> None:
     async def scenario() -> None:
         host = RecordingHost()
-        with with_a_busy_worker(host, object()) as (lane, worker):
+        with with_a_busy_worker(host, HeldJob(host)) as (lane, worker):
             closing = asyncio.create_task(lane.close())
             for _ in range(10):
                 await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """The models that stand beside a deployed one: its parity models, its backup, its default answer.
 
-Which there are is the operator's business, said when the server starts; a client that may configure the
-server chooses among them by mode, k and r, and names no files.
+The operator says which there are when the server starts. A client that may configure the server chooses
+among them by mode, k and r, and names no files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from serving_adapter.models.parity_metadata import (
     weights_digest,
 )
 from serving_adapter.parity.coding import ENCODERS, Encoder
-from serving_adapter.server.batches import Specs
-from serving_adapter.server.redundancy.settings import Resilience
-from serving_adapter.server.workers.pool import ModelReference
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.requests import Specs
+from serving_adapter.server.workers.messages import ModelReference
 
 
 class ParityModel(NamedTuple):
@@ -39,10 +39,10 @@ class RedundantModels:
 
     parities: tuple[ParityModel, ...] = ()
     encoder: str = "sum"
-    """Of parity models whose files do not say."""
+    """The encoder of parity models whose files do not say."""
     backup: ModelReference | None = None
     default: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """One row of some outputs; the others are zero."""
+    """One row of some outputs; the other outputs are zero."""
 
     def __post_init__(self) -> None:
         seen: dict[tuple[int, int], ParityModel] = {}
@@ -57,7 +57,7 @@ class RedundantModels:
                 )
             seen[key] = parity
 
-    def parities_for(self, settings: Resilience) -> tuple[list[ModelReference], Encoder]:
+    def parities_for(self, settings: ResilienceSettings) -> tuple[list[ModelReference], Encoder]:
         """The parity models of rows 0 to r-1 and their encoder; ValueError where one is not there."""
         chosen = [self._parity(settings, row) for row in range(settings.r)]
         encoders = {self.encoder_of(parity) for parity in chosen}
@@ -71,7 +71,7 @@ class RedundantModels:
     def encoder_of(self, parity: ParityModel) -> str:
         return self.encoder if parity.metadata is None else parity.metadata.encoder
 
-    def _parity(self, settings: Resilience, row: int) -> ParityModel:
+    def _parity(self, settings: ResilienceSettings, row: int) -> ParityModel:
         wanted = (settings.k, row)
         for parity in self.parities:
             if parity.metadata is not None and (parity.metadata.k, parity.metadata.row) == wanted:
@@ -96,7 +96,7 @@ class RedundantModels:
 def parity_model(model: ModelReference, deployed: ModelReference) -> ParityModel:
     """A parity model with what its file says of it; ValueError if that cannot be read, or does not fit.
 
-    A file may be for code of the user's own: it runs because the deployed model names it too.
+    A file may name code of the user. It may run, because the deployed model names it too.
     """
     path = Path(model.reference)
     if path.suffix != ".safetensors":

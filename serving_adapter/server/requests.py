@@ -1,4 +1,4 @@
-"""Requests, the batches they are put into, and the tensors of both."""
+"""A request, the batch it is put into, and the tensors of both. When a batch is formed is in `batching`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Answer(NamedTuple):
 
     outputs: list[OutputTensor]
     origin: str
-    """Where it comes from, one of the four below; approximate ones are the response's parameter."""
+    """Where it comes from: one of the four below."""
 
 
-EXACT = "model"  # the deployed model's own
-RECONSTRUCTED, BACKUP, DEFAULT = "reconstructed", "backup", "default"
+EXACT = "model"  # from the deployed model
+RECONSTRUCTED, BACKUP, DEFAULT = "reconstructed", "backup", "default"  # approximate; the response says which
 
 
 class Request:
@@ -67,23 +67,23 @@ class Request:
         self.accepts_approximation = accepts_approximation
         self.arrived_ns = time.monotonic_ns()
         self.future = future
-        self.batch: Batch | None = None  # once it is dispatched
+        self.batch: Batch | None = None  # set while its batch is out
         self.settled = False  # answered or failed, and counted as such
 
 
 class BatchListener(Protocol):
     """Hears what becomes of a batch: a resilience mode."""
 
-    def dispatched(self, batch: Batch) -> None:
+    def batch_dispatched(self, batch: Batch) -> None:
         """A batch was handed to a worker for the first time."""
 
-    def answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
+    def batch_answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
         """The deployed model answered, first or late; `outputs` are views that do not last."""
 
-    def lost(self, batch: Batch) -> None:
+    def batch_lost(self, batch: Batch) -> None:
         """A worker died with a batch, which runs again on another."""
 
-    def forget(self, batch: Batch) -> None:
+    def batch_given_up(self, batch: Batch) -> None:
         """The deployed model will not answer: it refused the batch, or too many of its workers died."""
 
 
@@ -94,23 +94,23 @@ class Batch:
         "copies",
         "dispatched_ns",
         "finished",
+        "listener",
         "losses",
         "member",
-        "redundancy",
         "requests",
         "rows",
     )
 
-    def __init__(self, requests: list[Request], redundancy: BatchListener) -> None:
-        self.requests, self.redundancy = requests, redundancy
+    def __init__(self, requests: list[Request], listener: BatchListener) -> None:
+        self.requests, self.listener = requests, listener
         for request in requests:
             request.batch = self
         self.rows = sum(request.rows for request in requests)
-        self.copies = 0  # that run, or wait to be run again
-        self.losses = 0  # workers that ended with it
-        self.dispatched_ns = 0  # for the first time
+        self.copies = 0  # how many run, or wait to be run again
+        self.losses = 0  # how many workers ended with it
+        self.dispatched_ns = 0  # when it was dispatched for the first time
         self.finished = False  # nobody waits for an answer any more
-        self.member: Member | None = None  # in a coding group
+        self.member: Member | None = None  # its place in a coding group
 
     def is_wanted(self) -> bool:
         """Whether somebody waits for an answer."""
@@ -123,7 +123,7 @@ class Batch:
         )
 
     def queries(self, specs: Specs) -> dict[str, np.ndarray]:
-        """Its inputs by name, (rows, *item) each; of one shape, since coding takes no other models."""
+        """Its inputs by name, (rows, *item) each; they have one shape, since coding takes no other models."""
         queries = {}
         for i, spec in enumerate(specs.values()):
             parts = [as_array(request.inputs[i], spec) for request in self.requests]
@@ -165,9 +165,9 @@ def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> 
     first_row = 0
     for tensor in tensors:
         rows = as_array(tensor, spec)
-        place_ = target[first_row : first_row + tensor.shape[0]]
-        if rows.shape != place_.shape:
-            place_[...] = spec.pad_value
-            place_ = place_[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
-        place_[...] = rows
+        rows_of_request = target[first_row : first_row + tensor.shape[0]]
+        if rows.shape != rows_of_request.shape:
+            rows_of_request[...] = spec.pad_value
+            rows_of_request = rows_of_request[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
+        rows_of_request[...] = rows
         first_row += tensor.shape[0]

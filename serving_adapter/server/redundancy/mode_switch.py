@@ -1,6 +1,6 @@
-"""Makes the resilience mode that settings ask for, and owns the lanes that it needs.
+"""Switches a model from one resilience mode to another, and owns the lanes that modes need.
 
-A lane that the next mode needs too stays as it is; the others end once what they hold is done.
+A lane that the next mode needs too stays as it is. The others end once their batches are done.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ import asyncio
 from collections.abc import Sequence
 
 from serving_adapter.server.redundancy.lane import Lane
-from serving_adapter.server.redundancy.models import RedundantModels, check_coding, default_answer
 from serving_adapter.server.redundancy.modes import (
     ApproximateBackup,
     DefaultAnswer,
     Hedging,
     Host,
-    Parity,
-    Redundancy,
     Replication,
+    ResilienceMode,
 )
-from serving_adapter.server.redundancy.settings import Resilience
-from serving_adapter.server.workers.pool import ModelFailed, ModelReference, WorkerPool
+from serving_adapter.server.redundancy.parity_mode import Parity
+from serving_adapter.server.redundancy.redundant_models import RedundantModels, check_coding, default_answer
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.pool import WorkerPool
 
 
-class Modes:
-    """The resilience modes of one deployed model."""
+class ModeSwitch:
+    """Makes the resilience mode that settings ask for, and starts and ends its lanes."""
 
     def __init__(self, host: Host, models: RedundantModels) -> None:
         self._host, self._models = host, models
@@ -48,10 +50,10 @@ class Modes:
 
     @property
     def _all_lanes(self) -> list[Lane]:
-        """Those that end, too; safe to read from the thread that serves the metrics."""
+        """The lanes in use and those that end; safe to read from the thread that serves the metrics."""
         return [*self._lanes.copy().values(), *self._ending.copy()]
 
-    def check(self, settings: Resilience, instances: int) -> None:
+    def check(self, settings: ResilienceSettings, instances: int) -> None:
         """Raises ValueError, in one sentence, for what this model cannot be served with."""
         settings.check(instances)
         if settings.mode == "parity":
@@ -64,7 +66,7 @@ class Modes:
         elif settings.mode == "default-answer":
             default_answer(self._models.default, self._host.outputs)
 
-    async def make(self, settings: Resilience) -> Redundancy:
+    async def make(self, settings: ResilienceSettings) -> ResilienceMode:
         """The mode of checked settings, its lanes started; ModelFailed if one cannot be."""
         match settings.mode:
             case "replication":
@@ -82,10 +84,10 @@ class Modes:
                 models, encoder = self._models.parities_for(settings)
                 return Parity(settings, self._host, await self._started(models), encoder)
             case _:
-                return Redundancy(settings)
+                return ResilienceMode(settings)
 
     async def _started(self, models: Sequence[ModelReference]) -> list[Lane]:
-        """The lanes of these models; on ModelFailed there is none that was not there before."""
+        """The lanes of these models; on ModelFailed no new lane is left."""
         keys = list(enumerate(models))
         new = {
             (row, model): Lane(model, self._host) for row, model in keys if (row, model) not in self._lanes
@@ -100,10 +102,10 @@ class Modes:
         self._lanes |= new
         return [self._lanes[key] for key in keys]
 
-    def keep_only(self, redundancy: Redundancy) -> None:
+    def keep_only(self, mode: ResilienceMode) -> None:
         """Ends the lanes of other modes, in the background."""
         for key, lane in list(self._lanes.items()):
-            if lane not in redundancy.lanes:
+            if lane not in mode.lanes:
                 del self._lanes[key]
                 self._ending[lane] = asyncio.get_running_loop().create_task(self._end(lane))
 

@@ -1,0 +1,121 @@
+"""The way there: from the queue into a batch, and from there to a worker that is free.
+
+Only the pure rule in `batching` decides what makes a batch and when. The way back is in `answers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from serving_adapter.server.answers import NOBODY_WAITS, Answers, Execution
+from serving_adapter.server.batching import next_batch
+from serving_adapter.server.configuration import Knobs
+from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX
+from serving_adapter.server.redundancy.modes import ResilienceMode
+from serving_adapter.server.requests import Batch, Specs
+from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.workers.pool import WorkerPool
+
+
+class Slot(NamedTuple):
+    """Where a batch can run: the pool of an idle worker, and which of its models is the deployed one."""
+
+    pool: WorkerPool
+    model: int
+
+
+class Dispatcher:
+    """Gives the free workers of one model what there is to do."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        in_flight: InFlight,
+        answers: Answers,
+        inputs: Specs,
+        statistics: ModelStatistics,
+    ) -> None:
+        self._pool, self._in_flight, self._answers = pool, in_flight, answers
+        self._inputs, self._statistics = inputs, statistics
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+
+    def put_in_force(self, knobs: Knobs, mode: ResilienceMode) -> None:
+        """From now on batches are formed, run and protected so."""
+        self._mode, self._batching = mode, knobs.batching
+        self._instances, self._intra_op_threads = knobs.instances, knobs.intra_op_threads
+
+    def dispatch(self) -> None:
+        """Gives free instances what there is to do."""
+        while (slot := self._free_slot()) is not None:
+            if self._in_flight.again:
+                self._run_copy(self._in_flight.again.popleft(), slot)
+                continue
+            decision = next_batch(self._in_flight.queue, self._batching, time.monotonic_ns())
+            if not decision.take:
+                if decision.wait_until_ns is not None:
+                    self._look_again_at(decision.wait_until_ns)
+                break
+            batch = Batch(self._in_flight.take(decision.take), self._mode)
+            batch.copies += 1
+            if self._run(batch, slot):
+                batch.listener.batch_dispatched(batch)
+        self._mode.dispatch()
+
+    def run_again(self, batch: Batch) -> None:
+        """Has another copy of a batch run before what waits."""
+        self._in_flight.run_again(batch)
+        self.dispatch()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _free_slot(self) -> Slot | None:
+        """An idle worker of the deployed model's own, or of a lane that may help out."""
+        if self._pool.idle and self._pool.busy < self._mode.deployed_instances(self._instances):
+            return Slot(self._pool, 0)
+        lane = self._mode.idle_lane
+        return None if lane is None else Slot(lane.pool, DEPLOYED_MODEL_INDEX)
+
+    def _run_copy(self, batch: Batch, slot: Slot) -> None:
+        if batch.is_wanted():
+            self._statistics.copies_count += self._run(batch, slot)
+            return
+        batch.copies -= 1
+        if not batch.copies:
+            self._answers.give_up(batch, NOBODY_WAITS)
+
+    def _run(self, batch: Batch, slot: Slot) -> bool:
+        """Hands a batch to an idle worker; False, its requests failed, if it does not fit in memory."""
+        worker = slot.pool.idle.pop()
+        try:
+            placed = batch.write(self._inputs, worker.inputs)
+        except (OSError, ValueError, MemoryError) as error:
+            slot.pool.idle.append(worker)
+            batch.copies -= 1
+            if not batch.copies:
+                sentence = f"the batch does not fit in shared memory ({error}); send smaller requests"
+                self._answers.give_up(batch, sentence)
+            return False
+        self._in_flight.running += 1
+        execution = Execution(self._answers, batch, self._in_flight.running)
+        batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
+        slot.pool.run(worker, execution, placed, self._intra_op_threads, slot.model)
+        return True
+
+    def _look_again_at(self, when_ns: int) -> None:
+        if self._timer is not None and not self._timer.cancelled() and self._timer_ns == when_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, (when_ns - time.monotonic_ns()) * 1e-9)
+        self._timer_ns = when_ns
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.dispatch()

@@ -1,0 +1,64 @@
+"""Everything between its arrival and its answer: what waits for a worker, and how much runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from serving_adapter.server.requests import Batch, Request
+
+
+class InFlight:
+    """The queue of requests, the batches that run again before them, and counts of what runs."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Request] = deque()
+        self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
+        self.executing = 0  # requests whose batch has been dispatched and has no answer
+        self.running = 0  # batches on workers
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @property
+    def requests(self) -> int:
+        return len(self.queue) + self.executing
+
+    def add(self, request: Request) -> None:
+        self.queue.append(request)
+        self._none.clear()
+
+    def take(self, count: int) -> list[Request]:
+        """The first `count` requests, which leave the queue to be executed."""
+        self.executing += count
+        return [self.queue.popleft() for _ in range(count)]
+
+    def withdraw(self, request: Request) -> bool:
+        """Removes a request that still waits; False if it does not."""
+        if request not in self.queue:
+            return False
+        self.queue.remove(request)
+        self._note_if_none()
+        return True
+
+    def withdraw_all(self) -> list[Request]:
+        """Empties the queue."""
+        requests = list(self.queue)
+        self.queue.clear()
+        return requests
+
+    def run_again(self, batch: Batch) -> None:
+        """Queues another copy of a batch before the requests that wait."""
+        batch.copies += 1
+        self.again.append(batch)
+
+    def executed(self, count: int) -> None:
+        """So many requests are executing no more."""
+        self.executing -= count
+        self._note_if_none()
+
+    async def until_none(self) -> None:
+        await self._none.wait()
+
+    def _note_if_none(self) -> None:
+        if self.requests == 0:
+            self._none.set()

@@ -1,0 +1,234 @@
+"""The typed messages between the front, a zygote and its workers, and their wire form.
+
+    front -> zygote   BuildModels, then any number of ForkWorker and SignalWorker
+    zygote -> front   ModelDescription, or BuildError
+    worker -> front   WorkerReady, then a BatchOutputs or BatchError for every batch
+    front -> worker   RunBatch
+
+Each message is one JSON object in a packet of `serving_adapter.messages`. Tensors travel through arenas.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from serving_adapter import messages as packets
+from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.workers.arena import Placed
+from serving_adapter.tensors import TensorSpec
+
+Wire = Mapping[str, Any]
+"""A message as a JSON object."""
+
+
+class Message(Protocol):
+    def to_wire(self) -> dict[str, Any]: ...
+
+
+M = TypeVar("M")
+
+
+def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    packets.send(sock, message.to_wire(), descriptors)
+
+
+def receive(sock: socket.socket, parse: Callable[[Wire], M]) -> M | None:
+    """The next message as `parse` reads it; None when the other side is gone."""
+    wire = packets.receive(sock)
+    return None if wire is None else parse(wire)
+
+
+# --- building a model ------------------------------------------------------------------------------
+
+
+class ModelReference(NamedTuple):
+    """What a zygote builds a model from; the options are pairs, so that references can be keys."""
+
+    reference: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuildModels:
+    """Has a zygote build models; it describes the first one."""
+
+    models: tuple[ModelReference, ...]
+    device: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"models": self.models, "device": self.device}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> BuildModels:
+        models = (
+            ModelReference(reference, tuple((key, value) for key, value in options))
+            for reference, options in wire["models"]
+        )
+        return cls(tuple(models), wire["device"])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What the front must know of a model; output dimensions that follow a variable input are -1."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    has_parallel_branches: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "inputs": [vars(spec) for spec in self.inputs],
+            "outputs": [vars(spec) for spec in self.outputs],
+            "has_parallel_branches": self.has_parallel_branches,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> ModelDescription:
+        return cls(_specs(wire["inputs"]), _specs(wire["outputs"]), wire["has_parallel_branches"])
+
+
+@dataclass(frozen=True, slots=True)
+class BuildError:
+    """Why a model could not be built, in one sentence for the user."""
+
+    error: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+
+BuildReply = ModelDescription | BuildError
+
+
+def parse_build_reply(wire: Wire) -> BuildReply:
+    return BuildError(wire["error"]) if "error" in wire else ModelDescription.from_wire(wire)
+
+
+# --- forking and signalling workers ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ForkWorker:
+    """Has a zygote fork a worker with these thread pools; its channel and arenas ride along."""
+
+    inter_op_threads: int
+    intra_op_threads: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"inter_op_threads": self.inter_op_threads, "intra_op_threads": self.intra_op_threads}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A new worker has warmed up and waits for batches."""
+
+    pid: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"pid": self.pid}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> WorkerReady:
+        return cls(wire["pid"])
+
+
+class WorkerSignal(StrEnum):
+    KILL = "kill"
+    STOP = "stop"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorker:
+    """Has a zygote signal one of its workers; it ignores processes that are not its own."""
+
+    signal: WorkerSignal
+    pid: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"signal": self.signal, "pid": self.pid}
+
+
+ZygoteOrder = ForkWorker | SignalWorker
+
+
+def parse_zygote_order(wire: Wire) -> ZygoteOrder:
+    if "signal" in wire:
+        return SignalWorker(WorkerSignal(wire["signal"]), wire["pid"])
+    return ForkWorker(wire["inter_op_threads"], wire["intra_op_threads"])
+
+
+# --- running batches -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Has a worker run the batch that lies in its input arena."""
+
+    model: int  # index among the models that the worker holds
+    inputs: list[Placed]
+    capacity_bytes: int  # of the input arena, which may have grown
+    intra_op_threads: int
+    slow_ms: float = 0.0  # extra time, an injected fault
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "inputs": self.inputs,
+            "capacity": self.capacity_bytes,
+            "intra_op_threads": self.intra_op_threads,
+            "slow_ms": self.slow_ms,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> RunBatch:
+        return cls(
+            wire["model"],
+            _placed(wire["inputs"]),
+            wire["capacity"],
+            wire["intra_op_threads"],
+            wire["slow_ms"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutputs:
+    """A batch has run, and its outputs lie in the worker's output arena."""
+
+    outputs: list[Placed]
+    capacity_bytes: int  # of the output arena, which may have grown
+    compute: ComputeTimes
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"outputs": self.outputs, "capacity": self.capacity_bytes, "compute_ns": self.compute}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchError:
+    """The model refused a batch; the text is one sentence for the client."""
+
+    error: str
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+
+BatchReply = BatchOutputs | BatchError
+
+
+def parse_batch_reply(wire: Wire) -> BatchReply:
+    if "error" in wire:
+        return BatchError(wire["error"])
+    return BatchOutputs(_placed(wire["outputs"]), wire["capacity"], ComputeTimes(*wire["compute_ns"]))
+
+
+def _placed(wire: Iterable[list[Any]]) -> list[Placed]:
+    return [Placed(name, datatype, tuple(shape), offset) for name, datatype, shape, offset in wire]
+
+
+def _specs(wire: Iterable[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(**fields | {"shape": tuple(fields["shape"])}) for fields in wire)
