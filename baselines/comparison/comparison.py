@@ -7,7 +7,6 @@ place in one move; what is there already is not done again.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from baselines.comparison.run import CheckJob, RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.workers import PlainProgress, Progress, Workers
 from envs.scenarios.scenario import Scenario
+from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
 
 BENCH_FILE = "comparison.json"
@@ -185,9 +185,9 @@ def _warn_of_slo(
 def _held(folder: Path) -> Iterator[None]:
     """The folder for this process alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    with (folder / ".lock").open("w") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno(), wait=False)
         except OSError:
             raise ValueError(f"{folder} is held by another comparison that is writing it") from None
         yield

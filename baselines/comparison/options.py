@@ -67,4 +67,9 @@ class CompareOptions:
         )
 
     def process_count(self) -> int:
-        return self.processes or len(os.sched_getaffinity(0))
+        return self.processes or _usable_cores()
+
+
+def _usable_cores() -> int:
+    """Those that this process may use; only Linux tells which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

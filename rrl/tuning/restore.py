@@ -7,7 +7,6 @@ another run is tuning the target; so may one of another machine, where the folde
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from rrl.file_lock import lock
 from rrl.target_name import canonical
 
 
@@ -164,9 +164,12 @@ def _machine() -> str:
 def _locked(folder: Path) -> Iterator[None]:
     """Only one process at a time is in here."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name == "nt":  # Windows opens no folders
+        descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    else:
+        descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rrl.tuning.loop import Stopped
 
+HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = "stopping"
 PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be safe in force"
 
@@ -22,8 +23,8 @@ PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be sa
 def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """SIGINT, SIGTERM and, unless `nohup` has it ignored, SIGHUP, within the block."""
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
+    if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
+        numbers.append(HANG_UP)
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -90,7 +91,7 @@ class Stop:
         self._wakes.put(None)
 
     def _set(self, number: int, frame: object) -> None:
-        if number == signal.SIGHUP:
+        if number == HANG_UP:
             _go_nowhere(self._terminals)
         self.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)

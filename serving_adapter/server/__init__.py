@@ -2,5 +2,10 @@
 
 import os
 
+if not hasattr(os, "memfd_create"):
+    raise ImportError(
+        "the local server needs Linux: give rrl-tune the --target of a server that runs, or run it on Linux"
+    )
+
 # The front starts zygotes while gRPC's threads run; its fork handlers are not wanted there, and say so.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

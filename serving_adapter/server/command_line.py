@@ -14,7 +14,6 @@ from typing import Literal
 
 import grpc
 import numpy as np
-import uvloop
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from tyro.conf import UseAppendAction
 
@@ -354,7 +353,13 @@ def _control_key(options: ServeOptions) -> str | None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    uvloop.run(serve(parse(ServeOptions, sys.argv[1:])))
+    serving = serve(parse(ServeOptions, sys.argv[1:]))
+    try:
+        import uvloop
+    except ImportError:  # it is faster, and not to be had everywhere
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
 
 
 if __name__ == "__main__":
