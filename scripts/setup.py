@@ -68,14 +68,15 @@ class Plan:
 
 def plan(facts: Facts, wanted: Wanted, venv: Path) -> Plan:
     python = str(venv / "bin" / "python")
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    uv = (facts.uv, "pip", "install", "--quiet", "--python", python) if facts.uv else None
-    install = uv or pip
-    make = (sys.executable, "-m", "venv", str(venv))
+    pip: Command = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    install: Command = pip
+    make: Command = (sys.executable, "-m", "venv", str(venv))
     if facts.uv:
+        install = (facts.uv, "pip", "install", "--quiet", "--python", python)
         make = (facts.uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(venv))
-    by_pip = (*pip, "--constraint", CONSTRAINTS, wanted.torch)
-    elsewhere = None
+    by_pip: Command = (*pip, "--constraint", CONSTRAINTS, wanted.torch)
+    torch: Command
+    elsewhere: Command | None = None
     if facts.system != "Linux":
         torch, reason = (*install, wanted.torch), f"the package index has the builds for {facts.system}"
     elif facts.has_nvidia_gpu:
