@@ -59,6 +59,9 @@ class QuickSearchSettings:
             raise ValueError(f"step_thresholds must ascend, got {self.step_thresholds}")
 
 
+EVERY_KNOB = QuickSearchSettings(every_knob=True)
+
+
 class QuickSearch(Agent):
     """Climbs once, then stays. It draws nothing at random.
 

@@ -1,0 +1,73 @@
+"""The words of the project: what tunes, what it is told, what it tunes, and what comes of it.
+
+    from rrl import ConfigurationSpace, Task, live
+
+A name is imported when it is used. So `import rrl` needs neither NumPy nor the file locks of the journal.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rrl.agent import Agent, Hindsight, Task, Transition, live, observe
+    from rrl.journal import Header, Journal, Record, read
+    from rrl.knobs import in_words
+    from rrl.load_levels import LoadLevels
+    from rrl.measured_costs import best_known
+    from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+    from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO, make_objective
+    from rrl.queueing.machine import Machine
+    from rrl.space import Configuration, ConfigurationSpace, Knob
+
+__all__ = [
+    "Agent",
+    "Configuration",
+    "ConfigurationSpace",
+    "Header",
+    "Hindsight",
+    "Journal",
+    "Knob",
+    "LatencySummary",
+    "LeastResources",
+    "LoadLevels",
+    "Machine",
+    "MeanLatency",
+    "Measurement",
+    "Objective",
+    "Record",
+    "ServiceTimes",
+    "StrictSLO",
+    "Task",
+    "Transition",
+    "best_known",
+    "in_words",
+    "live",
+    "make_objective",
+    "observe",
+    "read",
+]
+
+_MODULES = {
+    "rrl.agent": ("Agent", "Hindsight", "Task", "Transition", "live", "observe"),
+    "rrl.journal": ("Header", "Journal", "Record", "read"),
+    "rrl.knobs": ("in_words",),
+    "rrl.load_levels": ("LoadLevels",),
+    "rrl.measured_costs": ("best_known",),
+    "rrl.measurement": ("LatencySummary", "Measurement", "ServiceTimes"),
+    "rrl.objective": ("LeastResources", "MeanLatency", "Objective", "StrictSLO", "make_objective"),
+    "rrl.queueing.machine": ("Machine",),
+    "rrl.space": ("Configuration", "ConfigurationSpace", "Knob"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

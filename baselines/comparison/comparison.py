@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from baselines import AGENTS, AgentFactory
+from baselines import AGENTS, AgentFactory, typical_decide_ms
 from baselines.comparison import run
 from baselines.comparison.decisions import labelled
 from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
@@ -30,26 +30,6 @@ from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
 
 BENCH_FILE = "comparison.json"
-
-TYPICAL_DECIDE_MS = {
-    "rrl-released-exact": 8000.0,
-    "rrl-paper": 60.0,
-    "rrl-tuned": 60.0,
-    "optuna-gp": 60.0,
-    "dqn": 20.0,
-    "rrl-released": 20.0,
-    "capes": 11.0,
-    "capes-tuned": 11.0,
-    "gp-bandit": 10.0,
-    "rrl": 10.0,
-    "ppo": 3.0,
-    "deeprm-tuned": 1.0,
-    "point-q": 1.0,
-    "optuna-tpe": 1.0,
-} | dict.fromkeys(("deeprm", "random", "sweep", "serf", "aimd", "best-fixed", "oracle"), 0.1)
-"""Of an agent with 1,000 configurations on one core: only the order of the runs depends on it."""
-
-UNKNOWN_DECIDE_MS = 1000.0
 
 
 def run_comparison(
@@ -144,7 +124,7 @@ def _find_landscapes(
 def _live_runs(workers: Workers, missing: Sequence[RunJob], total: int, progress: Progress) -> None:
     for folder in {job.path.parent for job in missing}:
         folder.mkdir(parents=True, exist_ok=True)
-    slowest_first = sorted(missing, key=lambda job: -TYPICAL_DECIDE_MS.get(job.agent, UNKNOWN_DECIDE_MS))
+    slowest_first = sorted(missing, key=lambda job: -typical_decide_ms(job.agent))
     progress.stage("runs", total, total - len(missing))
 
     def done(job: RunJob, ratio: float) -> None:

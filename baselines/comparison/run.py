@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines import NEED_HINDSIGHT, NEED_MACHINE, AgentFactory, make_agent
+from baselines import AgentFactory, make_agent, needs_of
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
 from envs.serving import ServingEnv
-from rrl.agent import Agent, Hindsight, Task, Transition
+from rrl.agent import Agent, Hindsight, Task, Transition, live
 from rrl.objective import MeanLatency, slo_violated
 from rrl.space import ConfigurationSpace
 
@@ -59,13 +59,13 @@ class RunJob:
 
     def make_agent(self, hindsight: Hindsight) -> Agent:
         """ValueError that names the agent, where it cannot act here."""
-        scenario, settings = self.load.scenario, self.settings
+        scenario, settings, needs = self.load.scenario, self.settings, needs_of(self.agent)
         task = Task(
             self.space,
             settings.make_objective(),
             settings.cores,
-            machine=scenario.machine if self.agent in NEED_MACHINE else None,
-            hindsight=hindsight if self.agent in NEED_HINDSIGHT else None,
+            machine=scenario.machine if "machine" in needs else None,
+            hindsight=hindsight if "hindsight" in needs else None,
         )
         seed = int(np.random.SeedSequence(seed_sequence(scenario, self.seed)).generate_state(1)[0])
         try:
@@ -85,32 +85,42 @@ class RunJob:
         objective, space, load = self.settings.make_objective(), self.space, self.load
         env = self.make_environment()
         seed = int(np.random.SeedSequence(seed_sequence(load.scenario, self.seed)).generate_state(2)[1])
-        observation, _ = env.reset(seed=seed)
+        timed = TimedAgent(agent)
         rows = np.zeros(load.decisions, dtype=run_dtype(space.names))
-        for decision, landscape in enumerate(landscapes):
-            row = rows[decision]
-            began_s = time.process_time()
-            action = agent.act(observation)
-            decide_s = time.process_time() - began_s
-            next_observation, _, _, _, info = env.step(action)
-            measurement, number = info["measurement"], info["number"]
-            transition = Transition(observation, action, info["cost"], next_observation, measurement)
-            began_s = time.process_time()
-            agent.update(transition)
-            decide_s += time.process_time() - began_s
-            observation = next_observation
+        for decision, transition in enumerate(live(timed, env, load.decisions, seed)):
+            row, landscape, measurement = rows[decision], landscapes[decision], transition.measurement
+            number = space.number_of_action(transition.action)
             row["decision"] = decision
             row["arrival_rate_per_s"] = load.rates_per_s[decision + 1]
-            for name, value in info["configuration"].items():
+            for name, value in space.configuration(number).items():
                 row[name] = value
-            row["cost_ms"] = info["cost"]
+            row["cost_ms"] = transition.cost
             row["expected_ms"], row["oracle_ms"] = landscape.costs[number], landscape.best_cost
             row["slo_violated"] = slo_violated(measurement, objective.slo_p95_ms)
-            row["decide_ms"] = 1e3 * decide_s
+            row["decide_ms"] = 1e3 * timed.decide_s
             row["mean_latency_ms"] = measurement.latency.mean_ms
             row["p95_ms"] = measurement.latency.p95_ms
             row["expected_p95_ms"], row["best_p95_ms"] = landscape.p95_ms[number], landscape.best_p95_ms
         return rows
+
+
+class TimedAgent(Agent):
+    """An agent whose last decision, learning included, is timed."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.decide_s = 0.0  # CPU time of `act` and the `update` after it
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        began_s = time.process_time()
+        action = self.agent.act(observation)
+        self.decide_s = time.process_time() - began_s
+        return action
+
+    def update(self, transition: Transition) -> None:
+        began_s = time.process_time()
+        self.agent.update(transition)
+        self.decide_s += time.process_time() - began_s
 
 
 @cache
@@ -122,12 +132,8 @@ def compile_kernels() -> None:
         space = ConfigurationSpace.parse(text)
         agent = make_agent("rrl", Task(space, objective))
         env = scenario.environment(space, objective, PerIntervalPoisson(np.full(3, RATE_PER_S)))
-        observation, _ = env.reset(seed=0)
-        for _ in range(2):
-            action = agent.act(observation)
-            before = observation
-            observation, _, _, _, info = env.step(action)
-            agent.update(Transition(before, action, info["cost"], observation, info["measurement"]))
+        for _ in live(agent, env, decisions=2, seed=0):
+            pass
         agent.close()
 
 

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
+
+from baselines import agents_for_tuning
 from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
 from rrl.objective import make_objective
 from rrl.space import Configuration, ConfigurationSpace
@@ -19,6 +22,7 @@ from rrl.tuning.loop import MAX_INTERVAL_LENGTHS, TuningSettings, baseline_for
 from rrl.views.summary import summarise
 
 DEFAULT_INTERVALS = 50
+AGENT_HELP = f"Who proposes configurations: {agents_for_tuning()}."
 GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
 SHORTEST_WINDOW = MAX_INTERVAL_LENGTHS + 1  # intervals: to try one configuration, and to change back
 
@@ -41,11 +45,7 @@ class TuneOptions:
     """Key that changing the configuration needs (better: set RRL_CONTROL_KEY)."""
     tls_ca: str | None = None
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
-    agent: str = "rrl"
-    """Who proposes configurations: rrl, rrl-tuned, rrl-paper, rrl-released,
-    rrl-released-exact, point-q, capes, capes-tuned,
-    deeprm, deeprm-tuned, dqn, ppo, optuna-tpe, optuna-gp, quick-search, quick-search-all, gp-bandit,
-    serf (needs --machine), aimd, random, sweep."""
+    agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = "rrl"
     agent_from: Path | None = None
     """Folder of rrl-train, or of an earlier run, for the agent to start from; agent, objective, limit, knobs
     and seed are then that folder's where they are left at their default."""

@@ -31,7 +31,7 @@ from envs.scenarios.families import FIRST_FOR_JUDGING, RATE_PER_S, family_machin
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import PAPER_SPACE
-from rrl.agent import Transition
+from rrl.agent import live
 from rrl.objective import MeanLatency
 from rrl.region.estimator import EstimatorSettings
 from rrl.region.q_learning import PAPER, RegionQLearning, RRLSettings
@@ -77,14 +77,9 @@ class LearningJob:
         scenario = Scenario(family_machine(self.machine), f"family-{self.machine}")
         arrivals = PerIntervalPoisson(np.full(self.decisions + 1, RATE_PER_S))
         env = scenario.environment(self.space, MeanLatency(), arrivals)
-        observation, _ = env.reset(seed=self.seed)
         agent = RegionQLearning(self.space, settings_with(self.radius), self.seed)
         learning = Learning(np.empty(self.decisions), np.empty(self.decisions))
-        for t in range(self.decisions):
-            action = agent.act(observation)
-            next_observation, _, _, _, info = env.step(action)
-            agent.update(Transition(observation, action, info["cost"], next_observation, info["measurement"]))
-            observation = next_observation
+        for t, _ in enumerate(live(agent, env, self.decisions, self.seed)):
             q = agent.perceptions[0].q
             learning.distance[t] = np.minimum(1.0, np.abs(q - self.optimal_q) / self.optimal_q).mean()
             greedy = agent.best_configuration(0)

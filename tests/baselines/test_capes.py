@@ -12,7 +12,7 @@ import torch
 from baselines.capes import CAPES, PAPER, TUNED, CAPESSettings, Experience
 from rrl.agent import Task, Transition
 from rrl.space import ConfigurationSpace
-from tests.test_agent_contract import SPACE, Server
+from rrl.testing import SPACE, Server
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
 QUICK = replace(PAPER, observations=1, training_steps=0)
@@ -25,8 +25,8 @@ def agent(settings: CAPESSettings = QUICK, space: ConfigurationSpace = LINE) -> 
 def transition(before: int, after: int, cost: float, space: ConfigurationSpace = LINE) -> Transition:
     """One interval of a server on which configuration `before` gives way to `after`."""
     server = Server(space)
-    observation = server.step(space.action(before)).next_observation
-    measured = server.step(space.action(after))
+    observation = server.transition(space.action(before)).next_observation
+    measured = server.transition(space.action(after))
     return replace(measured, observation=observation, cost=cost)
 
 
@@ -166,7 +166,7 @@ def test_tuned_it_finds_a_good_configuration_of_whatever_objective(best: str) ->
     capes, server = CAPES(Task(SPACE), TUNED), Server(SPACE)
     visited = []
     for _ in range(200):
-        one = server.step(capes.act(server.observation))
+        one = server.transition(capes.act(server.observation))
         visited.append(float(SPACE.features[SPACE.number_of_action(one.action)].mean()))
         capes.update(one if best == "highest" else replace(one, cost=1e3 / one.cost))
     settled = np.mean(visited[-50:])

@@ -67,7 +67,7 @@ def always_first(task: Task, seed: int, background_training: bool = False) -> Ag
     return First(task)
 
 
-class First:
+class First(Agent):
     """Chooses configuration 0 for ever."""
 
     def __init__(self, task: Task) -> None:
@@ -225,7 +225,7 @@ def test_a_failure_of_an_agent_is_not_taken_for_bad_input(tmp_path: Path) -> Non
         replace(job, agent="broken", factory=lambda task, seed, background_training=False: Broken())()
 
 
-class Broken:
+class Broken(Agent):
     def act(self, observation: np.ndarray) -> np.ndarray:
         raise ValueError("a fault of the agent's own")
 

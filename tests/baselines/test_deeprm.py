@@ -12,7 +12,7 @@ import torch
 from baselines.deeprm import PAPER, TUNED, DeepRM, DeepRMSettings, Episode
 from rrl.agent import Task
 from rrl.space import ConfigurationSpace
-from tests.test_agent_contract import SPACE, Server
+from rrl.testing import SPACE, Server
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
 
@@ -89,15 +89,15 @@ def test_the_network_changes_once_a_batch() -> None:
     deeprm, server = agent(space=SPACE), Server(SPACE)
     first = deeprm.network[-1].detach().clone()
     for _ in range(PAPER.episodes - 1):
-        deeprm.update(server.step(deeprm.act(server.observation)))
+        deeprm.update(server.transition(deeprm.act(server.observation)))
     assert torch.equal(deeprm.network[-1], first)
-    deeprm.update(server.step(deeprm.act(server.observation)))
+    deeprm.update(server.transition(deeprm.act(server.observation)))
     assert not torch.equal(deeprm.network[-1], first)
 
 
 def test_an_interval_without_a_cost_is_no_episode() -> None:
     deeprm, server = agent(TUNED, SPACE), Server(SPACE)
-    one = server.step(SPACE.action(0))
+    one = server.transition(SPACE.action(0))
     deeprm.update(replace(one, cost=math.nan))
     deeprm.update(replace(one, measurement=replace(one.measurement, gap="the server restarted")))
     assert not deeprm._batch
@@ -109,7 +109,7 @@ def test_tuned_it_finds_a_good_configuration_of_whatever_objective(best: str) ->
     deeprm, server = DeepRM(Task(SPACE), TUNED), Server(SPACE)
     visited = []
     for _ in range(300):
-        one = server.step(deeprm.act(server.observation))
+        one = server.transition(deeprm.act(server.observation))
         visited.append(float(SPACE.features[SPACE.number_of_action(one.action)].mean()))
         deeprm.update(one if best == "highest" else replace(one, cost=1e3 / one.cost))
     settled = np.mean(visited[-50:])

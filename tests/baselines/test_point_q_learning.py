@@ -7,17 +7,17 @@ import numpy as np
 from baselines.point_q_learning import POINT_BASED
 from rrl.load_levels import LoadLevels
 from rrl.region.q_learning import RegionQLearning
-from tests.test_agent_contract import SPACE, Server
+from rrl.testing import SPACE, Server
 
 
 def test_an_update_changes_one_entry_and_the_network_has_no_say() -> None:
     agent, server = RegionQLearning(SPACE, POINT_BASED), Server(SPACE)
-    first = server.step(SPACE.action(0))
+    first = server.transition(SPACE.action(0))
     agent.update(first)
     (level,) = agent.perceptions
     for number in (7, 11):
         before = agent.perceptions[level].q.copy()
-        one = server.step(SPACE.action(number))
+        one = server.transition(SPACE.action(number))
         agent.update(one)
         assert LoadLevels().level(one.measurement.arrival_rate_per_s) == level
         after = agent.perceptions[level].q
@@ -29,7 +29,7 @@ def test_repeated_costs_of_a_configuration_are_averaged_with_a_falling_learning_
     agent, server = RegionQLearning(SPACE, POINT_BASED), Server(SPACE)
     costs = []
     for _ in range(3):
-        one = server.step(SPACE.action(5))
+        one = server.transition(SPACE.action(5))
         costs.append(one.cost)
         agent.update(one)
     (perception,) = agent.perceptions.values()

@@ -16,7 +16,7 @@ from baselines.stable_baselines import (
     StableBaselinesPPO,
 )
 from rrl.agent import Task
-from tests.test_agent_contract import SPACE, Server
+from rrl.testing import SPACE, Server
 
 Rival = type[StableBaselinesDQN] | type[StableBaselinesPPO]
 
@@ -26,7 +26,7 @@ def settled(method: Rival, decisions: int, best: str) -> float:
     agent, server = method(Task(SPACE)), Server(SPACE)
     visited = []
     for _ in range(decisions):
-        one = server.step(agent.act(server.observation))
+        one = server.transition(agent.act(server.observation))
         visited.append(float(SPACE.features[SPACE.number_of_action(one.action)].mean()))
         agent.update(one if best == "highest" else replace(one, cost=1e3 / one.cost))
     return float(np.mean(visited[-50:]))
@@ -74,7 +74,7 @@ def test_dqn_without_discount_learns_the_reward_itself() -> None:
     agent, server = StableBaselinesDQN(Task(SPACE)), Server(SPACE)
     observation = server.observation
     for k in range(120):
-        one = server.step(SPACE.action((3, 20)[k % 2]))
+        one = server.transition(SPACE.action((3, 20)[k % 2]))
         agent.update(replace(one, observation=observation, cost=(40.0, 20.0)[k % 2]))
     inputs = torch.from_numpy(agent._scaling.inputs(observation)[None])
     q = agent.model.q_net(inputs)[0].detach().numpy()
@@ -89,8 +89,8 @@ def test_ppo_trains_when_a_rollout_is_full_and_not_before() -> None:
 
     first = weights()
     for _ in range(PPO_ARGUMENTS["n_steps"] - 1):
-        agent.update(server.step(agent.act(server.observation)))
+        agent.update(server.transition(agent.act(server.observation)))
     np.testing.assert_array_equal(weights(), first)
-    agent.update(server.step(agent.act(server.observation)))
+    agent.update(server.transition(agent.act(server.observation)))
     assert (weights() != first).any()
     assert agent.model.rollout_buffer.pos == 0

@@ -1,0 +1,82 @@
+"""The agents as data: every entry is complete, and what is made of the entries agrees with them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import baselines
+from baselines import (
+    AGENTS,
+    NEED_HINDSIGHT,
+    NEED_MACHINE,
+    agents_for_tuning,
+    make_agent,
+    markdown_table,
+    needs_of,
+    typical_decide_ms,
+)
+from rrl.agent import Agent
+from rrl.testing import full_task
+
+
+def test_public_names_are_what_all_lists() -> None:
+    public = {name for name in vars(baselines) if not name.startswith("_")}
+    modules = {name for name in public if f"baselines.{name}" in sys.modules}
+    assert public - modules - {"annotations"} == set(baselines.__all__)
+    assert sorted(baselines.__all__) == sorted(set(baselines.__all__))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_entry_makes_the_agent_that_it_names(name: str) -> None:
+    entry = AGENTS[name]
+    agent = make_agent(name, full_task())
+    assert isinstance(agent, Agent)
+    assert type(agent).__name__ == entry.agent.partition(":")[2]
+    assert type(agent).__module__ == entry.agent.partition(":")[0]
+    if entry.settings is not None:
+        assert agent.settings == entry.load_settings()  # type: ignore[attr-defined]
+    agent.close()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_entry_travels_to_another_process(name: str) -> None:
+    assert pickle.loads(pickle.dumps(AGENTS[name])) == AGENTS[name]
+
+
+def test_needs_and_times_follow_from_the_entries() -> None:
+    assert NEED_HINDSIGHT == ("best-fixed", "oracle")
+    assert NEED_MACHINE == ("serf",)
+    assert needs_of("somebody's own") == ()
+    assert typical_decide_ms("somebody's own") > typical_decide_ms("rrl") > typical_decide_ms("random")
+
+
+def test_the_sentence_for_tuning_names_every_agent_that_a_live_run_can_have() -> None:
+    words = agents_for_tuning().replace(" (needs --machine)", "").split(", ")
+    assert words == [name for name in AGENTS if name not in NEED_HINDSIGHT]
+    assert "serf (needs --machine)" in agents_for_tuning()
+
+
+def test_the_table_has_a_row_for_every_agent() -> None:
+    header, rule, *rows = markdown_table().splitlines()
+    assert header == "| agent | method | after | needs |"
+    assert rule == "|---|---|---|---|"
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [first for first, *_ in cells] == [f"`{name}`" for name in AGENTS]
+    assert all(len(row) == 4 and row[1] for row in cells)
+    needs = {row[0].strip("`"): row[3] for row in cells if row[3]}
+    assert needs == {"serf": "a machine file", "best-fixed": "a simulation", "oracle": "a simulation"}
+
+
+def test_naming_the_agents_imports_none_of_them() -> None:
+    code = (
+        "import sys, baselines; baselines.markdown_table(); print([m for m in ('torch', 'optuna', 'sklearn', "
+        "'stable_baselines3', 'numba') if m in sys.modules])"
+    )
+    project = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
