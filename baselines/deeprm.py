@@ -4,7 +4,7 @@
 |---|---|---|
 | s | `Scaling.inputs` | the observation, scaled (`baselines.scaling`) |
 | π_θ(s, a) | `policy` | one hidden layer of 20 ReLU units, then a softmax over the outputs |
-| v | `Episode.value` | the return of an episode |
+| v | `OneStepEpisode.value` | the return of an episode |
 | b | baseline | the mean return of a batch of episodes |
 | θ | `network` | θ ← θ + α · RMSProp of the mean of ∇ ln π_θ(s, a) · (v - b) |
 
@@ -68,7 +68,7 @@ PAPER = DeepRMSettings()
 TUNED = DeepRMSettings(learning_rate=5e-2, episodes=8, reward="log cost", outputs="knobs")
 
 
-class Episode(NamedTuple):
+class OneStepEpisode(NamedTuple):
     """One decision and its return."""
 
     inputs: np.ndarray  # (fields + knobs,) float32
@@ -91,7 +91,7 @@ class DeepRM(Agent):
             self.network, lr=settings.learning_rate, alpha=settings.decay, eps=math.sqrt(1e-9)
         )
         self._scaling = Scaling()
-        self._batch: list[Episode] = []
+        self._batch: list[OneStepEpisode] = []
         self._rng = np.random.default_rng(seed)
         self._draws = self._rng.random(len(self._softmaxes))
 
@@ -106,7 +106,9 @@ class DeepRM(Agent):
             return
         self._scaling.see(transition)
         inputs = self._scaling.inputs(transition.observation)
-        self._batch.append(Episode(inputs, self._choices(transition.action), self._value(transition.cost)))
+        self._batch.append(
+            OneStepEpisode(inputs, self._choices(transition.action), self._value(transition.cost))
+        )
         if len(self._batch) == self.settings.episodes:
             self._train(self._batch)
             self._batch = []
@@ -123,7 +125,7 @@ class DeepRM(Agent):
         outputs = torch.addmm(b_2, torch.addmm(b_1, inputs, w_1).relu(), w_2)
         return [part.log_softmax(dim=1) for part in outputs.split(self._softmaxes, dim=1)]
 
-    def _train(self, batch: list[Episode]) -> None:
+    def _train(self, batch: list[OneStepEpisode]) -> None:
         """θ ← θ + α · RMSProp of the mean of ∇ ln π_θ(s, a) · (v - b)."""
         values = np.array([episode.value for episode in batch])
         advantages = torch.from_numpy(values - values.mean())

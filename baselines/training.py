@@ -41,7 +41,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class OfflineTrainingOptions:
     """Trains an agent offline in simulation; `rrl-tune --agent-from` starts from what it learned."""
 
     machine: str
@@ -94,11 +94,11 @@ def _trainable() -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = parse(TrainOptions, argv)
+    options = parse(OfflineTrainingOptions, argv)
     torch.set_num_threads(1)
     log = None
     try:
-        training = Training.of(options)
+        training = OfflineTraining.of(options)
         log = training.journal
         columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -119,18 +119,18 @@ def main(argv: list[str] | None = None) -> None:
 
 
 @dataclass(frozen=True)
-class Training:
+class OfflineTraining:
     """An agent, the simulated server that it is trained on, and the journal of it."""
 
     agent: Agent
     scenario: Scenario
     space: ConfigurationSpace
     objective: Objective
-    options: TrainOptions
+    options: OfflineTrainingOptions
     journal: Journal
 
     @classmethod
-    def of(cls, options: TrainOptions) -> Training:
+    def of(cls, options: OfflineTrainingOptions) -> OfflineTraining:
         """ValueError with one sentence, and nothing written, if the options do not go together."""
         found = scenarios(options.machine, TRUTH)
         if len(found) != 1:
@@ -196,7 +196,7 @@ class Training:
 
 
 def _header(
-    options: TrainOptions, scenario: Scenario, space: ConfigurationSpace, start: dict[str, int]
+    options: OfflineTrainingOptions, scenario: Scenario, space: ConfigurationSpace, start: dict[str, int]
 ) -> Header:
     return Header(
         space=space,

@@ -24,7 +24,7 @@ from baselines.comparison.decisions import labelled
 from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
 from baselines.comparison.run import CheckJob, RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings
-from baselines.comparison.workers import PlainProgress, Progress, Workers
+from baselines.comparison.workers import JobProgress, PlainProgress, Workers
 from envs.scenarios.scenario import Scenario
 from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
@@ -37,7 +37,7 @@ def run_comparison(
     folder: Path,
     processes: int = 1,
     more_agents: Mapping[str, AgentFactory] | None = None,
-    progress: Progress | None = None,
+    progress: JobProgress | None = None,
     warn: Callable[[str], None] = print,
 ) -> np.ndarray:
     """The table of decisions (see `decisions`): a row a decision, by agent, machine, seed and decision.
@@ -85,7 +85,7 @@ def _run_jobs(
     return jobs
 
 
-def _check_agents(workers: Workers, missing: Sequence[RunJob], progress: Progress) -> None:
+def _check_agents(workers: Workers, missing: Sequence[RunJob], progress: JobProgress) -> None:
     first = {job.agent: job for job in reversed(missing)}
     progress.stage("agents to be made", len(first), len(first))
     workers.run([CheckJob(job) for job in first.values()], lambda job, answer: None)
@@ -95,7 +95,7 @@ def _find_landscapes(
     workers: Workers,
     missing: Sequence[RunJob],
     settings: ComparisonSettings,
-    progress: Progress,
+    progress: JobProgress,
     warn: Callable[[str], None],
 ) -> None:
     jobs: dict[Path, LandscapeJob] = {}
@@ -121,7 +121,7 @@ def _find_landscapes(
     _warn_of_slo(lowest_p95_ms, settings, warn)
 
 
-def _live_runs(workers: Workers, missing: Sequence[RunJob], total: int, progress: Progress) -> None:
+def _live_runs(workers: Workers, missing: Sequence[RunJob], total: int, progress: JobProgress) -> None:
     for folder in {job.path.parent for job in missing}:
         folder.mkdir(parents=True, exist_ok=True)
     slowest_first = sorted(missing, key=lambda job: -typical_decide_ms(job.agent))

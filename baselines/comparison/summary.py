@@ -158,7 +158,7 @@ def _in_order(names: np.ndarray) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class AgentSummary:
     """One figure of one agent."""
 
     agent: str
@@ -174,7 +174,7 @@ class Summary:
     runs: int
 
 
-def summarise(decisions: np.ndarray, named: dict[str, Figure], seed: int = 0) -> list[Summary]:
+def summarise(decisions: np.ndarray, named: dict[str, Figure], seed: int = 0) -> list[AgentSummary]:
     """By agent and figure; the same seed draws the same bootstrap samples."""
     rows = []
     for runs in figures_of_runs(decisions, named):
@@ -185,7 +185,7 @@ def summarise(decisions: np.ndarray, named: dict[str, Figure], seed: int = 0) ->
             low, high = bootstrap_interval(values, rng, trimmed=figure.trimmed)
             worst = _worst(of_machines, highest=name != "share_got_there")
             rows.append(
-                Summary(
+                AgentSummary(
                     agent=runs.agent,
                     figure=name,
                     unit=figure.unit,
@@ -267,8 +267,10 @@ def _quotient(a: float, b: float) -> float:
     return math.inf if a > 0 else math.nan
 
 
-def write_summary(path: Path, rows: list[Summary]) -> None:
-    write_rows(path, tuple(Summary.__dataclass_fields__), (map(_cell, vars(row).values()) for row in rows))
+def write_summary(path: Path, rows: list[AgentSummary]) -> None:
+    write_rows(
+        path, tuple(AgentSummary.__dataclass_fields__), (map(_cell, vars(row).values()) for row in rows)
+    )
 
 
 def write_multiples(path: Path, rows: list[Multiple]) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from baselines.comparison.summary import Multiple, Summary
+from baselines.comparison.summary import AgentSummary, Multiple
 
 TITLES = {
     "decisions_until_10_percent": "decisions\nuntil\nwithin 10 %",
@@ -29,7 +29,7 @@ WITH_INTERVAL = ("decisions_until_10_percent", "ratio_after_30", "excess")
 WITH_WORST = ("ratio_after_30",)
 
 
-def summary_tables(rows: Sequence[Summary], width: int) -> list[Table]:
+def summary_tables(rows: Sequence[AgentSummary], width: int) -> list[Table]:
     """One row an agent, the least excess first: interquartile mean, and its 95 % interval in brackets.
 
     As many tables as it takes for each to fit the terminal's width.
@@ -51,8 +51,8 @@ def fits(table: Table, width: int) -> bool:
     return Console(width=WIDE).measure(table).maximum <= width
 
 
-def _summary_table(rows: Sequence[Summary], shown: Sequence[str]) -> Table:
-    agents: dict[str, dict[str, Summary]] = {}
+def _summary_table(rows: Sequence[AgentSummary], shown: Sequence[str]) -> Table:
+    agents: dict[str, dict[str, AgentSummary]] = {}
     for row in rows:
         agents.setdefault(row.agent, {})[row.figure] = row
     table = Table(title="interquartile means over the runs [95 % interval]", header_style="dim")
@@ -74,7 +74,7 @@ def _summary_table(rows: Sequence[Summary], shown: Sequence[str]) -> Table:
     return table
 
 
-def by_excess(rows: Sequence[Summary]) -> list[str]:
+def by_excess(rows: Sequence[AgentSummary]) -> list[str]:
     """The agents, the least excess first."""
     excess = [row for row in rows if row.figure == "excess"]
     return [row.agent for row in sorted(excess, key=lambda row: row.iqm)]
@@ -95,7 +95,7 @@ def multiples_table(rows: Sequence[Multiple], agents: Sequence[str]) -> Table:
     return table
 
 
-def _cell(row: Summary) -> str:
+def _cell(row: AgentSummary) -> str:
     if row.figure in PERCENT:
         return f"{row.iqm:.1%}" if math.isfinite(row.iqm) else "-"
     text = _number(row.iqm)

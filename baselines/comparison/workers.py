@@ -30,7 +30,7 @@ class WorkerDied(RuntimeError):
     """A worker process was killed from outside."""
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """Told of every stage of a comparison and of every job done."""
 
     def stage(self, name: str, total: int, done: int) -> None: ...
@@ -106,7 +106,7 @@ class BarProgress:
         self._bar.stop()
 
 
-def make_progress(console: Console) -> Progress:
+def make_progress(console: Console) -> JobProgress:
     return BarProgress(console) if console.is_terminal else PlainProgress(console)
 
 

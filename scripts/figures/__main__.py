@@ -15,7 +15,7 @@ import torch
 import tyro
 
 from scripts.figures import results
-from scripts.figures.result import Result
+from scripts.figures.result import FigureResult
 from serving_adapter.options import fail, in_a_sentence, parse
 
 FIGURES = {
@@ -62,11 +62,11 @@ class ReproduceOptions:
             raise ValueError(f"--seeds must be at least 1, got {self.seeds}")
 
 
-def reproduce(name: str, out: Path, seeds: int) -> Result:
+def reproduce(name: str, out: Path, seeds: int) -> FigureResult:
     """Runs one figure and saves its result beside its pictures."""
     module = importlib.import_module(f"scripts.figures.{name.replace('-', '_')}")
     out.mkdir(parents=True, exist_ok=True)
-    result: Result = module.run(out, seeds)
+    result: FigureResult = module.run(out, seeds)
     result.save(out / f"{name}.json")
     return result
 

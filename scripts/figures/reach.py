@@ -89,7 +89,7 @@ class Compared:
         return means
 
 
-class Row(NamedTuple):
+class ReachRow(NamedTuple):
     what: str
     limit: str
     measured: str
@@ -112,12 +112,12 @@ def reach_table(folders: Sequence[Path]) -> str:
     return "\n".join(lines)
 
 
-def _soon(c: Compared) -> Row:
+def _soon(c: Compared) -> ReachRow:
     until = c.by_machine("decisions_until_10_percent")
     stuck, soon = int(np.isinf(until).sum()), int((until <= SOON).sum())
     needed = int(np.ceil(SOON_SHARE * len(until)))
     strict = c.by_machine(LAST_OUTSIDE)
-    return Row(
+    return ReachRow(
         f"decisions until within 10 % of the oracle, and staying (running median of 5): {c.load}",
         f"at most {SOON} on {needed} of {len(until)} machines, none stuck",
         f"at most {SOON} on {soon}; median {_middle(until)}, worst {np.max(until):.0f}, {stuck} stuck. "
@@ -127,32 +127,32 @@ def _soon(c: Compared) -> Row:
     )
 
 
-def _near(c: Compared) -> Row:
+def _near(c: Compared) -> ReachRow:
     what = f"expected latency by the oracle's, after decision 30: {c.load}"
     return _ratio(what, c.by_machine("ratio_after_30"), NEAR, np.median)
 
 
-def _near_where_not_model(c: Compared) -> Row:
+def _near_where_not_model(c: Compared) -> ReachRow:
     what = f"the same where the truth is not the model: {c.truth}, {c.load}"
     return _ratio(what, c.by_machine("ratio_after_30"), NEAR_WHERE_NOT_MODEL, np.max)
 
 
-def _after_slowdown(c: Compared) -> Row:
+def _after_slowdown(c: Compared) -> ReachRow:
     what = f"60 decisions after the machine slowed down, by the new oracle's: {c.load}"
     return _ratio(what, c.by_machine("ratio_60_after_slowdown"), NEAR_AFTER_SLOWDOWN, np.median)
 
 
-def _ratio(what: str, ratios: np.ndarray, limit: float, judged: Callable[[np.ndarray], float]) -> Row:
+def _ratio(what: str, ratios: np.ndarray, limit: float, judged: Callable[[np.ndarray], float]) -> ReachRow:
     """`judged` picks what the limit is for, the median or the worst machine; both are shown."""
     which = "the worst" if judged is np.max else "the median"
     measured = f"median {np.median(ratios):.3f}, worst {np.max(ratios):.3f}"
-    return Row(what, f"{which} at most {limit:.2f}", measured, bool(judged(ratios) <= limit))
+    return ReachRow(what, f"{which} at most {limit:.2f}", measured, bool(judged(ratios) <= limit))
 
 
-def _excess(c: Compared) -> list[Row]:
+def _excess(c: Compared) -> list[ReachRow]:
     shares = {m.other: m for m in excess_multiples(c.decisions) if m.agent == DEFAULT_AGENT}
     return [
-        Row(
+        ReachRow(
             f"excess latency over the whole run, by that of {other}: {c.load}",
             f"the median at most 1/{1 / limit:.0f}",
             f"median {_share(shares[other].median)}, worst {_share(shares[other].worst)}",
@@ -168,9 +168,9 @@ def _share(share: float) -> str:
     return f"1/{1 / share:.1f}" if 0 < share < 1 else f"{share:.2f}"
 
 
-def _far(c: Compared) -> Row:
+def _far(c: Compared) -> ReachRow:
     ours, oracles = (c.by_machine("share_p95_over_twice_best", agent) for agent in (DEFAULT_AGENT, "oracle"))
-    return Row(
+    return ReachRow(
         f"intervals with p95 over twice the best p95: {c.load}",
         "at most twice the oracle's share",
         f"{100 * ours.mean():.2f} % against {100 * oracles.mean():.2f} %",
@@ -178,7 +178,7 @@ def _far(c: Compared) -> Row:
     )
 
 
-def _speed(compared: Sequence[Compared]) -> list[Row]:
+def _speed(compared: Sequence[Compared]) -> list[ReachRow]:
     if not compared:
         return []
     times_ms = np.concatenate(
@@ -186,7 +186,7 @@ def _speed(compared: Sequence[Compared]) -> list[Row]:
     )
     median, p99 = np.quantile(times_ms, [0.5, 0.99])
     return [
-        Row(
+        ReachRow(
             "CPU time of a decision",
             f"median {MEDIAN_MS:.0f} ms, p99 {P99_MS:.0f} ms",
             f"median {median:.1f} ms, p99 {p99:.1f} ms",

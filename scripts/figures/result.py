@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-Verdict = str
 REPRODUCES, PARTLY, FAILS, NOT_COMPARABLE = "yes", "partly", "no", "not comparable"
 NO_CLAIM = "–"  # beside a number of ours that the paper has no counterpart of
 VERDICTS = (REPRODUCES, PARTLY, FAILS, NOT_COMPARABLE, NO_CLAIM)
@@ -21,7 +20,7 @@ class Claim:
     what: str  # the quantity, its unit in it, e.g. "mean latency of RRL against CAPES, WiKi, DeepSpeech"
     paper: str  # as the paper gives it, e.g. "-79.0 %"
     ours: str  # with its interval, e.g. "-61 % [-66, -55]"
-    reproduces: Verdict  # one of VERDICTS
+    reproduces: str  # one of VERDICTS
 
     def __post_init__(self) -> None:
         if self.reproduces not in VERDICTS:
@@ -31,7 +30,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Result:
+class FigureResult:
     """One reproduced figure."""
 
     title: str  # e.g. "RRL, Fig. 12: latency over time, CPU knobs"
@@ -45,7 +44,7 @@ class Result:
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Result:
+    def load(cls, path: Path) -> FigureResult:
         """ValueError with one sentence where the file is not a figure's JSON."""
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.figures.reach import reach_table
-from scripts.figures.result import Result
+from scripts.figures.result import FigureResult
 
 REACH = "reach"
 
@@ -22,7 +22,7 @@ REACH = "reach"
 def update(page: Path, folder: Path, names: Sequence[str], comparisons: Sequence[Path]) -> list[str]:
     """Writes into `page` the tables there are files for, and says which; the others stay as they are."""
     tables = {
-        name: figure_section(Result.load(path), folder, page.parent)
+        name: figure_section(FigureResult.load(path), folder, page.parent)
         for name in names
         if (path := folder / f"{name}.json").exists()
     }
@@ -47,7 +47,7 @@ def with_table(text: str, name: str, table: str) -> str:
     return changed
 
 
-def figure_section(result: Result, folder: Path, page_folder: Path) -> str:
+def figure_section(result: FigureResult, folder: Path, page_folder: Path) -> str:
     """The setting, the claims and the pictures of one figure."""
     seeds = f"{result.seeds} seed{'s' if result.seeds > 1 else ''}"
     data = ", ".join(f"[{name}]({_link(folder / name, page_folder)})" for name in result.tables)
@@ -57,7 +57,7 @@ def figure_section(result: Result, folder: Path, page_folder: Path) -> str:
     return f"{result.setting} {seeds}.\n\n{claims_table(result)}\n\n{pictures}\n\nData: {data}"
 
 
-def claims_table(result: Result) -> str:
+def claims_table(result: FigureResult) -> str:
     lines = ["| | paper | here | reproduces |", "|---|---|---|---|"]
     lines += [f"| {c.what} | {c.paper} | {c.ours} | {c.reproduces} |" for c in result.claims]
     return "\n".join(lines)

@@ -39,7 +39,7 @@ from rrl.space import ConfigurationSpace
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean, bootstrap_median
-from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, Result, write_csv
+from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.rrl_agents import runs_of
 
 NAME = "rrl-fig11"
@@ -49,7 +49,7 @@ END = 0.1  # of the decisions: where a run ends is the mean over its last ones
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure11Setting:
     radii: tuple[int, ...] = RADII
     decisions: tuple[int, ...] = (1500, 600, 300, 300, 300, 300)  # with each radius; enough to converge
     knobs: str = PAPER_SPACE
@@ -102,15 +102,15 @@ def converged_after(distance: np.ndarray) -> int:
     return int(outside[-1]) + 1 if len(outside) else 0
 
 
-def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+def run(out: Path, seeds: int, setting: Figure11Setting | None = None) -> FigureResult:
     """Writes rrl-fig11.png and its CSVs."""
-    setting = setting or Setting()
+    setting = setting or Figure11Setting()
     learned = _learn(seeds, setting)
     times = {δ: np.array([converged_after(run.distance) for run in runs]) for δ, runs in learned.items()}
     ends = {δ: np.array([run.distance[-1] for run in runs]) for δ, runs in learned.items()}
     ratios = {δ: np.array([run.greedy_ratio[-1] for run in runs]) for δ, runs in learned.items()}
     _draw(out / f"{NAME}.png", learned, times, ends, seeds)
-    return Result(
+    return FigureResult(
         title="RRL, Fig. 11: the region's size",
         setting="The paper's agent (γ = 0) at 14 requests/s on simulated machines, two runs each. 1,000 "
         f"configurations, {', '.join(map(str, setting.decisions))} decisions with δ = "
@@ -123,7 +123,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     )
 
 
-def _learn(seeds: int, setting: Setting) -> dict[int, list[Learning]]:
+def _learn(seeds: int, setting: Figure11Setting) -> dict[int, list[Learning]]:
     """The runs of each radius, the same machines and seeds for all."""
     space = ConfigurationSpace.parse(setting.knobs)
     machines, per_machine = runs_of(seeds)

@@ -20,7 +20,7 @@ import numpy as np
 
 from baselines.comparison import ComparisonSettings
 from envs.simulated import PAPER_SPACE
-from scripts.figures.result import Result
+from scripts.figures.result import FigureResult
 from scripts.figures.rrl_agents import WITH_RELEASED, announce, compared, family, runs_of
 from scripts.figures.rrl_latency import (
     Reduction,
@@ -48,16 +48,16 @@ REDUCTIONS = (  # sections 6.3 and 6.4
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure12Setting:
     agents: tuple[str, ...] = WITH_RELEASED
     decisions: int = 100
     requests_per_interval: int = 100
     knobs: str = PAPER_SPACE
 
 
-def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+def run(out: Path, seeds: int, setting: Figure12Setting | None = None) -> FigureResult:
     """Writes rrl-fig12.png and its CSVs."""
-    setting = setting or Setting()
+    setting = setting or Figure12Setting()
     machines, per_machine = runs_of(seeds)
     panels: dict[tuple[str, str], np.ndarray] = {}
     for (process, load), (workload, truth) in product(PROCESSES.items(), WORKLOADS.items()):
@@ -84,7 +84,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     claims = convergence_claims(panels["WiKi", "Inception-like"], setting.agents)
     claims += reduction_claims(panels, REDUCTIONS)
     claims += default_claims(panels, setting.agents)
-    return Result(
+    return FigureResult(
         title="RRL, Fig. 12: latency over time, CPU knobs",
         setting=f"Simulated machines of the family, two runs each, 1,000 configurations, {setting.decisions} "
         f"decisions of {setting.requests_per_interval} requests at 14/s in the mean. Mean latency over the "

@@ -24,7 +24,7 @@ import numpy as np
 from baselines.comparison import ComparisonSettings
 from envs.scenarios.families import FIRST_FOR_JUDGING
 from rrl.queueing.machine import Machine
-from scripts.figures.result import Result
+from scripts.figures.result import FigureResult
 from scripts.figures.rrl_agents import WITH_RELEASED, announce, compared, runs_of
 from scripts.figures.rrl_latency import (
     Reduction,
@@ -53,7 +53,7 @@ REDUCTIONS = (  # the text's sentence on WiKi is damaged: it names 47.1 % for CA
 
 
 @dataclass(frozen=True)
-class Setting:
+class Figure13Setting:
     agents: tuple[str, ...] = WITH_RELEASED
     decisions: int = 100
     knobs: str = KNOBS
@@ -89,9 +89,9 @@ def on_stand_ins(settings: ComparisonSettings, knobs: str = KNOBS) -> Comparison
     return replace(settings, rate_per_s=RATE_PER_S, requests_per_interval=REQUESTS_PER_INTERVAL, knobs=knobs)
 
 
-def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+def run(out: Path, seeds: int, setting: Figure13Setting | None = None) -> FigureResult:
     """Writes rrl-fig13.png and its CSVs."""
-    setting = setting or Setting()
+    setting = setting or Figure13Setting()
     machine_count, per_machine = runs_of(seeds)
     with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
         machines = write_stand_ins(Path(folder), machine_count)
@@ -118,7 +118,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     claims = convergence_claims(panels["WiKi", WORKLOAD], setting.agents)
     claims += reduction_claims(panels, REDUCTIONS)
     claims += default_claims(panels, setting.agents)
-    return Result(
+    return FigureResult(
         title="RRL, Fig. 13: latency over time, batching knobs",
         setting="Simulated stand-ins of a GPU, with strong batching gains, two runs each. 392 "
         f"configurations, {setting.decisions} decisions of {REQUESTS_PER_INTERVAL} requests "

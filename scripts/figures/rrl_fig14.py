@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean
-from scripts.figures.result import NO_CLAIM, Claim, Result, write_csv
+from scripts.figures.result import NO_CLAIM, Claim, FigureResult, write_csv
 from scripts.figures.rrl_agents import (
     LOOKS,
     percent_change,
@@ -27,7 +27,7 @@ from scripts.figures.rrl_agents import (
 from scripts.figures.rrl_slo import (
     STRICT,
     LimitedRuns,
-    Setting,
+    LimitsSetting,
     benches,
     limited_runs,
     of_all,
@@ -45,9 +45,9 @@ PAPER_PERCENT = {"capes": -49.9, "deeprm": -43.4}  # "up to", of CPU and GPU ali
 Panels = Mapping[str, Sequence[LimitedRuns]]
 
 
-def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+def run(out: Path, seeds: int, setting: LimitsSetting | None = None) -> FigureResult:
     """Writes rrl-fig14.png and its CSVs."""
-    setting = setting or Setting()
+    setting = setting or LimitsSetting()
     panels = _panels(seeds, setting)
     exceeded = {
         (panel, agent): _exceeded(runs, agent) for panel, runs in panels.items() for agent in setting.agents
@@ -65,7 +65,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     for ax, panel in zip(axes[0], panels, strict=True):
         _draw(ax, {agent: exceeded[panel, agent] for agent in setting.agents}, panel)
     drawing.save(figure, out / f"{NAME}.png")
-    return Result(
+    return FigureResult(
         title="RRL, Fig. 14: latency CCDF under a strict SLO",
         setting=f"Simulated machines, two runs each, WiKi-like load, {setting.decisions} decisions. Limit: "
         f"p95 at most {STRICT:g} times the lowest that any configuration has at the mean load. A violation "
@@ -77,7 +77,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     )
 
 
-def _panels(seeds: int, setting: Setting) -> dict[str, list[LimitedRuns]]:
+def _panels(seeds: int, setting: LimitsSetting) -> dict[str, list[LimitedRuns]]:
     with benches(seeds, setting, workload="wiki", objective="strict-slo") as (cpu, gpu):
         return {CPU: limited_runs(cpu, STRICT), GPU: limited_runs(gpu, STRICT)}
 

@@ -18,7 +18,7 @@ from rrl.knobs import THREAD_KNOBS
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_mean
-from scripts.figures.result import FAILS, NO_CLAIM, REPRODUCES, Claim, Result, write_csv
+from scripts.figures.result import FAILS, NO_CLAIM, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.rrl_agents import (
     AGENTS,
     LOOKS,
@@ -28,7 +28,7 @@ from scripts.figures.rrl_agents import (
     smoothed,
     verdict_of_reduction,
 )
-from scripts.figures.rrl_slo import LOOSE, LimitedRuns, Setting, benches, by_limit, limited_runs, of_all
+from scripts.figures.rrl_slo import LOOSE, LimitedRuns, LimitsSetting, benches, by_limit, limited_runs, of_all
 
 NAME = "rrl-fig15"
 WINDOW = 10  # decisions that a point of the pictures is the mean of
@@ -46,10 +46,10 @@ PAPER_PERCENT = {  # resources that RRL saves, section 6.6
 Panels = Mapping[str, Sequence[LimitedRuns]]
 
 
-SETTING = Setting(agents=tuple(agent for agent in AGENTS if agent != "best-fixed"))
+SETTING = LimitsSetting(agents=tuple(agent for agent in AGENTS if agent != "best-fixed"))
 
 
-def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
+def run(out: Path, seeds: int, setting: LimitsSetting | None = None) -> FigureResult:
     """Writes rrl-fig15.png and its CSVs."""
     setting = setting or SETTING
     panels = _panels(seeds, setting)
@@ -74,7 +74,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
         draw_over_time(column[2], used, f"{unit} in force", WINDOW)
         column[2].set_xlabel("decision", color=figure_style.INK, fontsize=9)
     drawing.save(figure, out / f"{NAME}.png")
-    return Result(
+    return FigureResult(
         title="RRL, Fig. 15: an SLO with the least resources",
         setting=f"Simulated machines, two runs each, Dynamic load, {setting.decisions} decisions. Limit: p95 "
         f"at most {LOOSE:.2g} times the lowest that any configuration has at the mean load. Resources: "
@@ -86,7 +86,7 @@ def run(out: Path, seeds: int, setting: Setting | None = None) -> Result:
     )
 
 
-def _panels(seeds: int, setting: Setting) -> dict[str, list[LimitedRuns]]:
+def _panels(seeds: int, setting: LimitsSetting) -> dict[str, list[LimitedRuns]]:
     with benches(seeds, setting, workload="dynamic", objective="least-resources") as (cpu, gpu):
         heterogeneous = cpu._replace(settings=replace(cpu.settings, truth="two-sizes"))
         return {

@@ -48,7 +48,7 @@ class LimitedRuns:
 
 
 @dataclass(frozen=True)
-class Setting:
+class LimitsSetting:
     agents: tuple[str, ...] = AGENTS
     decisions: int = 100
     knobs: str = PAPER_SPACE
@@ -63,7 +63,9 @@ class Bench(NamedTuple):
 
 
 @contextmanager
-def benches(seeds: int, setting: Setting, workload: str, objective: str) -> Iterator[tuple[Bench, Bench]]:
+def benches(
+    seeds: int, setting: LimitsSetting, workload: str, objective: str
+) -> Iterator[tuple[Bench, Bench]]:
     """The family's machines with the CPU's knobs, and the stand-ins of a GPU with its own."""
     machines, per_machine = runs_of(seeds)
     cpu = ComparisonSettings(

@@ -20,7 +20,7 @@ from rrl.queueing.simulator import Discipline
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
-from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, Verdict, write_csv
+from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf_workloads import (
     DNN,
     LOADS,
@@ -52,7 +52,7 @@ def run(
     workloads: Sequence[DNN] = WORKLOADS,
     loads: Sequence[float] = tuple(LOADS),
     testbeds: Sequence[Testbed] = TESTBEDS,
-) -> Result:
+) -> FigureResult:
     rows = [
         row
         for workload in workloads
@@ -77,7 +77,7 @@ def run(
         for testbed in testbeds
     }
     _draw(out / "serf-fig11.png", errors, workloads, testbeds)
-    return Result(
+    return FigureResult(
         title="SERF, Fig. 11: prediction errors of the M/D_interf/c model",
         setting=(
             f"{sum(len(w.configurations) for w in workloads)} configurations of three simulated workloads x "
@@ -146,7 +146,7 @@ def _claims(workload: str, testbed: str, errors: np.ndarray) -> list[Claim]:
     ]
 
 
-def _verdict(percent: float, limit: float) -> Verdict:
+def _verdict(percent: float, limit: float) -> str:
     """Partly: over the paper's figure, by less than as much again."""
     return REPRODUCES if percent <= limit else PARTLY if percent <= 2 * limit else FAILS
 

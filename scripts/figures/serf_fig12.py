@@ -16,8 +16,8 @@ from rrl.queueing.interference import Queue, predict
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
-from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, Result, write_csv
-from scripts.figures.serf_loads import Landscape, landscape
+from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
+from scripts.figures.serf_loads import MeasuredLoads, landscape
 from scripts.figures.serf_workloads import CIFAR_10, DNN, IMAGENET_22K, LOADS, name_of
 
 INTERFERENCE = {CIFAR_10.name: "little interference", IMAGENET_22K.name: "much interference"}
@@ -29,7 +29,7 @@ def run(
     seeds: int,
     workloads: Sequence[DNN] = (CIFAR_10, IMAGENET_22K),
     loads: np.ndarray = LOADS,
-) -> Result:
+) -> FigureResult:
     landscapes = {w.name: [landscape(w, seed, loads) for seed in range(seeds)] for w in workloads}
     rows = [
         row
@@ -39,7 +39,7 @@ def run(
     ]
     write_csv(out / "serf-fig12.csv", rows)
     _draw(out / "serf-fig12.png", workloads, landscapes, loads)
-    return Result(
+    return FigureResult(
         title="SERF, Fig. 12: best configuration and latency by load",
         setting=(
             f"Every configuration of {' and '.join(w.name for w in workloads)} (simulated) at {len(loads)} "
@@ -52,7 +52,7 @@ def run(
     )
 
 
-def _chosen(each: Landscape, queue: Queue = Queue.MD_INTERF_C) -> np.ndarray:
+def _chosen(each: MeasuredLoads, queue: Queue = Queue.MD_INTERF_C) -> np.ndarray:
     """(loads,) index of the configuration that a model takes; among unstable ones the largest capacity."""
     chosen = []
     for rate_per_s in each.rates_per_s:
@@ -62,7 +62,7 @@ def _chosen(each: Landscape, queue: Queue = Queue.MD_INTERF_C) -> np.ndarray:
     return np.array(chosen)
 
 
-def _rows(workload: DNN, seed: int, each: Landscape, loads: np.ndarray) -> list[dict[str, object]]:
+def _rows(workload: DNN, seed: int, each: MeasuredLoads, loads: np.ndarray) -> list[dict[str, object]]:
     best, chosen = each.measured_s.argmin(axis=1), _chosen(each)
     return [
         {
@@ -79,13 +79,13 @@ def _rows(workload: DNN, seed: int, each: Landscape, loads: np.ndarray) -> list[
     ]
 
 
-def _over_best(each: Landscape, chosen: np.ndarray) -> np.ndarray:
+def _over_best(each: MeasuredLoads, chosen: np.ndarray) -> np.ndarray:
     """(loads,) measured latency of what was chosen / of the best."""
     rows = np.arange(len(chosen))
     return np.asarray(each.measured_s[rows, chosen] / each.measured_s.min(axis=1))
 
 
-def _claims(workload: DNN, landscapes: list[Landscape]) -> list[Claim]:
+def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
     ratios = np.array([_over_best(each, _chosen(each)) for each in landscapes])  # (seeds, loads)
     blind = np.array([_over_best(each, _chosen(each, Queue.MD_C)) for each in landscapes])
     best = np.array([each.measured_s.argmin(axis=1) for each in landscapes])
@@ -138,7 +138,7 @@ def _text_of_ratios(ratios: np.ndarray) -> str:
 
 
 def _draw(
-    path: Path, workloads: Sequence[DNN], landscapes: dict[str, list[Landscape]], loads: np.ndarray
+    path: Path, workloads: Sequence[DNN], landscapes: dict[str, list[MeasuredLoads]], loads: np.ndarray
 ) -> None:
     figure, axes = drawing.new_figure(
         1,
@@ -154,7 +154,7 @@ def _draw(
     drawing.save(figure, path)
 
 
-def _draw_one(ax: Axes, workload: DNN, each: Landscape, loads: np.ndarray) -> None:
+def _draw_one(ax: Axes, workload: DNN, each: MeasuredLoads, loads: np.ndarray) -> None:
     best, chosen = each.measured_s.argmin(axis=1), _chosen(each)
     rows = np.arange(len(loads))
     best_ms = 1e3 * each.measured_s[rows, best]

@@ -24,7 +24,7 @@ from rrl.space import ConfigurationSpace
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_change
-from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, write_csv
+from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf_workloads import CORES, DNN, IMAGENET_22K, name_of
 
 LOW, MODERATE = 0.1, 0.6  # of the largest capacity; the paper does not say
@@ -38,7 +38,7 @@ LOOKS = {
 }
 
 
-class Fixed(NamedTuple):
+class FixedConfigurations(NamedTuple):
     """Numbers of the configurations that never change."""
 
     low: int
@@ -46,7 +46,7 @@ class Fixed(NamedTuple):
     other: int
 
 
-def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, intervals: int = INTERVALS) -> Result:
+def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, intervals: int = INTERVALS) -> FigureResult:
     latencies_ms: dict[str, list[np.ndarray]] = {agent: [] for agent in LOOKS}
     rows: list[dict[str, object]] = []
     for seed in range(seeds):
@@ -66,7 +66,7 @@ def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, intervals: int = IN
     write_csv(out / "serf-fig13.csv", rows)
     curves = {agent: np.array(each) for agent, each in latencies_ms.items()}  # (seeds, intervals)
     _draw(out / "serf-fig13.png", curves)
-    return Result(
+    return FigureResult(
         title="SERF, Fig. 13: latency under a changing load",
         setting=(
             f"A simulated {workload.name} at {MODERATE:g}, {LOW:g} and {MODERATE:g} of the largest capacity, "
@@ -104,7 +104,7 @@ def _one_machine(workload: DNN, seed: int, intervals: int) -> dict[str, tuple[li
     return {name: _run(machine, serf.space, agent, rates_per_s, seed) for name, agent in agents.items()}
 
 
-def _fixed(serf: SERF, low_per_s: float, moderate_per_s: float) -> Fixed:
+def _fixed(serf: SERF, low_per_s: float, moderate_per_s: float) -> FixedConfigurations:
     """The fixed configurations; `other` has the lowest worst excess of those that lose to neither."""
     low_s, moderate_s = (serf.predicted(rate).mean_latency_s for rate in (low_per_s, moderate_per_s))
     low, mod = int(low_s.argmin()), int(moderate_s.argmin())
@@ -112,7 +112,7 @@ def _fixed(serf: SERF, low_per_s: float, moderate_per_s: float) -> Fixed:
     worst = np.maximum(low_s / low_s.min(), moderate_s / moderate_s.min())
     worst[[low, mod]] = np.inf
     other = int(np.where(between, worst, np.inf).argmin() if between.any() else worst.argmin())
-    return Fixed(*(int(serf.numbers[k]) for k in (low, mod, other)))
+    return FixedConfigurations(*(int(serf.numbers[k]) for k in (low, mod, other)))
 
 
 def _run(

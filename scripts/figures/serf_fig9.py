@@ -16,8 +16,8 @@ from rrl.queueing.interference import Queue, predict
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
-from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, Result, write_csv
-from scripts.figures.serf_loads import Landscape, landscape
+from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
+from scripts.figures.serf_loads import MeasuredLoads, landscape
 from scripts.figures.serf_workloads import DNN, IMAGENET_22K, LOADS, name_of
 
 LOOKS = {
@@ -29,7 +29,7 @@ LOOKS = {
 GOOD_PERCENT, POOR_PERCENT = 4.0, 10.0  # the first is of the paper's model; none is given for the others
 
 
-def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray = LOADS) -> Result:
+def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray = LOADS) -> FigureResult:
     landscapes = [landscape(workload, seed, loads) for seed in range(seeds)]
     predicted_s = {queue: np.array([_predicted_s(each, queue) for each in landscapes]) for queue in LOOKS}
     measured_s = np.array([each.measured_s for each in landscapes])  # (seeds, loads, K), inf where unstable
@@ -56,7 +56,7 @@ def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray =
     of_best = {q: _mean_errors(each, best_measured_s) for q, each in best_predicted_s.items()}
     of_all = {q: _mean_errors(each, measured_s) for q, each in predicted_s.items()}
     _draw(out / "serf-fig9.png", loads, best_measured_s, best_predicted_s, of_all)
-    return Result(
+    return FigureResult(
         title="SERF, Fig. 9: queueing models against measurement",
         setting=(
             f"{len(workload.configurations)} configurations of a simulated {workload.name} at {len(loads)} "
@@ -69,7 +69,7 @@ def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray =
     )
 
 
-def _predicted_s(each: Landscape, queue: Queue) -> np.ndarray:
+def _predicted_s(each: MeasuredLoads, queue: Queue) -> np.ndarray:
     """(loads, K) mean latency; infinite where this model takes the configuration for unstable."""
     return np.array(
         [predict(each.times_s, each.instances, rate, queue).mean_latency_s for rate in each.rates_per_s]

@@ -12,14 +12,14 @@ from scripts.figures.serf_workloads import DNN, enough_requests, measured_latenc
 HIGHEST_UTILISATION = 0.95  # beyond it no run is long enough to tell the mean
 
 
-class Landscape(NamedTuple):
+class MeasuredLoads(NamedTuple):
     times_s: np.ndarray  # (K, c_max) the profile
     instances: np.ndarray  # (K,)
     rates_per_s: np.ndarray  # (loads,)
     measured_s: np.ndarray  # (loads, K) mean latency; infinite where ρ exceeds `HIGHEST_UTILISATION`
 
 
-def landscape(workload: DNN, seed: int, loads: np.ndarray) -> Landscape:
+def landscape(workload: DNN, seed: int, loads: np.ndarray) -> MeasuredLoads:
     """`loads`: shares of the largest capacity of any configuration; all see the same arrivals at a load."""
     machine = workload.machine(seed)
     times_s = workload.profile(machine)
@@ -33,4 +33,4 @@ def landscape(workload: DNN, seed: int, loads: np.ndarray) -> Landscape:
             measured_s[row, k] = measured_latency_s(
                 machine, workload.configurations[k], rate_per_s, requests, seed
             )
-    return Landscape(times_s, workload.instances, rates_per_s, measured_s)
+    return MeasuredLoads(times_s, workload.instances, rates_per_s, measured_s)

@@ -18,7 +18,7 @@ from rrl.queueing.interference import capacity_per_s
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
-from scripts.figures.result import NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, Result, write_csv
+from scripts.figures.result import NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf_workloads import (
     CIFAR_10,
     DNN,
@@ -38,7 +38,7 @@ PAPER_MINUTES = {
 REPEATS = 20  # runs whose spread is shown
 
 
-def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: int = REPEATS) -> Result:
+def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: int = REPEATS) -> FigureResult:
     rows = [_row(workload, seed) for workload in workloads for seed in range(seeds)]
     write_csv(out / "serf-table2.csv", rows)
     ratios = {w.name: np.array([r["ratio"] for r in rows if r["workload"] == w.name]) for w in workloads}
@@ -69,7 +69,7 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
                 NOT_COMPARABLE,
             )
         )
-    return Result(
+    return FigureResult(
         title="SERF, Table II: profiling cost against exhaustive profiling",
         setting=(
             f"{EXHAUSTIVE_REQUESTS:,} requests for each configuration and load against {PROFILE_REQUESTS} "

@@ -24,7 +24,7 @@ from baselines.comparison import (
 )
 from baselines.comparison.decisions import knob_names, labelled, run_dtype
 from baselines.comparison.summary import (
-    Summary,
+    AgentSummary,
     bootstrap_interval,
     decisions_until_within,
     excess_multiples,
@@ -53,7 +53,7 @@ def run(agent: str, machine: str, seed: int, ratios: np.ndarray, oracle_ms: floa
     return labelled(rows, agent, machine, seed, 16)
 
 
-def by_name(rows: list[Summary], agent: str) -> dict[str, Summary]:
+def by_name(rows: list[AgentSummary], agent: str) -> dict[str, AgentSummary]:
     return {row.figure: row for row in rows if row.agent == agent}
 
 

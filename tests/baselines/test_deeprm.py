@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.deeprm import PAPER, TUNED, DeepRM, DeepRMSettings, Episode
+from baselines.deeprm import PAPER, TUNED, DeepRM, DeepRMSettings, OneStepEpisode
 from rrl.agent import Task
 from rrl.space import ConfigurationSpace
 from rrl.testing import SPACE, Server
@@ -51,7 +51,7 @@ def test_the_gradient_is_the_mean_of_score_times_advantage() -> None:
     """Of the outputs' bias: mean over episodes of (1[k = a] - π_k) · (v - b), with b the batch's mean."""
     deeprm = silenced(agent(replace(PAPER, episodes=2)))
     inputs = np.ones(9, np.float32)
-    deeprm._train([Episode(inputs, (0,), -1.0), Episode(inputs, (2,), -4.0)])
+    deeprm._train([OneStepEpisode(inputs, (0,), -1.0), OneStepEpisode(inputs, (2,), -4.0)])
     score = np.eye(3)[[0, 2]] - 1 / 3
     expected = (score * np.array([[1.5], [-1.5]])).mean(axis=0)
     gradient = deeprm.network[-1].grad
@@ -62,7 +62,7 @@ def test_the_gradient_is_the_mean_of_score_times_advantage() -> None:
 def test_a_step_makes_the_better_choice_more_probable() -> None:
     deeprm = silenced(agent(replace(PAPER, episodes=2)))
     inputs = np.ones(9, np.float32)
-    deeprm._train([Episode(inputs, (0,), -1.0), Episode(inputs, (2,), -4.0)])
+    deeprm._train([OneStepEpisode(inputs, (0,), -1.0), OneStepEpisode(inputs, (2,), -4.0)])
     (policy,) = deeprm.policy(Server(LINE).observation)
     assert policy[0] > policy[1] > policy[2]
     # RMSProp from v = 0: α g / √(0.1 g²)
@@ -77,7 +77,7 @@ def test_a_step_makes_the_better_choice_more_probable() -> None:
 def test_the_probability_of_a_configuration_is_the_product_over_its_knobs() -> None:
     deeprm = silenced(agent(TUNED, SPACE))
     inputs = np.ones(11, np.float32)
-    deeprm._train([Episode(inputs, (2, 0, 1), -1.0), Episode(inputs, (0, 0, 3), -3.0)])
+    deeprm._train([OneStepEpisode(inputs, (2, 0, 1), -1.0), OneStepEpisode(inputs, (0, 0, 3), -3.0)])
     gradient = deeprm.network[-1].grad
     assert gradient is not None
     # of ln π = Σ ln π_knob: the mean of ±1 · (1[k = a] - π_k), in which the common choice cancels

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from baselines import make_agent
-from baselines.training import Training, TrainOptions, main
+from baselines.training import OfflineTraining, OfflineTrainingOptions, main
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
 from rrl.journal import SIMULATION, Record, read
@@ -65,10 +65,10 @@ def test_the_same_seed_trains_the_same() -> None:
 
 @pytest.mark.parametrize("agent", ["rrl-tuned", "sweep"])
 def test_an_agent_taught_the_journal_decides_as_the_trained_one(agent: str) -> None:
-    options = TrainOptions(
+    options = OfflineTrainingOptions(
         "family:3", Path("out"), agent, ("instances=1:3,intra_op_threads=1,4",), decisions=6
     )
-    training = Training.of(options)
+    training = OfflineTraining.of(options)
     training.run()
     training.journal.close()
     pretraining = Pretraining.read(Path("out"))
@@ -88,7 +88,7 @@ def test_the_agent_is_not_told_the_cores(monkeypatch: pytest.MonkeyPatch) -> Non
         return make_agent(name, task, seed)
 
     monkeypatch.setattr("baselines.training.make_agent", make)
-    Training.of(TrainOptions("machine.npz", Path("out"), "random")).journal.close()
+    OfflineTraining.of(OfflineTrainingOptions("machine.npz", Path("out"), "random")).journal.close()
     assert told == [None]
 
 

@@ -22,7 +22,7 @@ from scripts.figures import results, rrl_fig11
 from scripts.figures.__main__ import FIGURES, LEARNER_PAGE, PAGES, main
 from scripts.figures.bootstrap import Interval, bootstrap_change, bootstrap_mean, bootstrap_median
 from scripts.figures.reach import reach_table
-from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, Result
+from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult
 from scripts.figures.rrl_agents import smoothed, verdict_of_reduction
 from scripts.figures.rrl_latency import Reduction, convergence_claims, draw, reduction_claims, write_tables
 from scripts.figures.rrl_slo import LimitedRuns, by_limit, request_latencies_by_limit
@@ -50,9 +50,9 @@ def falling(first_ms: float, then_ms: float, at: int, decisions: int = 60) -> np
 
 
 @pytest.fixture
-def result() -> Result:
+def result() -> FigureResult:
     claims = (Claim("latency", "-50 %", "-40 % [-45, -35]", PARTLY),)
-    return Result("Fig. 0", "Two machines.", 3, claims, ("fig0.png",), ("fig0.csv",))
+    return FigureResult("Fig. 0", "Two machines.", 3, claims, ("fig0.png",), ("fig0.csv",))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -100,18 +100,18 @@ def test_a_page_has_a_place_for_every_table(name: str) -> None:
     assert "written" in results.with_table(text, name, "written")
 
 
-def test_result_survives_its_file(tmp_path: Path, result: Result) -> None:
+def test_result_survives_its_file(tmp_path: Path, result: FigureResult) -> None:
     result.save(tmp_path / "fig0.json")
-    assert Result.load(tmp_path / "fig0.json") == result
+    assert FigureResult.load(tmp_path / "fig0.json") == result
 
 
 def test_a_damaged_result_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "fig0.json").write_text('{"title": "Fig. 0"}')
     with pytest.raises(ValueError, match="run the figure again"):
-        Result.load(tmp_path / "fig0.json")
+        FigureResult.load(tmp_path / "fig0.json")
 
 
-def test_results_writes_only_between_the_markers(tmp_path: Path, result: Result) -> None:
+def test_results_writes_only_between_the_markers(tmp_path: Path, result: FigureResult) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "before\n<!-- table: fig0 -->\nold\n<!-- end -->\nafter\n<!-- table: fig1 -->\n<!-- end -->\n"
@@ -231,7 +231,9 @@ class InThisProcess:
 
 def test_a_figure_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rrl_fig11, "Workers", InThisProcess)
-    setting = rrl_fig11.Setting(radii=(0, 1), decisions=(12, 8), knobs="instances=1,2,inter_op_threads=1,2")
+    setting = rrl_fig11.Figure11Setting(
+        radii=(0, 1), decisions=(12, 8), knobs="instances=1,2,inter_op_threads=1,2"
+    )
     result = rrl_fig11.run(tmp_path, 1, setting)
     assert {path.name for path in tmp_path.iterdir()} == {*result.pictures, *result.tables}
     assert (tmp_path / "rrl-fig11.png").read_bytes().startswith(PNG)

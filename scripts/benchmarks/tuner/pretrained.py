@@ -22,7 +22,7 @@ import torch
 
 from baselines import make_agent
 from baselines.comparison.summary import decisions_until_within
-from baselines.training import Training, TrainOptions
+from baselines.training import OfflineTraining, OfflineTrainingOptions
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
@@ -86,7 +86,9 @@ def _with_and_without(name: str, seed: int) -> tuple[Lived, Lived]:
     with tempfile.TemporaryDirectory() as folder:
         profile, out = Path(folder) / "profile.npz", Path(folder) / "trained"
         profiled(scenario.machine, seed).save(profile)
-        training = Training.of(TrainOptions(str(profile), out, name, decisions=AGENTS[name], seed=seed))
+        training = OfflineTraining.of(
+            OfflineTrainingOptions(str(profile), out, name, decisions=AGENTS[name], seed=seed)
+        )
         training.run()
         training.journal.close()
         live = Live(scenario, training.space)
