@@ -18,12 +18,13 @@ from typing import Any, TypeVar
 
 from serving_adapter.model_store.errors import StoreError
 
-FILE_THREADS = 64  # of all clients together, started as they are needed
+FILE_MODEL_NAME = ":file"  # what models opened by a descriptor are called; no client could ask for this name
+MAX_FILE_THREADS = 64  # for all clients together, started as they are needed
 CLOSED = -1  # no descriptor has this number
 
 Result = TypeVar("Result")
 
-_threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="rrl-store-files")
+_threads = ThreadPoolExecutor(MAX_FILE_THREADS, thread_name_prefix="rrl-store-files")
 
 
 class OneAtATime:

@@ -34,7 +34,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True)
-class ServeOptions:
+class StoreServeOptions:
     """Runs the model store: one copy of the weights for every process of this machine."""
 
     remote: UseAppendAction[tuple[str, ...]] = ()
@@ -137,7 +137,7 @@ def parse_size(text: str, whole: int, flag: str) -> int:
 # --- serve -----------------------------------------------------------------------------------------
 
 
-def serve(options: ServeOptions) -> None:
+def serve(options: StoreServeOptions) -> None:
     endpoint, settings = _endpoint(options.folder), _settings(options)
 
     def run(on_ready: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ def serve(options: ServeOptions) -> None:
         run(lambda: print(f"model store on {endpoint.folder}", flush=True))
 
 
-def _write_options(options: ServeOptions, cache: Path, endpoint: Endpoint) -> None:
+def _write_options(options: StoreServeOptions, cache: Path, endpoint: Endpoint) -> None:
     """For whoever has to start the next store, if this one is killed. The token itself is not among them."""
     of_this_start = ("folder", "detach", "idle_exit_s")
     values = {name: value for name, value in asdict(options).items() if name not in of_this_start}
@@ -172,7 +172,7 @@ def _for_this_user(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _settings(options: ServeOptions) -> StoreSettings:
+def _settings(options: StoreServeOptions) -> StoreSettings:
     host_bytes = parse_size(options.host_bytes, psutil.virtual_memory().total, "--host-bytes")
     return StoreSettings(
         host_bytes=host_bytes,
@@ -191,7 +191,7 @@ def _settings(options: ServeOptions) -> StoreSettings:
     )
 
 
-def _cache(options: ServeOptions) -> Path:
+def _cache(options: StoreServeOptions) -> Path:
     """By default a folder for each endpoint: two stores in one would delete each other's files."""
     if options.cache is not None:
         return options.cache.expanduser()
@@ -297,7 +297,7 @@ def _endpoint(folder: Path | None) -> Endpoint:
 
 
 COMMANDS = {
-    "serve": Command(ServeOptions, serve, "run the store"),
+    "serve": Command(StoreServeOptions, serve, "run the store"),
     "ls": Command(ListOptions, list_models, "list the resident models"),
     "pin": Command(PinOptions, pin, "load a model and keep it"),
     "evict": Command(EvictOptions, evict, "evict a model"),

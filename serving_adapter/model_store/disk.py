@@ -26,7 +26,7 @@ from blake3 import blake3
 
 from serving_adapter.model_store.eviction import EvictionPolicy
 from serving_adapter.model_store.host_memory import Weights, tensor_bytes
-from serving_adapter.model_store.tier import Address, Entry, Tier
+from serving_adapter.model_store.tier import Address, Tier, TierEntry
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,10 @@ class Disk(Tier[Manifest]):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._find_what_is_there()
 
-    def own_bytes(self, entry: Entry[Manifest]) -> int:
+    def own_bytes(self, entry: TierEntry[Manifest]) -> int:
         return entry.usage.size_bytes if self._users[entry.content.blob] == 1 else 0
 
-    def open(self, entry: Entry[Manifest]) -> BinaryIO:
+    def open(self, entry: TierEntry[Manifest]) -> BinaryIO:
         """The model's file; OSError if somebody removed it."""
         return (self._blobs / entry.content.blob).open("rb", buffering=1 << 20)
 
@@ -81,11 +81,11 @@ class Disk(Tier[Manifest]):
             raise
         return manifest
 
-    def admit(self, address: Address, manifest: Manifest, reload_s: float) -> Entry[Manifest]:
+    def admit(self, address: Address, manifest: Manifest, reload_s: float) -> TierEntry[Manifest]:
         self._users[manifest.blob] += 1
         return self.add(address, manifest.size_bytes, reload_s, manifest)
 
-    def discard(self, entry: Entry[Manifest]) -> None:
+    def discard(self, entry: TierEntry[Manifest]) -> None:
         """Removes a model whose file turned out to be damaged or gone."""
         log.warning("the cached file of %s was damaged; it will be fetched again", entry.usage.key)
         damaged = entry.content.blob
@@ -93,7 +93,7 @@ class Disk(Tier[Manifest]):
             other.pinned, other.references = False, 0
             self.evict(other)
 
-    def _free(self, entry: Entry[Manifest]) -> None:
+    def _free(self, entry: TierEntry[Manifest]) -> None:
         blob = entry.content.blob
         self._users[blob] -= 1
         if not self._users[blob]:

@@ -17,7 +17,7 @@ from serving_adapter.model_store.host_memory import (
     segment_sizes,
     tensor_bytes,
 )
-from serving_adapter.model_store.tier import Address, Entry, Tier
+from serving_adapter.model_store.tier import Address, Tier, TierEntry
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +51,10 @@ class GpuMemory(Tier[OnDevice]):
             self._device.free(pointer)
             raise
 
-    def admit(self, address: Address, model: OnDevice, reload_s: float) -> Entry[OnDevice]:
+    def admit(self, address: Address, model: OnDevice, reload_s: float) -> TierEntry[OnDevice]:
         return self.add(address, model.size_bytes, reload_s, model)
 
-    def _free(self, entry: Entry[OnDevice]) -> None:
+    def _free(self, entry: TierEntry[OnDevice]) -> None:
         self._device.free(entry.content.pointer)
 
 

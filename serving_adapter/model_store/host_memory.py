@@ -23,8 +23,8 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.tier import Address, Entry, Tier
-from serving_adapter.model_store.weights_file import Header, StoredTensor
+from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.weights_file import StoredTensor, WeightsHeader
 
 ALIGNMENT_BYTES = 64
 CHUNK_BYTES = 1 << 18  # stays in the processor's cache between reading, hashing and writing
@@ -79,7 +79,7 @@ class Weights:
     `label` is what the client calls a file that it opened itself.
     """
 
-    header: Header
+    header: WeightsHeader
     placements: tuple[Placement, ...]
     segments: tuple[Segment, ...]
     digests: tuple[Digest, ...]
@@ -125,7 +125,7 @@ def in_pages(size_bytes: int) -> int:
     return max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
-def fill(stream: ReadableInto, header: Header, placements: tuple[Placement, ...]) -> Weights:
+def fill(stream: ReadableInto, header: WeightsHeader, placements: tuple[Placement, ...]) -> Weights:
     """Reads all tensors into new sealed segments and hashes them on the way; takes as long as the reading.
 
     ValueError if the stream ends early. Nothing is left behind if it fails.
@@ -246,7 +246,7 @@ class HostMemory(Tier[Weights]):
         self.segments: dict[Digest, Segment] = {}
         self._page_locking = page_locking
 
-    def own_bytes(self, entry: Entry[Weights]) -> int:
+    def own_bytes(self, entry: TierEntry[Weights]) -> int:
         own = (segment for segment in set_of(entry.content.segments) if segment.users == 1)
         return sum(in_pages(segment.size_bytes) for segment in own)
 
@@ -258,7 +258,7 @@ class HostMemory(Tier[Weights]):
         """Memory that the resident models would take more if each had segments of its own."""
         return sum(in_pages(s.size_bytes) * (s.users - 1) for s in self.segments.values())
 
-    def admit(self, address: Address, weights: Weights, reload_s: float) -> Entry[Weights]:
+    def admit(self, address: Address, weights: Weights, reload_s: float) -> TierEntry[Weights]:
         """Adds a model; segments whose content is here already are closed and the present ones used."""
         shared = tuple(self._shared(segment) for segment in weights.segments)
         for segment in set_of(shared):
@@ -277,7 +277,7 @@ class HostMemory(Tier[Weights]):
                 segment.locked = pages
         return present
 
-    def _free(self, entry: Entry[Weights]) -> None:
+    def _free(self, entry: TierEntry[Weights]) -> None:
         for segment in set_of(entry.content.segments):
             segment.users -= 1
             if segment.users == 0:

@@ -16,7 +16,7 @@ from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.host_memory import Weights, sealed_copy
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
-from serving_adapter.model_store.sessions import Session, Sessions
+from serving_adapter.model_store.sessions import ClientSession, Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.store import ModelStore, Opened
 from serving_adapter.model_store.tier import Address
@@ -53,7 +53,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
                 await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
             return reply
 
-    async def _awaited(self, session: Session, ticket: str) -> int:
+    async def _awaited(self, session: ClientSession, ticket: str) -> int:
         try:
             return await session.descriptor_of(ticket)
         except (TimeoutError, asyncio.CancelledError):
@@ -68,7 +68,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
 
     # --- open and close, asked on the session's own socket ---
 
-    def ask(self, session: Session, message: dict[str, Any], descriptors: list[int]) -> None:
+    def ask(self, session: ClientSession, message: dict[str, Any], descriptors: list[int]) -> None:
         """ValueError for what is no question; then the descriptors are still the caller's."""
         if "close" in message and not descriptors:
             with contextlib.suppress(StoreError):
@@ -85,7 +85,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
         task.add_done_callback(self._answering.discard)
 
     async def _answer(
-        self, session: Session, question: dict[str, Any], number: object, descriptor: int | None = None
+        self, session: ClientSession, question: dict[str, Any], number: object, descriptor: int | None = None
     ) -> None:
         session.questions += 1
         try:
@@ -107,7 +107,9 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
 
     # --- both ---
 
-    async def _open(self, session: Session, address: Address, device: str, descriptor: int | None) -> Opened:
+    async def _open(
+        self, session: ClientSession, address: Address, device: str, descriptor: int | None
+    ) -> Opened:
         """Opens for a session, which then holds the lease; takes the descriptor over."""
         device = device or "cpu"
         if descriptor is None:
@@ -123,7 +125,9 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
         session.leases.add(opened.lease)
         return opened
 
-    async def _hand_over(self, session: Session, message: dict[str, Any], descriptors: list[int]) -> None:
+    async def _hand_over(
+        self, session: ClientSession, message: dict[str, Any], descriptors: list[int]
+    ) -> None:
         try:
             await session.send(message, descriptors)
         except OSError as error:
@@ -173,7 +177,9 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             )
             for tier in store.tiers
         ]
-        tiers.append(pb.TierStats(tier="remote", hits=store.remote_hits, misses=store.remote_misses))
+        tiers.append(
+            pb.TierStats(tier="remote", hits=store.repositories.hits, misses=store.repositories.misses)
+        )
         return pb.StatsReply(
             tiers=tiers,
             models=len({address for tier in store.tiers for address in tier.entries}),
@@ -185,7 +191,7 @@ class Service(model_store_pb2_grpc.ModelStoreServicer):
             pid=os.getpid(),
         )
 
-    async def _session(self, name: str, context: grpc.aio.ServicerContext) -> Session:
+    async def _session(self, name: str, context: grpc.aio.ServicerContext) -> ClientSession:
         session = self._sessions.find(name)
         if session is None:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "there is no such session; connect again")

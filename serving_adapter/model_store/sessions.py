@@ -44,7 +44,7 @@ CREDENTIALS = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
 BUSY = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS)
 
 
-class Session:
+class ClientSession:
     """One connection of a client."""
 
     def __init__(self, sock: socket.socket, account: Account, pid: int) -> None:
@@ -107,15 +107,15 @@ class Sessions:
         token: str | None,
         make_account: Callable[[], Account],
         *,
-        on_question: Callable[[Session, dict[str, Any], list[int]], None],
-        on_gone: Callable[[Session], None],
+        on_question: Callable[[ClientSession, dict[str, Any], list[int]], None],
+        on_gone: Callable[[ClientSession], None],
         max_sessions: int,
         max_sessions_a_process: int,
     ) -> None:
         self._listener, self._token = listener, token
         self._make_account, self._on_question, self._on_gone = make_account, on_question, on_gone
         self._max_sessions, self._max_sessions_a_process = max_sessions, max_sessions_a_process
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
         self._greeting: dict[socket.socket, Account] = {}
         self._accounts: dict[int, tuple[Account, int]] = {}
         self._empty_since_s = time.monotonic()
@@ -129,7 +129,7 @@ class Sessions:
         """For how long there has been no client; 0 while there are any."""
         return 0.0 if self._sessions else time.monotonic() - self._empty_since_s
 
-    def find(self, name: str) -> Session | None:
+    def find(self, name: str) -> ClientSession | None:
         return self._sessions.get(name)
 
     # --- greeting ----------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Sessions:
 
     def _welcome(self, sock: socket.socket, account: Account, pid: int) -> None:
         del self._greeting[sock]
-        session = Session(sock, account, pid)
+        session = ClientSession(sock, account, pid)
         self._sessions[session.name] = session
         asyncio.get_running_loop().add_reader(sock, self._read, session)
         try:
@@ -208,7 +208,7 @@ class Sessions:
 
     # --- questions ---------------------------------------------------------------------------------
 
-    def _read(self, session: Session) -> None:
+    def _read(self, session: ClientSession) -> None:
         try:
             message, descriptors = _received(session.sock)
         except BlockingIOError:
@@ -227,7 +227,7 @@ class Sessions:
             session.account.close(descriptors)
             self.end(session)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ClientSession) -> None:
         """Disconnects a client and gives its references back."""
         if self._sessions.pop(session.name, None) is None:
             return

@@ -27,7 +27,7 @@ class Address(NamedTuple):
 Content = TypeVar("Content")
 
 
-class Entry(Generic[Content]):
+class TierEntry(Generic[Content]):
     """A model in a tier. It stays while somebody refers to it, or it is pinned."""
 
     def __init__(self, usage: Usage, content: Content) -> None:
@@ -50,14 +50,14 @@ class Tier(Generic[Content]):
 
     def __init__(self, capacity_bytes: int, policy: EvictionPolicy) -> None:
         self.capacity_bytes, self.policy = capacity_bytes, policy
-        self.entries: dict[Address, Entry[Content]] = {}
+        self.entries: dict[Address, TierEntry[Content]] = {}
         self.held_bytes = self.reserved_bytes = 0
         self.on_evicted: Callable[[Content], object] = lambda content: None
         self.hits = self.misses = self.evictions = 0
         self._uses = 0
         self._evicted_uses: OrderedDict[Address, int] = OrderedDict()
 
-    def own_bytes(self, entry: Entry[Content]) -> int:
+    def own_bytes(self, entry: TierEntry[Content]) -> int:
         """Bytes that are held for this entry alone: they come and go with it."""
         return entry.usage.size_bytes
 
@@ -65,7 +65,7 @@ class Tier(Generic[Content]):
         """Bytes that would still be held if everything that is not in use went."""
         return sum(entry.usage.size_bytes for entry in self.entries.values() if entry.in_use)
 
-    def _free(self, entry: Entry[Content]) -> None:
+    def _free(self, entry: TierEntry[Content]) -> None:
         """Gives the entry's bytes back."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class Tier(Generic[Content]):
     def used_bytes(self) -> int:
         return self.held_bytes + self.reserved_bytes
 
-    def look_up(self, address: Address) -> Entry[Content] | None:
+    def look_up(self, address: Address) -> TierEntry[Content] | None:
         """The entry, counted as a hit and as used; None is counted as a miss."""
         entry = self.entries.get(address)
         if entry is None:
@@ -83,10 +83,10 @@ class Tier(Generic[Content]):
             self._use(entry)
         return entry
 
-    def add(self, address: Address, size_bytes: int, reload_s: float, content: Content) -> Entry[Content]:
+    def add(self, address: Address, size_bytes: int, reload_s: float, content: Content) -> TierEntry[Content]:
         """Adds a model that is not there yet."""
         uses = self._evicted_uses.pop(address, 0)
-        entry = Entry(Usage(address, size_bytes, reload_s, uses), content)
+        entry = TierEntry(Usage(address, size_bytes, reload_s, uses), content)
         self.entries[address] = entry
         self.held_bytes += self.own_bytes(entry)
         self._use(entry)
@@ -128,7 +128,7 @@ class Tier(Generic[Content]):
     def unreserve(self, size_bytes: int) -> None:
         self.reserved_bytes -= size_bytes
 
-    def evict(self, entry: Entry[Content]) -> None:
+    def evict(self, entry: TierEntry[Content]) -> None:
         """Frees an entry that is not in use."""
         if entry.in_use:
             raise NoRoom(f"{entry.usage.key} is in use, so it is not evicted")
@@ -140,12 +140,12 @@ class Tier(Generic[Content]):
         self._free(entry)
         self.on_evicted(entry.content)
 
-    def _victims(self) -> Iterator[Entry[Content]]:
+    def _victims(self) -> Iterator[TierEntry[Content]]:
         """In the order in which they would go; nobody is ranked before the first is asked for."""
         unused = [entry for entry in self.entries.values() if not entry.in_use]
         yield from sorted(unused, key=lambda entry: self.policy.rank(entry.usage))
 
-    def _use(self, entry: Entry[Content]) -> None:
+    def _use(self, entry: TierEntry[Content]) -> None:
         self._uses += 1
         entry.usage.uses += 1
         entry.usage.last_use = self._uses

@@ -36,7 +36,7 @@ class StoredTensor(NamedTuple):
     size_bytes: int
 
 
-class Header(NamedTuple):
+class WeightsHeader(NamedTuple):
     """What stands before the tensors: its bytes as they are, and the tensors in the order of theirs."""
 
     raw: bytes
@@ -51,7 +51,7 @@ class Stream(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
 
 
-def read_safetensors_header(stream: Stream) -> Header:
+def read_safetensors_header(stream: Stream) -> WeightsHeader:
     """Reads up to the first tensor; ValueError with one sentence where the file is not what it should be."""
     length = int.from_bytes(_exactly(stream, 8), "little")
     if not 2 <= length <= MAX_HEADER_BYTES:
@@ -75,13 +75,13 @@ def read_safetensors_header(stream: Stream) -> Header:
         if tensor.offset_bytes != end:
             raise ValueError(f"the bytes of tensor {tensor.name!r} overlap others or leave a gap")
         end += tensor.size_bytes
-    return Header(length.to_bytes(8, "little") + text, tuple(tensors))
+    return WeightsHeader(length.to_bytes(8, "little") + text, tuple(tensors))
 
 
-FORMATS: dict[str, Callable[[Stream], Header]] = {"safetensors": read_safetensors_header}
+FORMATS: dict[str, Callable[[Stream], WeightsHeader]] = {"safetensors": read_safetensors_header}
 
 
-def header_reader(namespace: str) -> Callable[[Stream], Header]:
+def header_reader(namespace: str) -> Callable[[Stream], WeightsHeader]:
     try:
         return FORMATS[namespace]
     except KeyError:

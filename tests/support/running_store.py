@@ -219,7 +219,7 @@ def value_of(opened: Opened) -> int:
 def counters(store: ModelStore) -> dict[str, tuple[int, int]]:
     """Hits and misses by tier."""
     counted = {tier.name: (tier.hits, tier.misses) for tier in store.tiers}
-    return counted | {"remote": (store.remote_hits, store.remote_misses)}
+    return counted | {"remote": (store.repositories.hits, store.repositories.misses)}
 
 
 class Gated(Remote):

@@ -13,7 +13,7 @@ from serving_adapter.model_store.eviction import (
     ReloadCostPerByte,
     Usage,
 )
-from serving_adapter.model_store.tier import Address, Entry, Tier
+from serving_adapter.model_store.tier import Address, Tier, TierEntry
 
 
 class Shelf(Tier[None]):
@@ -25,11 +25,11 @@ class Shelf(Tier[None]):
         super().__init__(capacity_bytes, policy)
         self.gone = ""
 
-    def _free(self, entry: Entry[None]) -> None:
+    def _free(self, entry: TierEntry[None]) -> None:
         assert isinstance(entry.usage.key, Address)
         self.gone += entry.usage.key.name
 
-    def fill(self, name: str, size_bytes: int = 10, reload_s: float = 1.0) -> Entry[None]:
+    def fill(self, name: str, size_bytes: int = 10, reload_s: float = 1.0) -> TierEntry[None]:
         self.reserve(size_bytes)
         self.unreserve(size_bytes)
         return self.add(address(name), size_bytes, reload_s, None)

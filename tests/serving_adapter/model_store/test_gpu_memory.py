@@ -221,7 +221,7 @@ def test_concurrent_opens_copy_it_once(make_store, repository, pages):
             opening += [store.open(Account(PLENTY), address("a")) for _ in range(10)]
             opened = await asyncio.gather(*opening)
             assert len({id(one.model) for one in opened}) == 2
-            assert (store.remote_hits, len(device.memory)) == (1, 1)
+            assert (store.repositories.hits, len(device.memory)) == (1, 1)
             assert store.gpu.entries[address("a")].references == 10
 
     asyncio.run(session())
@@ -247,7 +247,7 @@ def test_who_joins_a_copying_is_bound_by_his_own_quota(make_store, repository, p
     async def session():
         async with make_store(device=FakeCuda()) as store:
             remote = Gated(repository.url)
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             opening = [
                 asyncio.ensure_future(store.open(Account(quota), address("a"), GPU))
                 for quota in (PAGE, PLENTY)

@@ -111,7 +111,7 @@ def test_repositories_are_asked_in_turn(make_store, repository, in_memory, pages
                 opened = await store.open(account, address(name, ""))
                 ((_, data),) = tensor_bytes(opened.model)
                 assert set(bytes(data)) == {value}
-            assert (store.remote_hits, store.remote_misses) == (2, 0)
+            assert (store.repositories.hits, store.repositories.misses) == (2, 0)
 
     asyncio.run(session())
 
@@ -234,7 +234,7 @@ def test_a_name_that_is_no_plain_name_reaches_no_repository(make_store, name):
 
     async def session():
         async with make_store() as store:
-            store.remotes = [Untouchable("file:///")]
+            store.repositories.remotes = [Untouchable("file:///")]
             for key in (address(name), address("a", name), address(name, name), address(name, "")):
                 if key == address("a", ""):
                     continue  # the newest version

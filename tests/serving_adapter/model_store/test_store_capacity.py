@@ -117,7 +117,7 @@ def test_who_joins_a_filling_is_bound_by_his_own_quota_and_not_by_that_of_who_be
     async def session():
         async with make_store() as store:
             remote = Gated(repository.url)
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             quotas = (PAGE, PLENTY, PAGE + 1, PLENTY)
             opening = [asyncio.ensure_future(store.open(account(quota), address("a"))) for quota in quotas]
             await eventually(lambda: remote.opened == ["a"])
@@ -139,7 +139,7 @@ def test_who_joins_his_own_filling_is_refused_once_for_all(make_store, repositor
     async def session():
         async with make_store() as store:
             remote, client = Gated(repository.url), account(PAGE)
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             opening = [asyncio.ensure_future(store.open(client, address("a"))) for _ in range(3)]
             await eventually(lambda: remote.opened == ["a"])
             remote.gate.set()
@@ -198,7 +198,7 @@ def test_eager_reclaim_of_what_the_disk_does_not_take_still_opens(make_store, re
         async with make_store(eager_reclaim=True, disk_bytes=0) as store:
             remote, client = Gated(repository.url), account()
             remote.gate.set()
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             opened = await store.open(client, address("a"))
             assert (value_of(opened), remote.opened) == (7, ["a"])
             store.close(client, opened.lease)

@@ -61,7 +61,7 @@ def test_a_model_cannot_be_evicted_between_its_arrival_and_its_writing(make_stor
             opened = await store.open(account(), address("a"))
             await store.settled()
             assert (value_of(opened), room_made) == (7, [])
-            assert store.remote_hits == 1
+            assert store.repositories.hits == 1
 
     asyncio.run(session())
 

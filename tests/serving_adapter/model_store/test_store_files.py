@@ -9,10 +9,11 @@ import threading
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store import store as store_module
+from serving_adapter.model_store import loader
 from serving_adapter.model_store.account import Account
+from serving_adapter.model_store.client_file import FILE_MODEL_NAME
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.store import FILE_NAME, ModelStore
+from serving_adapter.model_store.store import ModelStore
 from tests.support.running_store import PAGE, account, address, value_of
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -44,7 +45,7 @@ def test_a_file_is_known_by_what_it_is_not_by_its_descriptor_or_path(make_store,
             copied = await open_path(store, other, copy)
             assert copied.version != first.version
             assert store.host.used_bytes == PAGE  # the same content all the same
-            assert store.label(address(FILE_NAME, first.version)) == str(weights_file)
+            assert store.label(address(FILE_MODEL_NAME, first.version)) == str(weights_file)
             assert (store.disk.entries, store.disk.misses) == ({}, 0)
 
     asyncio.run(session())
@@ -77,13 +78,13 @@ def test_the_clients_file_offset_is_neither_used_nor_moved(make_store, weights_f
             with open(weights_file, "rb") as file:
                 file.seek(1000)
                 shared = os.dup(file.fileno())
-                fill = store_module.fill
+                fill = loader.fill
 
                 def moved_meanwhile(*arguments):
                     os.lseek(shared, 3, os.SEEK_SET)
                     return fill(*arguments)
 
-                monkeypatch.setattr(store_module, "fill", moved_meanwhile)
+                monkeypatch.setattr(loader, "fill", moved_meanwhile)
                 opened = await store.open_file(account(), "safetensors", "label", os.dup(file.fileno()))
                 assert value_of(opened) == 7
                 assert os.lseek(shared, 0, os.SEEK_CUR) == 3
@@ -97,13 +98,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ):
     async def session():
         async with make_store() as store:
-            fill = store_module.fill
+            fill = loader.fill
 
             def written_meanwhile(*arguments):
                 os.truncate(weights_file, os.path.getsize(weights_file) + 1)
                 return fill(*arguments)
 
-            monkeypatch.setattr(store_module, "fill", written_meanwhile)
+            monkeypatch.setattr(loader, "fill", written_meanwhile)
             before = open_descriptors()
             with pytest.raises(StoreError, match="changed while it was read"):
                 await open_path(store, account(), weights_file)
@@ -161,7 +162,7 @@ def test_a_client_that_goes_while_its_file_is_read_leaves_nothing_open(
     make_store, weights_file, kind, monkeypatch, open_descriptors
 ):
     gate, reading = threading.Event(), threading.Event()
-    fill = store_module.fill
+    fill = loader.fill
 
     def held(*arguments):
         reading.set()
@@ -171,7 +172,7 @@ def test_a_client_that_goes_while_its_file_is_read_leaves_nothing_open(
     async def session():
         async with make_store() as store:
             before, client = open_descriptors(), account()
-            monkeypatch.setattr(store_module, "fill", held)
+            monkeypatch.setattr(loader, "fill", held)
             file = open(weights_file, "rb") if kind == "named" else unnamed(weights_file.read_bytes())  # noqa: SIM115
             descriptor = os.dup(file.fileno())
             opening = asyncio.ensure_future(store.open_file(client, "safetensors", "label", descriptor))
@@ -181,12 +182,12 @@ def test_a_client_that_goes_while_its_file_is_read_leaves_nothing_open(
                 await opening
             file.close()
             gate.set()
-            await eventually(lambda: not store._fills)
+            await eventually(lambda: store.loads.is_idle)
             if kind == "named":
                 opened = await open_path(store, client, weights_file)
                 assert (opened.found_in, value_of(opened)) == ("host", 7)
                 store.close(client, opened.lease)
-                store.evict(address(FILE_NAME, opened.version))
+                store.evict(address(FILE_MODEL_NAME, opened.version))
             await eventually(lambda: open_descriptors() == before)
             assert (store.host.used_bytes, store.host.reserved_bytes, client.leases) == (0, 0, 0)
 
@@ -222,7 +223,7 @@ def test_a_file_cannot_be_opened_by_guessing_what_fstat_says_of_it(make_store, w
         async with make_store() as store:
             opened = await open_path(store, account(), weights_file)
             with pytest.raises(UnknownModel):
-                await store.open(account(), address(FILE_NAME, opened.version))
+                await store.open(account(), address(FILE_MODEL_NAME, opened.version))
             with pytest.raises(UnknownModel):
                 await store.open(account(), address(str(weights_file), opened.version))
 
@@ -235,7 +236,7 @@ def test_files_are_evicted_and_pinned_by_the_name_that_the_list_shows(make_store
             client, operator = account(), account()
             opened = await open_path(store, client, weights_file)
             store.close(client, opened.lease)
-            shown = address(store.label(address(FILE_NAME, opened.version)), opened.version)
+            shown = address(store.label(address(FILE_MODEL_NAME, opened.version)), opened.version)
             await store.pin(operator, shown, True)
             with pytest.raises(NoRoom):
                 store.evict(shown)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store import store as store_module
+from serving_adapter.model_store import repositories
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.host_memory import tensor_bytes
 from tests.support.running_store import PAGE, Gated, account, address, counters, value_of
@@ -68,13 +68,13 @@ def test_the_next_store_over_the_same_cache_needs_no_remote(make_store, reposito
             assert (opened.found_in, value_of(opened)) == ("disk", 2)
             newest = await store.open(account(), address("a", ""))
             assert (newest.version, value_of(newest)) == ("10", 10)
-            assert store.remote_misses == 0
+            assert store.repositories.misses == 0
 
     asyncio.run(session())
 
 
 def test_a_new_version_becomes_the_newest(make_store, repository, pages, monkeypatch):
-    monkeypatch.setattr(store_module, "NEWEST_VERSION_KEPT_S", 0.0)
+    monkeypatch.setattr(repositories, "NEWEST_VERSION_KEPT_S", 0.0)
 
     async def session():
         async with make_store([repository.url]) as store:
@@ -92,7 +92,7 @@ def test_concurrent_opens_of_a_missing_model_read_it_once(make_store, repository
     async def session():
         async with make_store() as store:
             remote = Gated(repository.url)
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             clients = [account() for _ in range(20)]
             opening = [asyncio.ensure_future(store.open(client, address("a"))) for client in clients]
             await eventually(lambda: remote.opened == ["a"])
@@ -104,7 +104,7 @@ def test_concurrent_opens_of_a_missing_model_read_it_once(make_store, repository
             assert len({id(one.model) for one in opened}) == 1
             assert {one.found_in for one in opened} == {"remote"}
             assert store.host.entries[address("a")].references >= 21
-            assert (store.references, store.remote_hits) == (21, 1)
+            assert (store.references, store.repositories.hits) == (21, 1)
 
     asyncio.run(session())
 
@@ -113,7 +113,7 @@ def test_a_failed_reading_is_told_to_all_who_wait_and_tried_again_by_the_next(ma
     async def session():
         async with make_store() as store:
             remote = Gated(repository.url)
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             opening = [asyncio.ensure_future(store.open(account(), address("a"))) for _ in range(3)]
             await eventually(lambda: remote.opened == ["a"])
             remote.gate.set()
@@ -133,7 +133,7 @@ def test_an_open_that_is_given_up_leaves_no_reference_and_what_was_read_is_kept(
     async def session():
         async with make_store() as store:
             remote, client = Gated(repository.url), account()
-            store.remotes = [remote]
+            store.repositories.remotes = [remote]
             opening = asyncio.ensure_future(store.open(client, address("a")))
             await eventually(lambda: remote.opened == ["a"])
             opening.cancel()

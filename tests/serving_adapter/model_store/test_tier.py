@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.eviction import POLICIES, LeastRecentlyUsed
-from serving_adapter.model_store.tier import REMEMBERED_KEYS, Address, Entry, Tier
+from serving_adapter.model_store.tier import REMEMBERED_KEYS, Address, Tier, TierEntry
 
 
 class Shelf(Tier[str]):
@@ -18,14 +18,14 @@ class Shelf(Tier[str]):
 
     def __init__(self, capacity_bytes: int, policy: str = "lru") -> None:
         super().__init__(capacity_bytes, POLICIES[policy]())
-        self.freed: list[Entry[str]] = []
+        self.freed: list[TierEntry[str]] = []
 
-    def _free(self, entry: Entry[str]) -> None:
+    def _free(self, entry: TierEntry[str]) -> None:
         assert not entry.in_use
         assert not any(entry is other for other in self.freed)
         self.freed.append(entry)
 
-    def fill(self, key: int, size_bytes: int, reload_s: float = 1.0) -> Entry[str]:
+    def fill(self, key: int, size_bytes: int, reload_s: float = 1.0) -> TierEntry[str]:
         self.reserve(size_bytes)
         self.unreserve(size_bytes)
         return self.add(address(key), size_bytes, reload_s, "content")
