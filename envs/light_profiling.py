@@ -36,7 +36,7 @@ from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.model_configuration import Limits, check
 from serving_adapter.options import fail, parse
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 
 FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
 FULL_BATCHES = 3  # of each instance, at least

@@ -16,8 +16,7 @@ from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
-from serving_adapter.target.reading import Reading
-from serving_adapter.target.target import (
+from serving_adapter.target import (
     Applied,
     LostInChange,
     NotPutBack,
@@ -26,6 +25,7 @@ from serving_adapter.target.target import (
     TargetError,
     TargetLost,
 )
+from serving_adapter.target.reading import Reading
 
 POLL_S = 0.5
 POLL_OF_WHOLE_PAGE_S = 1.0

@@ -38,7 +38,7 @@ from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 
 SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 

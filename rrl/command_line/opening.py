@@ -32,7 +32,7 @@ from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import Stop
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target.target import NotPutBack, Target, TargetError, TargetLost
+from serving_adapter.target import NotPutBack, Target, TargetError, TargetLost
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
 

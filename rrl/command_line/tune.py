@@ -60,7 +60,7 @@ from rrl.views.terminal import LiveView, PlainView, make_view
 from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.load.sizes import make_sizes
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 
 
 def tune(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:

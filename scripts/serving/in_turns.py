@@ -15,7 +15,7 @@ from envs.live import LiveServing
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.serving.client_log import Requests
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 RESAMPLES = 1000  # of the rounds, for the error of what they say
 

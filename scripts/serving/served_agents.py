@@ -20,7 +20,7 @@ from rrl.objective import MeanLatency
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning, TuningSettings
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 DEFAULT, SWEEP = "rrl", "sweep"
 REACH = 1.05  # of the sweep's best: near

@@ -27,7 +27,7 @@ from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.sizes import Sizes, make_sizes
 from serving_adapter.options import fail, parse
-from serving_adapter.target.error import TargetError
+from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
 

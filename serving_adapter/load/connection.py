@@ -13,7 +13,8 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.target.error import TargetError, explain
+from serving_adapter.target import TargetError
+from serving_adapter.target.error import explain
 
 ANSWER_TIMEOUT_S = 2.0  # for a question about readiness or metadata
 POLL_S = 0.1

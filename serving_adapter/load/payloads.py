@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.load.connection import ServedModel
 from serving_adapter.load.sizes import Sizes
-from serving_adapter.target.error import TargetError
+from serving_adapter.target import TargetError
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
 
 VARIANTS = 4  # different requests of one size

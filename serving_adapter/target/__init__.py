@@ -1,1 +1,55 @@
-"""Any server that is tuned: read, changed and checked over the Open Inference Protocol."""
+"""Any inference server that is tuned: read, changed and checked over the Open Inference Protocol.
+
+    from serving_adapter.target import Target
+
+    target = Target("localhost:8500")
+    target.connect()
+    target.apply({"instances": 2})
+
+| module | tells or does |
+|---|---|
+| `target` | `Target`: one model of one server |
+| `inference_server` | the server, its models and their configurations |
+| `reading`, `metrics_page`, `counters` | the counters of a model |
+| `checks` | what may be tuned, and what is refused |
+| `reconfiguration`, `change` | puts a configuration in force, or the one before it back |
+| `found_configuration`, `kept_configuration` | configurations that outlast a connection |
+| `error` | why a target fails |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serving_adapter.target.error import (
+        LostInChange,
+        NotPutBack,
+        RequestsRefused,
+        TargetError,
+        TargetLost,
+    )
+    from serving_adapter.target.reading import Reading
+    from serving_adapter.target.reconfiguration import Applied
+    from serving_adapter.target.target import Target
+
+__all__ = [
+    "Applied",
+    "LostInChange",
+    "NotPutBack",
+    "Reading",
+    "RequestsRefused",
+    "Target",
+    "TargetError",
+    "TargetLost",
+]
+
+_MODULES = {"Applied": "reconfiguration", "Reading": "reading", "Target": "target"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports gRPC only when it is needed: a reading does without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'error')}"), name)

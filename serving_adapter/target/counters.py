@@ -1,7 +1,7 @@
 """How a target counts: by its metrics page, by ModelStatistics, or by both.
 
 Triton's page counts for as long as the server runs, and tells how many requests wait. Its statistics tell the
-sizes of the batches; they begin again when a model is loaded anew, and leave out what earlier loads still
+sizes of the batches. They begin again when a model is loaded anew, and leave out what earlier loads still
 answer. So for the same server the page never counts less than the statistics, and between two readings
 without a load both count the same. The page of our own server tells all, and counts as its statistics do.
 """
@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from serving_adapter.resources import Gpus, cpu_times
+from serving_adapter.target.checks import notes_on_counters
 from serving_adapter.target.error import TargetError, TargetLost
+from serving_adapter.target.inference_server import InferenceServer
 from serving_adapter.target.metrics_page import MetricsPage
 from serving_adapter.target.reading import Reading
 
-_SLACK = 20  # requests answered between the two calls of one reading
-_MOST_TIMES = 2.0  # one of two counts of the same requests is never so many times the other
-_GIVE_ITS_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
-_T = TypeVar("_T")
-_DOUBTS = 2  # readings in a row that contradict each other: one may be the drain of somebody's load
+_MAX_REQUESTS_BETWEEN_CALLS = 20  # what a server may answer between the two calls of one reading
+_MAX_COUNT_RATIO = 2.0  # two counts of the same requests never differ by more than this factor
+_MAX_CONTRADICTIONS = (
+    2  # readings in a row that contradict each other: one may be the drain of somebody's load
+)
+_ADVICE_ON_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
+_Fetched = TypeVar("_Fetched")
 
 
 class Counts(NamedTuple):
@@ -32,7 +37,7 @@ class Counts(NamedTuple):
     by_server: int
 
 
-class Counters:
+class TargetCounters:
     """The counters of one model. Raises TargetError in one sentence; TargetLost once they are `known`."""
 
     def __init__(
@@ -50,8 +55,8 @@ class Counters:
         self._is_local, self._is_ours = is_local, is_ours
         self._gpus = Gpus() if is_local else None
         self._counts: Counts | None = None
-        self._doubts = 0
-        self._was_loaded = False  # what an earlier load still answers, only the page counts
+        self._contradictions = 0
+        self._was_loaded = False  # then the page alone counts what the earlier load still answers
         self._executions_since_load: int | None = None  # at the last reading
 
     def check_page(self) -> None:
@@ -63,9 +68,9 @@ class Counters:
             kinds = ("that of", "is not") if self.page.tells_all else ("not that of", "is")
             raise TargetError(
                 f"the metrics page {self.page.url} is {kinds[0]} an rrl-serve, which {self._address} "
-                f"{kinds[1]}, so it is the page of another server; {_GIVE_ITS_URL}"
+                f"{kinds[1]}, so it is the page of another server; {_ADVICE_ON_URL}"
             )
-        if self._is_ours and counts.on_page > counts.by_server + _SLACK:
+        if self._is_ours and counts.on_page > counts.by_server + _MAX_REQUESTS_BETWEEN_CALLS:
             self._refuse(counts, "since it started")
         self._check_same_server(counts)
 
@@ -85,9 +90,11 @@ class Counters:
         return self._read() if self.page is None else _fetched(self.page, self.page.glance, self.known)
 
     def loaded(self) -> None:
-        """The model was configured: until the next reading both ways of counting may differ, and from now on
-        the page may count more."""
-        self._counts, self._doubts, self._was_loaded = None, 0, True
+        """The model was configured, so the two ways of counting may differ until the next reading.
+
+        From now on the page may count more than the statistics.
+        """
+        self._counts, self._contradictions, self._was_loaded = None, 0, True
 
     def began_again(self) -> bool:
         """True if the model's statistics began again since the last reading."""
@@ -117,27 +124,27 @@ class Counters:
 
     def _check_same_server(self, now: Counts) -> None:
         before, self._counts = self._counts, now
-        if now.on_page < now.by_server - _SLACK:
+        if now.on_page < now.by_server - _MAX_REQUESTS_BETWEEN_CALLS:
             self._refuse(now, "since the model was loaded")
         if before is None:
             return
         passed = Counts(now.on_page - before.on_page, now.by_server - before.by_server)
-        self._doubts = self._doubts + 1 if self._contradict(passed) else 0
-        if self._doubts >= _DOUBTS:
+        self._contradictions = self._contradictions + 1 if self._contradict(passed) else 0
+        if self._contradictions >= _MAX_CONTRADICTIONS:
             self._refuse(passed, "in the same time")
 
     def _contradict(self, passed: Counts) -> bool:
         """True if two ways of counting the same requests would not differ by so much."""
         low, high = sorted(passed)
         may_drain = self._was_loaded and passed.on_page > passed.by_server
-        return low >= 0 and high > _MOST_TIMES * low + _SLACK and not may_drain
+        return low >= 0 and high > _MAX_COUNT_RATIO * low + _MAX_REQUESTS_BETWEEN_CALLS and not may_drain
 
     def _refuse(self, counts: Counts, when: str) -> None:
         assert self.page is not None
         raise TargetError(
             f"the metrics page {self.page.url} counts {counts.on_page} answered requests and the server at "
             f"{self._address} itself {counts.by_server} {when}, so it is the page of another server; "
-            f"{_GIVE_ITS_URL}"
+            f"{_ADVICE_ON_URL}"
         )
 
     def _with_resources(self, reading: Reading) -> Reading:
@@ -152,17 +159,65 @@ class Counters:
         return reading
 
 
-def advertised_page(host: str, extensions: Iterable[str]) -> str | None:
+class PageLocation(NamedTuple):
+    """Where a target's metrics page is: at a URL that the user named, or else at the advertised one."""
+
+    url: str | None
+    is_named: bool
+    is_advertised: bool
+
+    @classmethod
+    def of(cls, named_url: str | None, host: str, extensions: Iterable[str]) -> PageLocation:
+        advertised_url = _advertised_url(host, extensions)
+        return cls(named_url or advertised_url, named_url is not None, advertised_url is not None)
+
+
+def find_counters(
+    server: InferenceServer,
+    model: str,
+    location: PageLocation,
+    is_local: bool,
+    timeout_s: float,
+    tls_ca: str | None,
+    calls: Counter[str],
+) -> tuple[TargetCounters, list[str]]:
+    """The counters of a model, and what they leave out, one sentence each.
+
+    A named metrics page must be one; an advertised one may be out of reach.
+    """
+    notes = []
+    statistics = partial(server.reading_of, model) if "statistics" in server.extensions else None
+    page = None
+    try:
+        if location.url is not None:
+            page = _open_page(location.url, model, timeout_s, tls_ca, calls, location.is_advertised)
+    except TargetError as error:
+        if location.is_named or statistics is None:
+            raise
+        notes.append(f"the advertised metrics page is left out: {error}")
+    counters = TargetCounters(server.address, statistics, page, is_local, server.is_rrl_serve)
+    try:
+        counters.check_page()
+    except TargetError:
+        counters.close()
+        raise
+    notes += notes_on_counters(
+        server.address, server.name, has_page=page is not None, has_statistics=statistics is not None
+    )
+    return counters, notes
+
+
+def _advertised_url(host: str, extensions: Iterable[str]) -> str | None:
     """Our own server lists the port of its metrics page among its extensions."""
     ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{ports[0]}/metrics" if ports else None
 
 
-def open_page(
+def _open_page(
     url: str, model: str, timeout_s: float, tls_ca: str | None, calls: Counter[str], advertised: bool
 ) -> MetricsPage:
-    """A page that has been read once; only a server that advertises its page knows a filter for glances."""
+    """A page that has been read once. Only a server that advertises its page knows a filter for glances."""
     try:
         page = MetricsPage(url, model, timeout_s, tls_ca, calls)
     except (OSError, ValueError) as error:
@@ -177,7 +232,7 @@ def open_page(
     return page
 
 
-def _fetched(page: MetricsPage, fetch: Callable[[], _T], known: bool) -> _T:
+def _fetched(page: MetricsPage, fetch: Callable[[], _Fetched], known: bool) -> _Fetched:
     kind = TargetLost if known else TargetError
     try:
         return fetch()

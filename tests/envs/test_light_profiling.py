@@ -10,8 +10,8 @@ import pytest
 from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main, make_grid
 from rrl.queueing.machine import Machine
 from serving_adapter.model_configuration import KNOBS
+from serving_adapter.target import Target, TargetError
 from serving_adapter.target.reading import BatchTotals, Reading
-from serving_adapter.target.target import Target, TargetError
 
 GRID = Grid((1,), (1, 2), (1, 2, 3), (1, 4))
 

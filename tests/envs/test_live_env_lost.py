@@ -5,7 +5,7 @@ import math
 import pytest
 
 from envs.live import LiveServing
-from serving_adapter.target.target import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target import LostInChange, NotPutBack, TargetError, TargetLost
 from tests.support.fake_target import live
 
 

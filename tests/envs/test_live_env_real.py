@@ -9,7 +9,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from envs.live import LiveServing
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 from scripts.triton_server.installation import Installation, install
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support import fragile_models
 from tests.support.running_server import RunningServer
 from tests.support.triton_served import Served

@@ -10,7 +10,7 @@ from rrl import journal
 from rrl.command_line import main
 from rrl.command_line.core_budget import cores_used
 from serving_adapter.model_configuration import knob_values
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support import CHECKOUT
 
 KNOBS = "instances=1,2,4"

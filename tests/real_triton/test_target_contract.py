@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from serving_adapter.model_configuration import KNOBS, knob_values
-from serving_adapter.target.target import RequestsRefused, Target, TargetError
+from serving_adapter.target import RequestsRefused, Target, TargetError
 
 RELOADING = {"max_batch_size": 4, "max_queue_delay_us": 300}
 """What Triton can only put in force by loading the model anew."""

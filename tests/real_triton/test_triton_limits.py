@@ -5,7 +5,7 @@ import pytest
 
 from rrl.command_line import main
 from scripts.triton_server.running import running
-from serving_adapter.target.target import Target, TargetError, TargetLost
+from serving_adapter.target import Target, TargetError, TargetLost
 from tests.support import CHECKOUT
 from tests.support.fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
 from tests.support.waiting import until

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from envs.live import LiveServing
 from serving_adapter.model_configuration import KNOBS
+from serving_adapter.target import Applied, RequestsRefused, TargetError, TargetLost
 from serving_adapter.target.reading import Histogram, Reading
-from serving_adapter.target.target import Applied, RequestsRefused, TargetError, TargetLost
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
 

@@ -14,7 +14,7 @@ import pytest
 
 from rrl.command_line import main
 from rrl.queueing.machine import Machine
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support import CHECKOUT
 
 QUICK = ["--interval-s", "0.5", "--settle-s", "0.1", "--knobs", "instances=1:2,max_batch_size=1,4"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from scripts.serving.closed_loop import closed_loop
 from scripts.serving.processes import infer_request, serving
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 ROUNDS = 4
 SECONDS = 6.0

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from scripts.serving.processes import serving, started
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 CHANGES = 200
 RATE_PER_S = 50

@@ -25,7 +25,7 @@ from scripts.benchmarks.server.http_client import closed_loop_requests_per_s, po
 from scripts.serving.closed_loop import closed_loop
 from scripts.serving.minilm_requests import grpc_requests
 from scripts.serving.processes import serving, started
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 OUTSTANDING = 48
 SECONDS = 5.0

@@ -19,7 +19,7 @@ from scripts.serving.processes import started
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
 from serving_adapter.load.arrivals import CountTrace, TimestampTrace, Trace, read_trace
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 # What Triton does where config.pbtxt says nothing: one instance, no batching. Torch takes a thread a core.
 TRITONS_DEFAULT = {"instances": 1, "intra_op_threads": 2, "max_batch_size": 1, "max_queue_delay_us": 0}

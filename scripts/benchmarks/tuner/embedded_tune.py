@@ -23,7 +23,7 @@ from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.serving.in_turns import latencies_in_turns_ms
 from scripts.serving.processes import serving, started
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 REACH = 2.0
 SWEEP_INTERVAL_S, SWEEP_SETTLE_S = 2.5, 0.5

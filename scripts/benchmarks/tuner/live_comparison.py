@@ -51,7 +51,7 @@ from scripts.serving.served_agents import (
     tuned_in_the_loop,
 )
 from serving_adapter.options import parse
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 TUNERS = (DEFAULT, "rrl-paper", "capes", "optuna-tpe")
 

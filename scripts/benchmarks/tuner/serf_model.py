@@ -33,7 +33,7 @@ from rrl.queueing.interference import Queue, capacity_per_s, predict
 from scripts.serving.minilm_requests import TOKENS
 from scripts.serving.processes import serving, started
 from serving_adapter.options import parse
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 
 SECONDS_AT = {0.15: 0.6, 0.3: 0.85, 0.45: 1.1, 0.6: 1.45}  # share of the capacity -> multiple of `seconds`
 INTRA_OP_THREADS = (1, 2)

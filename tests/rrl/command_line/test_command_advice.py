@@ -15,7 +15,7 @@ from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.stop import Stop
 from rrl.views.reference_table import Origin, ReferenceTable
 from serving_adapter.options import parse
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
 
 

@@ -18,7 +18,7 @@ from rrl.journal import read
 from rrl.knobs import in_words
 from rrl.tuning.keeping import Keeping
 from rrl.views.summary import summarise
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 from tests.support.running_command import QUICK, exit_code, in_force, lines, tuner
 from tests.support.waiting import until
 

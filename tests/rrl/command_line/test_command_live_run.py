@@ -9,7 +9,7 @@ import pytest
 from rrl.command_line.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
 from rrl.views.summary import whole_turns
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
 from tests.support.waiting import until
 

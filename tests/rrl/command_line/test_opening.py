@@ -14,7 +14,7 @@ from rrl.command_line.opening import FAILED, INTERRUPTED, ended_early, restored,
 from rrl.command_line.options import TuneOptions
 from rrl.space import ConfigurationSpace
 from rrl.tuning.restore import RestorePoint
-from serving_adapter.target.target import NotPutBack, TargetError, TargetLost
+from serving_adapter.target import NotPutBack, TargetError, TargetLost
 
 FOUND = {"instances": 1, "max_batch_size": 8}
 

@@ -19,7 +19,7 @@ from serving_adapter.load.generator import LoadGenerator, Send, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.sizes import Fixed, Sizes, UniformSizes
-from serving_adapter.target.error import TargetError
+from serving_adapter.target import TargetError
 from tests.support.echo_server import TENSOR, EchoService, serving, start
 
 TOKENS = ServedModel("echo", [TENSOR(name="tokens", datatype="INT64", shape=[-1, -1])], is_batched=True)

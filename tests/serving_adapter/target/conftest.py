@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving_adapter.target.target import Target
+from serving_adapter.target import Target
 from tests.support.fake_triton import MetricsServer, Triton, serve
 
 

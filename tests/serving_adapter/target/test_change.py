@@ -6,8 +6,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.model_configuration import edited, knob_values, parse
+from serving_adapter.target import LostInChange, NotPutBack, TargetError
 from serving_adapter.target import change as target_change
-from serving_adapter.target.target import LostInChange, NotPutBack, TargetError
 from tests.support.fake_triton import CONFIG
 
 

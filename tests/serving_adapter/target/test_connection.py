@@ -5,7 +5,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from serving_adapter.target.target import TargetError, TargetLost
+from serving_adapter.target import TargetError, TargetLost
 from tests.support.fake_triton import serve
 
 

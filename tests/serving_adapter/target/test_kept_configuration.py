@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from serving_adapter.target import Target
 from serving_adapter.target.kept_configuration import KeptConfiguration
-from serving_adapter.target.target import Target
 from tests.support.running_server import RunningServer
 
 KNOBS = {"instances": 3, "max_batch_size": 4, "max_queue_delay_us": 500}

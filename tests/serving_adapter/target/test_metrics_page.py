@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving_adapter.target.target import TargetError, TargetLost
+from serving_adapter.target import TargetError, TargetLost
 from tests.support.fake_triton import PAGE
 
 

@@ -10,7 +10,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from envs.live import LiveServing
 from envs.profiler import measure
 from scripts.triton_server.mlserver import MODEL, MODEL_MS, install, running
-from serving_adapter.target.target import Target, TargetError
+from serving_adapter.target import Target, TargetError
 from tests.support.steady import steadily
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]

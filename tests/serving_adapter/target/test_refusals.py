@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from serving_adapter.model_configuration import parse
-from serving_adapter.target.target import TargetError
+from serving_adapter.target import TargetError
 from tests.support.fake_triton import CONFIG
 
 
