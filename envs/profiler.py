@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from serving_adapter.target.reading import BatchTotals, Histogram, Reading
+from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 _COUNTERS = (
     "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",
@@ -71,13 +71,13 @@ def _zero(reading: Reading) -> Reading:
 
 
 def _summary(
-    before: Histogram | None, after: Histogram | None, total_s: float, completions: int
+    before: CumulativeHistogram | None, after: CumulativeHistogram | None, total_s: float, completions: int
 ) -> LatencySummary:
     """From the histograms where the server has them, else the mean alone."""
     if after is None:
         return LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
     if before is None or before.bounds_s != after.bounds_s:
-        before = Histogram(after.bounds_s, (0,) * len(after.bounds_s), 0.0)
+        before = CumulativeHistogram(after.bounds_s, (0,) * len(after.bounds_s), 0.0)
     counts = [b - a for a, b in zip(before.cumulative, after.cumulative, strict=True)]
     if counts[-1] <= 0:
         return LatencySummary()

@@ -146,11 +146,6 @@ def _set_max_batch_size(config: ModelConfig, value: int) -> None:
     config.max_batch_size = value
 
 
-def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
-    """The JSON of a configuration with these knobs set and every other field as it was."""
-    return as_json(edited(parse(config) if isinstance(config, str) else config, configuration))
-
-
 def as_json(config: ModelConfig) -> str:
     """What a server loads as an override.
 

@@ -45,7 +45,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Run:
+class TunedRun:
     """One agent's journal, and what it leaves."""
 
     header: Header
@@ -84,7 +84,7 @@ def tuned_by_command(
     intervals: int,
     arguments: Sequence[object] = (),
     ended: Callable[[], bool] = lambda: False,
-) -> Run:
+) -> TunedRun:
     """A run of `rrl-tune` as it is; it is asked to stop once `ended`, as Ctrl-C does."""
     out = served.folder / agent
     command: list[object] = [sys.executable, "-m", "rrl.command_line", "--target", served.target.address]
@@ -101,7 +101,7 @@ def tuned_by_command(
     if tuner.returncode not in (0, 130):
         raise RuntimeError(f"rrl-tune ended with {tuner.returncode} (see {log.name})")
     header, records = journal.read(out)
-    return Run(header, records, served.number(served.target.configuration()))
+    return TunedRun(header, records, served.number(served.target.configuration()))
 
 
 def _wait(tuner: subprocess.Popen[bytes], ended: Callable[[], bool]) -> None:
@@ -119,7 +119,7 @@ def tuned_in_the_loop(
     guard: Callable[[int], Guard],
     settings: TuningSettings,
     stop: Callable[[], bool] = lambda: False,
-) -> Run:
+) -> TunedRun:
     """A run through `rrl-tune`'s loop, with its guard or another.
 
     A guard that chooses nothing chooses not what is left either: that is what the agent says is best, or the
@@ -149,7 +149,7 @@ def tuned_in_the_loop(
     log.close()
     left = choices.numbers[-1] if isinstance(judge, WatchOnly) and choices.numbers else kept.number
     served.target.apply(served.space.configuration(left))
-    return Run(header, log.records, left, tuple(choices.numbers))
+    return TunedRun(header, log.records, left, tuple(choices.numbers))
 
 
 class Choices(Listener):

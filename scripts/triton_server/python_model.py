@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import triton_python_backend_utils as pb_utils
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 Arrays = dict[str, np.ndarray]
 

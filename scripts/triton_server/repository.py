@@ -85,5 +85,5 @@ def write_repository(folder: Path, models: Mapping[str, ModelSpec]) -> Path:
         version = folder / name / "1"
         version.mkdir(parents=True, exist_ok=True)
         (folder / name / "config.pbtxt").write_text(config, encoding="utf-8")
-        py_compile.compile(shutil.copyfile(PYTHON_MODEL, version / "model.py"), doraise=True)
+        py_compile.compile(str(shutil.copyfile(PYTHON_MODEL, version / "model.py")), doraise=True)
     return folder

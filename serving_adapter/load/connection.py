@@ -26,7 +26,7 @@ class NotYetReady(TargetError):
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class ModelSignature:
     """What a client must know of a model to call it."""
 
     name: str
@@ -56,7 +56,7 @@ def open_channels(address: str, connections: int, tls_ca: Path | None) -> list[g
 
 async def wait_for_model(
     channel: grpc.aio.Channel, address: str, model: str | None, wait_s: float
-) -> ServedModel:
+) -> ModelSignature:
     """The model as the server describes it, once it is ready; the server's only model if none is named."""
     end_s = time.monotonic() + wait_s
     while True:
@@ -68,7 +68,7 @@ async def wait_for_model(
         await asyncio.sleep(POLL_S)
 
 
-async def _describe(channel: grpc.aio.Channel, address: str, model: str | None) -> ServedModel:
+async def _describe(channel: grpc.aio.Channel, address: str, model: str | None) -> ModelSignature:
     stub = GRPCInferenceServiceStub(channel)
 
     async def ask(method: str, request: Any) -> Any:
@@ -84,7 +84,7 @@ async def _describe(channel: grpc.aio.Channel, address: str, model: str | None) 
         raise NotYetReady(f"the model {name!r} at {address} is not ready")
     metadata = await ask("ModelMetadata", messages.ModelMetadataRequest(name=name))
     config = await ask("ModelConfig", messages.ModelConfigRequest(name=name))
-    return ServedModel(name, metadata.inputs, config.config.max_batch_size >= 1)
+    return ModelSignature(name, metadata.inputs, config.config.max_batch_size >= 1)
 
 
 async def _choose(stub: GRPCInferenceServiceStub, address: str, model: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
-from serving_adapter.load.connection import ServedModel
+from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
 from serving_adapter.target import TargetError
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
@@ -22,7 +22,7 @@ TOKENS = (1000, 20_000)  # values of integer tensors: ordinary words in the voca
 class Payloads:
     """Serialised requests by size, seeded; those that do not fit in memory are made anew each time."""
 
-    def __init__(self, model: ServedModel, rng: np.random.Generator, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, model: ModelSignature, rng: np.random.Generator, kept_bytes: int = KEPT_BYTES) -> None:
         for tensor in model.inputs:
             if tensor.datatype not in NUMPY_OF_DATATYPE:
                 raise TargetError(
@@ -63,7 +63,7 @@ class Payloads:
         return request.SerializeToString()
 
 
-def _item_shape(model: ServedModel, tensor: Any) -> list[int]:
+def _item_shape(model: ModelSignature, tensor: Any) -> list[int]:
     return list(tensor.shape[1:] if model.is_batched else tensor.shape)
 
 

@@ -25,7 +25,7 @@ class Sizes(Protocol):
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedSizes:
     size: int
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -42,7 +42,7 @@ class UniformSizes:
 
 
 @dataclass(frozen=True)
-class Lognormal:
+class LognormalSizes:
     median: float
     sigma: float
     largest: int = LARGEST
@@ -100,14 +100,14 @@ def make_sizes(text: str, trace_sizes: np.ndarray | None = None) -> Sizes:
 
 def _parsed(kind: str, arguments: list[str], trace_sizes: np.ndarray | None) -> Sizes | None:
     if kind == "fixed" and len(arguments) == 1:
-        return Fixed(_whole(arguments[0]))
+        return FixedSizes(_whole(arguments[0]))
     if kind == "uniform" and len(arguments) == 2:
         low, high = map(_whole, arguments)
         return UniformSizes(low, high) if low <= high else None
     if kind == "lognormal" and len(arguments) in (2, 3):
         median, sigma = map(float, arguments[:2])
         sensible = 1 <= median < math.inf and 0 <= sigma < math.inf
-        return Lognormal(median, sigma, *map(_whole, arguments[2:])) if sensible else None
+        return LognormalSizes(median, sigma, *map(_whole, arguments[2:])) if sensible else None
     if kind == "mix" and len(arguments) == 3:
         share = float(arguments[2])
         small, large = map(_whole, arguments[:2])

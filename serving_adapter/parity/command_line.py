@@ -40,12 +40,12 @@ from serving_adapter.parity.coding import ENCODERS
 from serving_adapter.parity.datasets import Dataset, are_images, load_dataset
 from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
 from serving_adapter.parity.training import (
-    Classification,
+    ClassificationTask,
     Interrupted,
-    Parity,
-    Task,
+    ParityTask,
     Trained,
     TrainingSettings,
+    TrainingTask,
     Watch,
     train,
 )
@@ -133,7 +133,7 @@ class TrainBaseOptions(TrainingFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(TrainingFlags):
+class ParityTrainOptions(TrainingFlags):
     """Trains a parity model for a deployed model."""
 
     model: str
@@ -201,14 +201,14 @@ def train_base(options: TrainBaseOptions) -> None:
         "answer": options.answer,
     }
     net = network(load_model(options.architecture, model_options | {"seed": str(options.seed)}).module)
-    task = Classification(dataset.training, options.settings())
+    task = ClassificationTask(dataset.training, options.settings())
     trained = _trained(net, task, options)
     save_weights(options.out, trained.net, options.architecture, model_options)
     _checkpoint(options).unlink(missing_ok=True)
     _say(f"{options.out}: validation accuracy {trained.score:.1%}", trained)
 
 
-def train_parity(options: TrainOptions) -> None:
+def train_parity(options: ParityTrainOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
     architecture, model_options = _architecture(options.model, options.model_option)
     of = identity(options.model, model_options)
@@ -224,7 +224,7 @@ def train_parity(options: TrainOptions) -> None:
     net = network(_load(options.model, model_options).module)
     if options.start == "random":
         initialise(net, options.seed)
-    task = Parity(deployed.module, coding, dataset.training, options.loss, options.settings())
+    task = ParityTask(deployed.module, coding, dataset.training, options.loss, options.settings())
     if options.loss == "mse" and architecture not in CLASSIFIERS and _are_probabilities(task):
         raise ValueError(
             f"{options.model} answers probabilities: a network that ends in a softmax cannot learn their "
@@ -242,7 +242,7 @@ def train_parity(options: TrainOptions) -> None:
     _say(f"{options.out}: validation accuracy of reconstructions {trained.score:.1%}", trained)
 
 
-def _are_probabilities(task: Parity) -> bool:
+def _are_probabilities(task: ParityTask) -> bool:
     outputs = task.validation_outputs
     return bool((outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1.0, atol=1e-3))
 
@@ -297,7 +297,7 @@ def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> None:
         raise ValueError("parity models are trained for models that answer one number for each class")
 
 
-def _trained(net: torch.nn.Module, task: Task, options: TrainingFlags) -> Trained:
+def _trained(net: torch.nn.Module, task: TrainingTask, options: TrainingFlags) -> Trained:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
@@ -390,7 +390,7 @@ def _table(found: Evaluation, dataset: Dataset, coding: Coding) -> Table:
 
 COMMANDS = {
     "train-base": Command(TrainBaseOptions, train_base, "train a classifier to be deployed"),
-    "train": Command(TrainOptions, train_parity, "train a parity model for a deployed model"),
+    "train": Command(ParityTrainOptions, train_parity, "train a parity model for a deployed model"),
     "evaluate": Command(EvaluateOptions, report, "report A_a, A_d and A_o(f)"),
 }
 

@@ -111,7 +111,7 @@ class Watch:
     checkpoint: Path | None = None
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What a network is trained for."""
 
     images: Images
@@ -137,7 +137,7 @@ def split(images: Images) -> tuple[Images, Images]:
 # --- the two tasks ----------------------------------------------------------------------------------
 
 
-class Classification:
+class ClassificationTask:
     """Cross-entropy against the labels."""
 
     def __init__(self, images: Images, settings: TrainingSettings) -> None:
@@ -157,7 +157,7 @@ class Classification:
         return accuracy(answers(net, self.validation.x, self.settings.device), self.validation.y)
 
 
-class Parity:
+class ParityTask:
     """One of the losses of a parity model, for a deployed model that stays as it is."""
 
     def __init__(
@@ -242,7 +242,9 @@ def serving(net: nn.Module, loss: str, k: int) -> nn.Module:
 # --- the loop ---------------------------------------------------------------------------------------
 
 
-def train(net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch | None = None) -> Trained:
+def train(
+    net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: Watch | None = None
+) -> Trained:
     """Trains `net` in place; Interrupted if `watch` says so, ValueError for another training's checkpoint.
 
     The last checkpoint stays, for who has the result to delete once that is safe.
@@ -254,7 +256,7 @@ def train(net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch |
 
 
 class _Training:
-    def __init__(self, net: nn.Module, task: Task, settings: TrainingSettings, watch: Watch) -> None:
+    def __init__(self, net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: Watch) -> None:
         if (settings.shift_pixels or settings.flip) and not are_images(task.images.x):
             raise ValueError(
                 "only images (N, channels, size, size) can be moved or mirrored, "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
-class Histogram(NamedTuple):
+class CumulativeHistogram(NamedTuple):
     """Cumulative counts of a duration: `cumulative[i]` observations were at most `bounds_s[i]` long."""
 
     bounds_s: tuple[float, ...]  # ascending; the last is infinite
@@ -46,9 +46,9 @@ class Reading:
     start_time_s: float | None = None  # when the server started, its wall clock
     in_flight: int | None = None  # gauge: queued and executing requests
     pending: int | None = None  # gauge: queued requests
-    latency: Histogram | None = None
-    queue: Histogram | None = None
-    service: Histogram | None = None
+    latency: CumulativeHistogram | None = None
+    queue: CumulativeHistogram | None = None
+    service: CumulativeHistogram | None = None
     telemetry: Mapping[tuple[int, int], BatchTotals] = field(default_factory=dict)
     """(busy instances, batch size) -> totals; 0 busy instances where the server does not tell how many."""
     executions_since_load: int | None = None  # of the model as it was last loaded, warm-up included
@@ -127,7 +127,7 @@ class _Page:
     def gauge(self, name: str) -> int | None:
         return round(self.sums[name]) if name in self.sums else None
 
-    def histogram(self, name: str) -> Histogram | None:
+    def histogram(self, name: str) -> CumulativeHistogram | None:
         counts: dict[float, int] = defaultdict(int)
         for labels, value in self.series.get(f"{name}_bucket", ()):
             counts[_number(labels.get("le", ""), name)] += round(value)
@@ -136,7 +136,9 @@ class _Page:
         bounds_s = tuple(sorted(counts))
         if not math.isinf(bounds_s[-1]):
             raise ValueError(f'the metrics page is malformed: {name} has no bucket le="+Inf"')
-        return Histogram(bounds_s, tuple(counts[b] for b in bounds_s), self.sums.get(f"{name}_sum", 0.0))
+        return CumulativeHistogram(
+            bounds_s, tuple(counts[b] for b in bounds_s), self.sums.get(f"{name}_sum", 0.0)
+        )
 
     def telemetry(self) -> dict[tuple[int, int], BatchTotals]:
         totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])

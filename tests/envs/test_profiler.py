@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envs.profiler import measure
 from rrl.measurement import ServiceTimes
-from serving_adapter.target.reading import BatchTotals, Histogram, Reading
+from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
 BUCKET_RATIO = 1.08
@@ -19,7 +19,7 @@ BUCKET_RATIO = 1.08
 def histogram(samples_s):
     """Of samples in seconds, as a server counts them."""
     counts = np.searchsorted(np.sort(samples_s), BOUNDS_S, side="right")
-    return Histogram(BOUNDS_S, tuple(int(c) for c in counts), float(np.sum(samples_s)))
+    return CumulativeHistogram(BOUNDS_S, tuple(int(c) for c in counts), float(np.sum(samples_s)))
 
 
 def reading(at_s=0.0, latency_s=(), queue_s=(), service_s=(), in_flight=0, failure=0, **more):
@@ -211,5 +211,5 @@ def test_unknown_processor_use_is_nan():
 
 
 def test_changed_buckets_count_from_zero():
-    before = replace(reading(), latency=Histogram((1.0, math.inf), (4, 4), 2.0))
+    before = replace(reading(), latency=CumulativeHistogram((1.0, math.inf), (4, 4), 2.0))
     assert measure(before, reading(1.0, [0.1] * 4)).latency.mean_ms == pytest.approx(100.0)

@@ -21,7 +21,7 @@ from rrl.objective import LeastResources, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from serving_adapter.load.arrivals import Bursts, Poisson
-from serving_adapter.load.sizes import Fixed, Lognormal
+from serving_adapter.load.sizes import FixedSizes, LognormalSizes
 from tests.support import CHECKOUT
 
 PROJECT = CHECKOUT
@@ -83,7 +83,7 @@ def test_simulation_needs_neither_torch_nor_grpc() -> None:
 def test_an_episode_follows_from_its_seed() -> None:
     settings: dict[str, Any] = {
         "arrivals": Bursts(20.0),
-        "sizes": Lognormal(32, 0.6),
+        "sizes": LognormalSizes(32, 0.6),
         "size_of_table": 32,
         "service_variation": 0.3,
         "space": "instances=1:4,intra_op_threads=1,2,4,max_batch_size=1,4,max_queue_delay_us=0,10000",
@@ -245,7 +245,7 @@ def test_the_interrupt_sees_the_interval_and_can_end_it() -> None:
 
 
 def test_sizes_scale_the_service_times() -> None:
-    for padded, sizes, expected_ms in [(False, Fixed(64), 200.0), (True, Fixed(16), 50.0)]:
+    for padded, sizes, expected_ms in [(False, FixedSizes(64), 200.0), (True, FixedSizes(16), 50.0)]:
         env = SimulatedServing(
             machine=constant_machine(0.1),
             space="instances=4,max_batch_size=4",
@@ -262,7 +262,7 @@ def test_padding_makes_batches_of_mixed_sizes_slower() -> None:
         "machine": constant_machine(0.02),
         "space": "instances=2,max_batch_size=4,max_queue_delay_us=50000",
         "arrivals": Poisson(50.0),
-        "sizes": Lognormal(32, 0.8),
+        "sizes": LognormalSizes(32, 0.8),
         "size_of_table": 32,
     }
     mean_ms = [

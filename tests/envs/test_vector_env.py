@@ -15,7 +15,7 @@ from envs.simulated import SimulatedServing
 from envs.vector import SimulatedServingVector
 from rrl.objective import LeastResources, StrictSLO
 from serving_adapter.load.arrivals import Bursts, Uniform
-from serving_adapter.load.sizes import Lognormal
+from serving_adapter.load.sizes import LognormalSizes
 
 ID = "rrl/SimulatedServing-v0"
 BATCHES = "instances=1:4,intra_op_threads=1,2,4,max_batch_size=1,2,8,max_queue_delay_us=0,20000,200000"
@@ -26,7 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "shared processors": {"discipline": "ps", "space": BATCHES, "arrivals": 20.0},
     "shared, empty starts": {"discipline": "ps", "space": BATCHES, "carry_backlog": False},
     "two-sizes and variation": {
-        "sizes": Lognormal(32, 0.6),
+        "sizes": LognormalSizes(32, 0.6),
         "size_of_table": 32,
         "service_variation": 0.4,
         "padded_batches": True,

@@ -18,8 +18,8 @@ from rrl.space import ConfigurationSpace
 from scripts.benchmarks.triton.head_to_head import Options, _finalists, _outcome, contenders, slowed
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
-    Case,
     Trial,
+    WorkloadCase,
     by_workload,
     changes,
     client_ms,
@@ -29,11 +29,11 @@ from scripts.benchmarks.triton.head_to_head_report import (
     table,
     write_intervals,
 )
-from scripts.benchmarks.triton.load_steps import Landscape, judged, kept, phases, step_moments_s
+from scripts.benchmarks.triton.load_steps import ClientLandscape, judged, kept, phases, step_moments_s
 from scripts.benchmarks.triton.served import Traffic
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
-from scripts.serving.served_agents import Choices, Run, Unguarded, WatchOnly, cheapest
+from scripts.serving.served_agents import Choices, TunedRun, Unguarded, WatchOnly, cheapest
 from tests.support.client_requests import requests, rounds
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
@@ -69,14 +69,14 @@ def trial(name: str, numbers: Sequence[int], left: int, baseline: int = 1) -> Tr
     header = Header(SPACE, "latency", None, name, 0, "host:1", "m", {}, {}, INTERVAL_S, "")
     latencies_ms = [TRUE_MS[n] for n in numbers for _ in range(int(INTERVAL_S))]
     choices = tuple(cheapest(records[: k + 1]) for k in range(len(records)))
-    return Trial(name, Run(header, records, left, choices), left, requests(latencies_ms))
+    return Trial(name, TunedRun(header, records, left, choices), left, requests(latencies_ms))
 
 
-def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> Case:
+def case(*trials: Trial, finals: Sequence[int] = (START, BEST, NEARLY, BAD)) -> WorkloadCase:
     fixed = Trial(FIXED, None, START, requests([TRUE_MS[START]] * 60))
     measured = {n: [requests([TRUE_MS[n]] * 20), requests([TRUE_MS[n]] * 20)] for n in finals}
     by_name = {t.name: t for t in (*trials, fixed)}
-    return Case("minilm", "poisson", 0, 1.0, SPACE, START, 60.0, by_name, measured)
+    return WorkloadCase("minilm", "poisson", 0, 1.0, SPACE, START, 60.0, by_name, measured)
 
 
 def settled(numbers: Sequence[int], left: int) -> tuple[int | None, int | None]:
@@ -367,7 +367,7 @@ def test_near_the_best_of_a_load_are_those_within_a_tenth_of_it(far_ms: float, i
     """What was measured alone counts by as much less as the others turned out to be worth: 10 / 17."""
     alone_ms = {START: 20.0, BEST: 18.0, NEARLY: 17.0, BAD: far_ms}
     turns_ms = {START: (15.0, 15.0, 15.0), BEST: (7.0, 10.0, 10.0), NEARLY: (10.0, 10.0, 8.0)}
-    seen = Landscape(rounds({n: [ms] for n, ms in alone_ms.items()}), InTurns(rounds(turns_ms)))
+    seen = ClientLandscape(rounds({n: [ms] for n, ms in alone_ms.items()}), InTurns(rounds(turns_ms)))
     assert seen.turns.best_ms() == pytest.approx(10.0)
     assert seen.near() == ({BEST, NEARLY, BAD} if is_near else {BEST, NEARLY})
     ratio, error = seen.turns.ratio(START)

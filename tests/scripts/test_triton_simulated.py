@@ -15,8 +15,8 @@ from scripts.benchmarks.triton.simulated import (
     MEASURED,
     SPACE,
     UNMODELLED_SD,
-    Case,
     Options,
+    SimulatedCase,
     SimulatedTriton,
     Steps,
     cases_of,
@@ -112,7 +112,7 @@ def test_all_latency_is_by_the_factor_of_what_is_in_force() -> None:
 
 
 def test_what_no_service_time_tells_of_is_the_runs_own() -> None:
-    case = Case("minilm", ((40.0, 60.0),), 12, seed=3)
+    case = SimulatedCase("minilm", ((40.0, 60.0),), 12, seed=3)
     np.testing.assert_array_equal(case.unmodelled, case.unmodelled)
     assert (case.unmodelled != case._replace(seed=4).unmodelled).all()
     many = np.log([case._replace(seed=seed).unmodelled for seed in range(200)])
@@ -166,7 +166,7 @@ def test_what_cannot_bear_the_load_is_never_best() -> None:
 
 @pytest.mark.parametrize("agent", ["rrl", "quick-search", "optuna-tpe"])
 def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent: str) -> None:
-    case = Case("efficientnet_lite0", ((40.0, 15.0), (40.0, 30.0)), 12, seed=3)
+    case = SimulatedCase("efficientnet_lite0", ((40.0, 15.0), (40.0, 30.0)), 12, seed=3)
     found = episode(case, agent)
     assert found == episode(case, agent)
     assert found.final >= 1

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter.model_configuration import KNOBS, check, edited, knob_values, parse, with_knobs
+from serving_adapter.model_configuration import (
+    KNOBS,
+    Configuration,
+    as_json,
+    check,
+    edited,
+    knob_values,
+    parse,
+)
 
 FULL = """{
   "name": "m", "backend": "python", "max_batch_size": 4,
@@ -24,6 +32,11 @@ FULL = """{
 configurations = st.fixed_dictionaries(
     {}, optional={name: st.integers(low, high) for name, (low, high) in KNOBS.items()}
 )
+
+
+def with_knobs(config: ModelConfig | str, configuration: Configuration) -> str:
+    """The JSON of a configuration with these knobs set and every other field as it was."""
+    return as_json(edited(parse(config) if isinstance(config, str) else config, configuration))
 
 
 def test_reads_the_knobs_of_a_configuration():

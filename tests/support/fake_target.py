@@ -8,7 +8,7 @@ from dataclasses import replace
 from envs.live import LiveServing
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.target import Applied, RequestsRefused, TargetError, TargetLost
-from serving_adapter.target.reading import Histogram, Reading
+from serving_adapter.target.reading import CumulativeHistogram, Reading
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
 
@@ -133,7 +133,7 @@ class FakeTarget:
         self._answer()
         done, arrived = int(self.done + 1e-6), int(self.arrived + self.draining + 1e-6)
         since_load = done - int(self.done_before_load + 1e-6) if self.reloads else None
-        histogram = Histogram((0.01, 0.04, float("inf")), (0, done, done), 0.02 * done)
+        histogram = CumulativeHistogram((0.01, 0.04, float("inf")), (0, done, done), 0.02 * done)
         return Reading(
             at_s=self.clock.now_s,
             success=done,

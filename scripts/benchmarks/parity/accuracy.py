@@ -34,8 +34,8 @@ from serving_adapter.parity.datasets import Dataset, load_dataset
 from serving_adapter.parity.evaluation import Coding, evaluate
 from serving_adapter.parity.training import (
     PARITY_LOSSES,
-    Classification,
-    Parity,
+    ClassificationTask,
+    ParityTask,
     Trained,
     TrainingSettings,
     train,
@@ -55,7 +55,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Row:
+class AccuracyRow:
     pair: str
     code: str
     k: int
@@ -171,7 +171,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def _rows(pair: str, options: Options, folder: Path) -> Iterator[Row]:
+def _rows(pair: str, options: Options, folder: Path) -> Iterator[AccuracyRow]:
     training = PairTraining.of(pair, options, folder)
     for code, k, loss in _cases(options):
         row = training.row(code, k, loss)
@@ -213,7 +213,7 @@ class PairTraining:
         dataset = load_dataset(pair.partition("/")[0], options.data_folder)
         return cls(pair, dataset, Recipe(*settings), folder)
 
-    def row(self, code: str, k: int, loss: str) -> Row:
+    def row(self, code: str, k: int, loss: str) -> AccuracyRow:
         answer = "probabilities" if loss == "cross-entropy" else "logits"
         deployed, deployed_s = self._deployed(answer)
         codings = [Coding(k, encoder="concat" if code == "concat" else "sum")]
@@ -222,7 +222,7 @@ class PairTraining:
         trained = [self._parity(coding, loss, answer) for coding in codings]
         parities = [(coding, model.module) for coding, (model, _) in zip(codings, trained, strict=True)]
         found = evaluate(deployed.module, parities, self.dataset.test.x, self.dataset.test.y)
-        return Row(
+        return AccuracyRow(
             pair=self.pair,
             code=code,
             k=k,
@@ -243,7 +243,7 @@ class PairTraining:
                 return network(model.module), seconds
             net = network(load_model(self._architecture, model_options).module)
             done = train(
-                net, Classification(self.dataset.training, self.recipe.deployed), self.recipe.deployed
+                net, ClassificationTask(self.dataset.training, self.recipe.deployed), self.recipe.deployed
             )
             return done.net, _seconds(done)
 
@@ -258,7 +258,7 @@ class PairTraining:
     def _parity(self, coding: Coding, loss: str, answer: str) -> tuple[Model, float]:
         def trained() -> tuple[nn.Module, float]:
             net = network(load_model(str(deployed_path), {}).module)
-            task = Parity(deployed.module, coding, self.dataset.training, loss, self.recipe.parity)
+            task = ParityTask(deployed.module, coding, self.dataset.training, loss, self.recipe.parity)
             done = train(net, task, self.recipe.parity)
             return done.net, _seconds(done)
 
@@ -307,7 +307,7 @@ def _seconds(trained: Trained) -> float:
     return trained.seconds if torch.cuda.is_available() else trained.processor_seconds
 
 
-def _print(row: Row) -> None:
+def _print(row: AccuracyRow) -> None:
     paper = PAPER.get((row.pair, row.code, row.k))
     accuracies = f"{row.available:6.1%} {row.degraded:6.1%} {row.points:6.1f} {row.default:6.1%}"
     times = f"{row.deployed_s:10.0f} {row.parity_s:8.0f} {row.time_ratio:5.1f}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from serving_adapter.options import parse
-from serving_adapter.parity.coding import ENCODERS, coefficients, decode
+from serving_adapter.parity.coding import ENCODERS, Encoder, coefficients, decode
 from serving_adapter.server.workers.arena import Arena, place
 
 QUERY = (1, 3, 224, 224)
@@ -31,6 +32,8 @@ GROUPS = 8  # of different data: 19 MB of queries for k = 4, more than a core's 
 REACH = 1.0
 
 Call = Callable[[int], object]
+Groups = Sequence[Sequence[np.ndarray]]
+PlainEncoder = Callable[[Sequence[np.ndarray], np.ndarray], None]
 """One encoding or decoding of the data of a group, by the group's number."""
 
 
@@ -85,7 +88,7 @@ def run() -> dict[str, Any]:
 
 def _encode_us(
     name: str,
-    plainly: Callable[[Sequence[np.ndarray], np.ndarray], None],
+    plainly: PlainEncoder,
     queries: np.ndarray,
     shared: np.ndarray,
     calls: int,
@@ -95,15 +98,23 @@ def _encode_us(
     for k in KS:
         groups, weights = [list(group[:k]) for group in queries], coefficients(k, 1)[0]
         ways: dict[str, Call] = {
-            "ours": lambda i, g=groups, w=weights: encoder.encode(g[i], w, own),
-            "ours, shared": lambda i, g=groups, w=weights: encoder.encode(g[i], w, shared),
-            "numpy": lambda i, g=groups: plainly(g[i], shared),
+            "ours": partial(_encode, encoder, groups, weights, own),
+            "ours, shared": partial(_encode, encoder, groups, weights, shared),
+            "numpy": partial(_encode_plainly, plainly, groups, shared),
         }
         encoder.encode(groups[0], weights, own)
         plainly(groups[0], shared)
         np.testing.assert_allclose(own, shared, atol=1e-5)
         medians_us[k] = _medians_us(ways, calls)
     return medians_us
+
+
+def _encode(encoder: Encoder, groups: Groups, weights: np.ndarray, out: np.ndarray, number: int) -> None:
+    encoder.encode(groups[number], weights, out)
+
+
+def _encode_plainly(plainly: PlainEncoder, groups: Groups, out: np.ndarray, number: int) -> None:
+    plainly(groups[number], out)
 
 
 def _plain_sum(queries: Sequence[np.ndarray], out: np.ndarray) -> None:

@@ -73,7 +73,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Row:
+class ServerAndLoad:
     """One server and its load."""
 
     label: str
@@ -105,37 +105,44 @@ def tenants() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rates() -> list[Row]:
+def _rates() -> list[ServerAndLoad]:
     return [
         row
         for load in LOADS
         for row in (
-            *(Row(f"{load:.0%}", mode, load=load) for mode in MODES),
-            Row(f"{load:.0%}, paper's", "parity", load=load, flags=PAPER),
+            *(ServerAndLoad(f"{load:.0%}", mode, load=load) for mode in MODES),
+            ServerAndLoad(f"{load:.0%}, paper's", "parity", load=load, flags=PAPER),
         )
     ]
 
 
-def _ks() -> list[Row]:
-    return [Row("k = 2", "equal-resources"), *(Row(f"k = {k}", "parity", k=k) for k in (2, 3, 4))]
-
-
-def _batches() -> list[Row]:
+def _ks() -> list[ServerAndLoad]:
     return [
-        Row(f"batch {size}", mode, max_batch_size=size, flags=("--max-queue-delay-us", 2000 * (size > 1)))
+        ServerAndLoad("k = 2", "equal-resources"),
+        *(ServerAndLoad(f"k = {k}", "parity", k=k) for k in (2, 3, 4)),
+    ]
+
+
+def _batches() -> list[ServerAndLoad]:
+    return [
+        ServerAndLoad(
+            f"batch {size}", mode, max_batch_size=size, flags=("--max-queue-delay-us", 2000 * (size > 1))
+        )
         for size in (1, 2, 4)
         for mode in MODES
     ]
 
 
-def _imbalances() -> list[Row]:
+def _imbalances() -> list[ServerAndLoad]:
     rows = [
-        Row(f"{count} shuffles", mode, faults=(shuffles(count),)) for count in (2, 3, 4, 5) for mode in MODES
+        ServerAndLoad(f"{count} shuffles", mode, faults=(shuffles(count),))
+        for count in (2, 3, 4, 5)
+        for mode in MODES
     ]
-    return rows + [Row("light tenants", mode, faults=(tenants(),)) for mode in MODES]
+    return rows + [ServerAndLoad("light tenants", mode, faults=(tenants(),)) for mode in MODES]
 
 
-def _delays() -> list[Row]:
+def _delays() -> list[ServerAndLoad]:
     kinds: dict[str, dict[str, Any]] = {
         "uniform 0-75": shuffles(4, [0, 75]),
         "exponential 10": shuffles(4, {"mean": 10.0}),
@@ -144,24 +151,24 @@ def _delays() -> list[Row]:
         "stalls": stalls(),
         "none": {"kind": "slow", "at_s": [86_000], "for_s": 1, "delay_ms": 0},
     }
-    return [Row(label, mode, faults=(fault,)) for label, fault in kinds.items() for mode in MODES]
+    return [ServerAndLoad(label, mode, faults=(fault,)) for label, fault in kinds.items() for mode in MODES]
 
 
-def _modes() -> list[Row]:
+def _modes() -> list[ServerAndLoad]:
     """Of the same cost, but for the first and the last."""
     return [
-        Row("no redundancy", "none", load=0.6),
-        Row("Equal-Resources", "equal-resources", load=0.6),
-        Row("ParM, paper's", "parity", load=0.6, flags=PAPER),
-        Row("ParM, eager", "parity", load=0.6, flags=("--late-percentile", 0)),
-        Row("ParM, late: p50", "parity", load=0.6, flags=("--late-percentile", 50)),
-        Row("ParM, late: p95", "parity", load=0.6),
-        Row("hedging, p95", "hedging", load=0.6),
-        Row("hedging, p80", "hedging", load=0.6, flags=("--late-percentile", 80)),
-        Row("hedging, p50", "hedging", load=0.6, flags=("--late-percentile", 50)),
-        Row("backup 1.4x faster", "approximate-backup", load=0.6),
-        Row("replication", "replication", load=0.6),
-        Row("replication, 24", "replication", load=0.6, flags=("--redundant-instances", WORKERS)),
+        ServerAndLoad("no redundancy", "none", load=0.6),
+        ServerAndLoad("Equal-Resources", "equal-resources", load=0.6),
+        ServerAndLoad("ParM, paper's", "parity", load=0.6, flags=PAPER),
+        ServerAndLoad("ParM, eager", "parity", load=0.6, flags=("--late-percentile", 0)),
+        ServerAndLoad("ParM, late: p50", "parity", load=0.6, flags=("--late-percentile", 50)),
+        ServerAndLoad("ParM, late: p95", "parity", load=0.6),
+        ServerAndLoad("hedging, p95", "hedging", load=0.6),
+        ServerAndLoad("hedging, p80", "hedging", load=0.6, flags=("--late-percentile", 80)),
+        ServerAndLoad("hedging, p50", "hedging", load=0.6, flags=("--late-percentile", 50)),
+        ServerAndLoad("backup 1.4x faster", "approximate-backup", load=0.6),
+        ServerAndLoad("replication", "replication", load=0.6),
+        ServerAndLoad("replication, 24", "replication", load=0.6, flags=("--redundant-instances", WORKERS)),
     ]
 
 
@@ -192,11 +199,11 @@ def run() -> dict[str, Any]:
     return _result({name: series for name, (_, series) in tables.items()})
 
 
-def _is_wanted(row: Row, options: Options) -> bool:
+def _is_wanted(row: ServerAndLoad, options: Options) -> bool:
     return row.load in options.loads and (options.paper or row.flags != PAPER)
 
 
-def _series(rows: Sequence[Row], requests: int, runs: int) -> list[Series]:
+def _series(rows: Sequence[ServerAndLoad], requests: int, runs: int) -> list[Series]:
     """All rows in turns, `runs` times."""
     series = [Series(row.label, row.mode, row.rate_per_s, []) for row in rows]
     for seed in range(runs):
@@ -205,7 +212,7 @@ def _series(rows: Sequence[Row], requests: int, runs: int) -> list[Series]:
     return series
 
 
-def _measured(row: Row, requests: int, seed: int) -> Measured:
+def _measured(row: ServerAndLoad, requests: int, seed: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         faults = Path(folder) / "faults.yaml"
         faults.write_text(yaml.safe_dump({"seed": seed, "faults": list(row.faults)}))
@@ -229,7 +236,7 @@ def _measured(row: Row, requests: int, seed: int) -> Measured:
     )
 
 
-def _command(row: Row, faults: Path) -> tuple[object, ...]:
+def _command(row: ServerAndLoad, faults: Path) -> tuple[object, ...]:
     """`rrl-serve`'s arguments behind the model."""
     times_ms = {
         "sleep.ms": BATCH_MS, "sleep.per_item_ms": ITEM_MS,

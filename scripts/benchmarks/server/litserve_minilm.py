@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-import litserve
+import litserve  # type: ignore[import-untyped]
 import torch
 
 from serving_adapter.models.loading import load_model

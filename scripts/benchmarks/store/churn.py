@@ -161,7 +161,7 @@ def _replace_the_dead(
     left = operations
     progress = mmap.mmap(-1, 1 << 20)  # a byte for each operation that the client began
     while left > 0:
-        plan = []
+        plan: list[str] = []
         while len(plan) < min(left, len(progress)):
             plan.append(rng.choices(OPERATIONS, WEIGHTS)[0])
             if plan[-1] == "kill":

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -109,13 +110,11 @@ def _medians_ms(name: str, rounds: int) -> tuple[dict[str, float], dict[str, flo
                 for way in (STORE, *PEERS, IDEAL):
                     _prepare(way, files)
                     if way != IDEAL:
-                        (seconds,) = in_children(
-                            [lambda w=way: _times(_loader(w, store, name, files), touch_all)]
-                        )
+                        (seconds,) = in_children([partial(_times_of, way, store, name, files)])
                         load_s.setdefault(way, []).append(seconds[0])
                         touched_s.setdefault(way, []).append(seconds[1])
                         _prepare(way, files)
-                    (seconds,) = in_children([lambda w=way: _to_first_answer(w, store, name, files)])
+                    (seconds,) = in_children([partial(_to_first_answer, way, store, name, files)])
                     answer_s.setdefault(way, []).append(seconds[1])
     load_ms, touched_ms, answer_ms = (
         {way: 1e3 * median(seconds) for way, seconds in times.items()}
@@ -165,6 +164,10 @@ def _to_first_answer(way: str, store: RunningStore, name: str, files: dict[str, 
 
     image = image_for(name)
     return _times(load, answer)
+
+
+def _times_of(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> list[float]:
+    return _times(_loader(way, store, name, files), touch_all)
 
 
 def _times(load: Callable[[], Weights], then: Callable[[Weights], None]) -> list[float]:

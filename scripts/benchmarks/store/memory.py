@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -164,7 +164,7 @@ def served(mib: int) -> tuple[torch.nn.Module, list[Any]]:
 
 
 class Sums(torch.nn.Module):
-    def __init__(self, parts: list[torch.nn.Module]) -> None:
+    def __init__(self, parts: Sequence[torch.nn.Module]) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList(parts)
 

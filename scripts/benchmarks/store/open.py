@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -134,8 +135,8 @@ def _measure(
         for _ in range(options.opens):
             for name in names:
                 path = _path(repository, name)
-                times[name].store.append(_seconds(lambda n=name: state_dict(client.open(n, "1"))))
-                times[name].by_file.append(_seconds(lambda p=path: _by_file(client, p)))
+                times[name].store.append(_seconds(partial(_by_name, client, name)))
+                times[name].by_file.append(_seconds(partial(_by_file, client, path)))
         del held
         store.evict_all(client)
     for name in names:
@@ -143,12 +144,10 @@ def _measure(
         loads = int(parse_size(options.peer_bytes, 0, "--peer-bytes") / (MODELS[name].mib * MIB))
         loads = max(3, min(options.opens, loads))
         warm(path)
-        times[name].safetensors += [_seconds(lambda p=path: load_file(p)) for _ in range(loads)]
+        times[name].safetensors += [_seconds(partial(load_file, path)) for _ in range(loads)]
         pickled = write_pickled(path)
         warm(pickled)
-        times[name].torch += [
-            _seconds(lambda p=pickled: torch.load(p, weights_only=True)) for _ in range(loads)
-        ]
+        times[name].torch += [_seconds(partial(torch.load, pickled, weights_only=True)) for _ in range(loads)]
         for written in (path, pickled):
             forget(written)
             written.unlink()
@@ -158,6 +157,10 @@ def _measure(
 
 def _path(repository: Path, name: str) -> Path:
     return repository / name / "1" / "model.safetensors"
+
+
+def _by_name(client: Client, name: str) -> dict[str, torch.Tensor]:
+    return state_dict(client.open(name, "1"))
 
 
 def _by_file(client: Client, path: Path) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ class Options:
     """60 requests of two clients at a scale of 0.02, one seed."""
 
 
-class Served(NamedTuple):
+class ServedRequest(NamedTuple):
     """A request as a client saw it; `where` is the tier that had the model, or "private"."""
 
     model: int
@@ -78,7 +79,7 @@ def run() -> dict[str, Any]:
     if options.quick:
         options = Options(0.02, 60, (2,), (0,), options.cached)
     torch.set_num_threads(1)
-    rows: dict[tuple[int, int, str], list[Served]] = {}
+    rows: dict[tuple[int, int, str], list[ServedRequest]] = {}
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{model.name}.safetensors" for model in TABLE_3]
         total = 0
@@ -111,7 +112,7 @@ def popular(seed: int, requests: int, models: int) -> list[int]:
 
 def _serve(
     way: str, sequence: Sequence[int], clients: int, files: Sequence[Path], room: int, cached: bool
-) -> list[Served]:
+) -> list[ServedRequest]:
     if way in PRIVATE:
         paths = [path.with_suffix(PRIVATE[way]) for path in files]
         return _by_clients(sequence, clients, paths, cached, lambda: lambda path: _privately(way, path))
@@ -126,10 +127,10 @@ def _by_clients(
     paths: Sequence[Path],
     cached: bool,
     connect: Callable[[], Callable[[Path], tuple[Any, str]]],
-) -> list[Served]:
+) -> list[ServedRequest]:
     """Each client takes every so-many-th request."""
 
-    def client(number: int) -> list[Served]:
+    def client(number: int) -> list[ServedRequest]:
         load, served = connect(), []
         for model in sequence[number::clients]:
             if not cached:
@@ -137,15 +138,15 @@ def _by_clients(
             start_s = time.perf_counter()
             weights, where = load(paths[model])
             touch(weights.values())
-            served.append(Served(model, time.perf_counter() - start_s, where))
+            served.append(ServedRequest(model, time.perf_counter() - start_s, where))
             del weights
         return served
 
     if cached:
         for path in paths:
             warm(path)
-    told = in_children([lambda n=n: client(n) for n in range(clients)])
-    return [Served(*row) for rows in told for row in rows]
+    told = in_children([partial(client, number) for number in range(clients)])
+    return [ServedRequest(*row) for rows in told for row in rows]
 
 
 def _privately(way: str, path: Path) -> tuple[Any, str]:
@@ -166,7 +167,7 @@ def _opening(store: RunningStore) -> Callable[[Path], tuple[Any, str]]:
     return load
 
 
-def speed_up(private: Sequence[Served], served: Sequence[Served]) -> float:
+def speed_up(private: Sequence[ServedRequest], served: Sequence[ServedRequest]) -> float:
     """Geometric mean over the models of the ratio of mean latencies."""
     ratios = []
     for model in {row.model for row in served}:

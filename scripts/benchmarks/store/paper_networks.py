@@ -7,6 +7,7 @@ AlexNet and VGG16 then has as many more weights as there are more pixels in the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -107,8 +108,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "ResNet50": (resnet50, 224),
     "AlexNet": (alexnet, 227),
     "VGG16": (vgg16, 224),
-    **{f"AlexNet-S{n}": ((lambda n=n: alexnet(n)), 227 * n) for n in (2, 3, 4)},
-    **{f"VGG16-S{n}": ((lambda n=n: vgg16(n)), 224 * n) for n in (2, 3, 4)},
+    **{f"AlexNet-S{n}": (partial(alexnet, n), 227 * n) for n in (2, 3, 4)},
+    **{f"VGG16-S{n}": (partial(vgg16, n), 224 * n) for n in (2, 3, 4)},
 }
 
 

@@ -121,7 +121,7 @@ def write_weights(path: Path, shapes: Shapes, seeds: int | Sequence[int] = 0) ->
             left = math.prod(shape)
             while left:
                 part = rng.random(min(left, CHUNK_BYTES // 4), dtype=np.float32)
-                file.write(memoryview((part - middle) * (2 * LARGEST_WEIGHT)))
+                file.write(((part - middle) * (2 * LARGEST_WEIGHT)).data)
                 left -= len(part)
         file.flush()
         os.fsync(file.fileno())

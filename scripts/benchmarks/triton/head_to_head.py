@@ -68,9 +68,9 @@ from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import TuningSettings
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
-    Case,
     Reached,
     Trial,
+    WorkloadCase,
     by_workload,
     client_ms,
     draw,
@@ -97,7 +97,15 @@ from scripts.benchmarks.triton.served import (
 )
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
-from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, Run, Served, Unguarded, tuned_in_the_loop
+from scripts.serving.served_agents import (
+    DEFAULT,
+    REACH,
+    SWEEP,
+    Served,
+    TunedRun,
+    Unguarded,
+    tuned_in_the_loop,
+)
 from scripts.triton_server.repository import TENSORS
 from serving_adapter.load.arrivals import Wiki, make_arrivals
 from serving_adapter.options import fail, parse
@@ -168,7 +176,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrialPlan:
     """How long everything takes."""
 
     measurements: int
@@ -192,10 +200,10 @@ def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     torch.set_num_threads(1)  # as in rrl-tune: the cores are the server's
     threadpool_limits(1)
-    plan = Plan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
+    plan = TrialPlan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
-        plan = Plan(
+        plan = TrialPlan(
             14,
             1.2,
             settle_s=0.3,
@@ -233,7 +241,9 @@ def _check_new(folder: Path, options: Options) -> None:
         raise ValueError(f"{folder} is not empty; name another --out")
 
 
-def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan, folder: Path) -> Case:
+def _case(
+    server: Triton, arrivals: str, seed: int, options: Options, plan: TrialPlan, folder: Path
+) -> WorkloadCase:
     space = ConfigurationSpace.parse(plan.knobs)
     traffic = _traffic(server, arrivals, seed, options.rate, plan, len(space))
     folder = folder / f"{server.model}-{traffic.name}-{seed}"
@@ -244,7 +254,7 @@ def _case(server: Triton, arrivals: str, seed: int, options: Options, plan: Plan
         flush=True,
     )
     trials = {name: _trial(name, served, server, traffic, plan) for name in _turned(options.agents, seed)}
-    case = Case(
+    case = WorkloadCase(
         model=server.model,
         arrivals=traffic.name,
         seed=seed,
@@ -282,7 +292,7 @@ def _turned(agents: Sequence[str], seed: int) -> Sequence[str]:
 
 
 def _traffic(
-    server: Triton, arrivals: str, seed: int, rate_per_s: float | None, plan: Plan, configurations: int
+    server: Triton, arrivals: str, seed: int, rate_per_s: float | None, plan: TrialPlan, configurations: int
 ) -> Traffic:
     """At the rate given, or at one that the default configuration bears; a trace must last for the sweep."""
     needed_s = max(plan.measurements, configurations) * (plan.interval_s + plan.change_s)
@@ -307,7 +317,7 @@ def slowed(traffic: Traffic, needed_s: float) -> Traffic:
     return traffic if share == 1 else replace(traffic, rate_per_s=0.99 * share * traffic.rate_per_s)
 
 
-def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Plan) -> Trial:
+def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: TrialPlan) -> Trial:
     """One peer, from the default configuration to the end of the tuning period."""
     served.target.apply(TRITONS_DEFAULT)
     warming = replace(traffic, seed=WARMING_SEED + traffic.seed)
@@ -322,7 +332,8 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Pl
             client.wait(max(0.0, end_s - time.monotonic()))
         if early or (client.poll() is not None and time.monotonic() < end_s):
             raise RuntimeError(f"rrl-load ended before {name} was through, or its tuning period (see {log})")
-    agent.close()
+    if agent is not None:
+        agent.close()
     requests = Requests.read(log)
     latency_s = requests.first(plan.period_s).sum_s
     print(f"  {name}: {latency_s:.1f} s of latency, {requests.failures} failed", flush=True)
@@ -330,7 +341,7 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Pl
     return Trial(name, run, left, requests, send_lag_p99_ms(log))
 
 
-def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
+def _agent(name: str, served: Served, plan: TrialPlan) -> Agent | None:
     if name == FIXED:
         return None
     if name == SWEEP:
@@ -343,7 +354,7 @@ def _agent(name: str, served: Served, plan: Plan) -> Agent | None:
     return make_agent(name, task, served.seed, background_training=True)
 
 
-def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[[], bool]) -> Run:
+def _tuned(name: str, agent: Agent, served: Served, plan: TrialPlan, ended: Callable[[], bool]) -> TunedRun:
     if name == DEFAULT:
         settings = TuningSettings(plan.measurements - BESIDE_TUNING)
         return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
@@ -354,7 +365,7 @@ def _tuned(name: str, agent: Agent, served: Served, plan: Plan, ended: Callable[
     return tuned_in_the_loop(served, name, agent, Unguarded, settings, ended)
 
 
-def _finalists(case: Case, count: int) -> list[int]:
+def _finalists(case: WorkloadCase, count: int) -> list[int]:
     """What the peers leave, and the best few of the grid by all that the clients saw of each."""
     seen_ms = client_ms(case)
     best = sorted(seen_ms, key=lambda number: seen_ms[number])[:count]
@@ -371,7 +382,7 @@ def _shown(traffic: Traffic, k: int, rounds: int) -> Traffic:
     return replace(shown, arrivals="poisson", rate_per_s=round(wave * traffic.rate_per_s, 1))
 
 
-def _write(folder: Path, cases: Sequence[Case]) -> None:
+def _write(folder: Path, cases: Sequence[WorkloadCase]) -> None:
     tables = [*map(table, cases), *_medians(cases)]
     (folder / "results.md").write_text("\n\n".join(tables) + "\n", encoding="utf-8")
     values = [case.to_json() for case in cases]
@@ -380,7 +391,7 @@ def _write(folder: Path, cases: Sequence[Case]) -> None:
     draw(folder / "latency.png", cases)
 
 
-def _medians(cases: Sequence[Case]) -> list[str]:
+def _medians(cases: Sequence[WorkloadCase]) -> list[str]:
     """A table for each workload that was met with several seeds."""
     return [medians_table(seeds) for seeds in by_workload(cases).values() if len(seeds) > 1]
 

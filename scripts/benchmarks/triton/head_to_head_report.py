@@ -20,7 +20,7 @@ from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, Turns, mean_ms, p95_ms
-from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, Run, settled_after
+from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, TunedRun, settled_after
 from serving_adapter.load.report import LATE_CLIENT_MS
 
 FIXED = "default"
@@ -34,14 +34,14 @@ class Trial:
     """One peer's turn; a fixed configuration has no run."""
 
     name: str
-    run: Run | None
+    run: TunedRun | None
     left: int
     requests: Requests  # all that its clients sent
     lag_p99_ms: float = 0.0  # how late they sent them
 
 
 @dataclass(frozen=True)
-class Case:
+class WorkloadCase:
     """One model, arrivals and seed."""
 
     model: str
@@ -96,7 +96,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Result:
+class PeerResult:
     """One peer in one case."""
 
     configuration: dict[str, int]  # what it leaves
@@ -134,12 +134,12 @@ class Reached(NamedTuple):
     over_limit: float
 
 
-def measurements(run: Run) -> list[Record]:
+def measurements(run: TunedRun) -> list[Record]:
     """A run's intervals in order."""
     return [r for r in run.records if r.counted]
 
 
-def client_ms(case: Case) -> dict[int, float]:
+def client_ms(case: WorkloadCase) -> dict[int, float]:
     """Mean latency of all measured, `as_one`: by its ratio to the best in turns, or by its intervals."""
     seen: dict[int, list[Requests]] = {}
     for trial in case.trials.values():
@@ -163,24 +163,24 @@ def interval(requests: Requests, record: Record) -> Requests:
     return requests.between(end_at - record.measurement.duration_s, end_at)
 
 
-def results(case: Case) -> dict[str, Result]:
+def results(case: WorkloadCase) -> dict[str, PeerResult]:
     last = case.last
     near_as_one = {number for number, ms in client_ms(case).items() if ms <= REACH * last.best_ms()}
     near = {number for number in range(len(case.space)) if case.as_one(number) in near_as_one}
     return {name: _result(case, trial, last, near) for name, trial in case.trials.items()}
 
 
-def by_workload(cases: Iterable[Case]) -> dict[str, list[Case]]:
+def by_workload(cases: Iterable[WorkloadCase]) -> dict[str, list[WorkloadCase]]:
     """The seeds of each model and arrivals; they were measured one after the other."""
     return {workload: list(seeds) for workload, seeds in groupby(cases, lambda case: case.workload)}
 
 
-def reached(found: Sequence[Mapping[str, Result]]) -> dict[str, Reached]:
+def reached(found: Sequence[Mapping[str, PeerResult]]) -> dict[str, Reached]:
     """Of each peer, by its results with every seed."""
     return {name: _reached([of_seed[name] for of_seed in found]) for name in found[0]}
 
 
-def _reached(of_seeds: Sequence[Result]) -> Reached:
+def _reached(of_seeds: Sequence[PeerResult]) -> Reached:
     middle = {
         figure: median(_or_infinite(getattr(result, figure)) for result in of_seeds)
         for figure in Reached._fields
@@ -192,14 +192,14 @@ def _or_infinite(figure: float | None) -> float:
     return math.inf if figure is None or math.isnan(figure) else figure
 
 
-def _result(case: Case, trial: Trial, last: InTurns, near: set[int]) -> Result:
+def _result(case: WorkloadCase, trial: Trial, last: InTurns, near: set[int]) -> PeerResult:
     left = case.as_one(trial.left)
     over_best, p95_over_best = last.ratio(left), last.ratio(left, p95_ms)
     limit_ms = LIMIT * last.best_ms(p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
-    return Result(
+    return PeerResult(
         configuration=case.space.configuration(trial.left),
         mean_ms=last.of_ms(left),
         p95_ms=last.of_ms(left, p95_ms),
@@ -261,7 +261,7 @@ def changes(records: Sequence[Record], start: int) -> int:
     return sum(a != b for a, b in pairwise(numbers))
 
 
-def table(case: Case) -> str:
+def table(case: WorkloadCase) -> str:
     """As Markdown."""
     found = results(case)
     best_ms, best_p95_ms = case.last.best_ms(), case.last.best_ms(p95_ms)
@@ -305,19 +305,19 @@ def table(case: Case) -> str:
     ).rstrip()
 
 
-def _in_other_limits(found: Mapping[str, Result]) -> str:
+def _in_other_limits(found: Mapping[str, PeerResult]) -> str:
     counts = (f"{name} {', '.join(map(str, r.over_limits))}" for name, r in found.items())
     factors = ", ".join(f"{factor:g}" for factor in LIMITS)
     return f"Requests over {factors} times the best's p95: {'; '.join(counts)}."
 
 
-def _late_clients(found: Mapping[str, Result]) -> str:
+def _late_clients(found: Mapping[str, PeerResult]) -> str:
     """Where the machine was too busy for the clients to send in time; empty where it was not."""
     late = [f"{name} {r.lag_p99_ms:.0f} ms" for name, r in found.items() if r.lag_p99_ms > LATE_CLIENT_MS]
     return f"Sent late (p99; the latencies include it): {', '.join(late)}." if late else ""
 
 
-def medians_table(cases: Sequence[Case]) -> str:
+def medians_table(cases: Sequence[WorkloadCase]) -> str:
     """What several seeds of one workload come to, as Markdown."""
     found = [results(case) for case in cases]
     head = ("peer", "mean / best", "p95 / best", "settled", "knew", "latency, s", "over the limit")
@@ -362,7 +362,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def write_intervals(path: Path, cases: Sequence[Case]) -> None:
+def write_intervals(path: Path, cases: Sequence[WorkloadCase]) -> None:
     """One row an interval of any peer, with what its clients saw."""
     rows = [row for case in cases for row in _rows(case)]
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -372,7 +372,7 @@ def write_intervals(path: Path, cases: Sequence[Case]) -> None:
         writer.writerows(rows)
 
 
-def _rows(case: Case) -> Iterator[dict[str, Any]]:
+def _rows(case: WorkloadCase) -> Iterator[dict[str, Any]]:
     configuration_ms = client_ms(case)
     for name, trial in case.trials.items():
         for k, record in enumerate(trial.run.records if trial.run else ()):
@@ -398,7 +398,7 @@ def _rows(case: Case) -> Iterator[dict[str, Any]]:
             }
 
 
-def draw(path: Path, cases: Sequence[Case]) -> None:
+def draw(path: Path, cases: Sequence[WorkloadCase]) -> None:
     """Mean latency that the clients saw over the tuning period, a panel a case, a line a peer."""
     figure = blank_figure(5.2 * len(cases) + 1, 4.2)
     panels = figure.subplots(1, len(cases), squeeze=False)[0]

@@ -49,7 +49,7 @@ from scripts.benchmarks.triton.served import (
 )
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, Ratio, Turns, mean_ms
-from scripts.serving.served_agents import DEFAULT, Run, Served, settled_after, tuned_by_command
+from scripts.serving.served_agents import DEFAULT, Served, TunedRun, settled_after, tuned_by_command
 from serving_adapter.options import parse
 
 NEAR = 1.10  # of the best for a load
@@ -79,7 +79,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepsPlan:
     interval_s: float = 5.0
     settle_s: float = 1.0
     phases_s: tuple[float, ...] = (180.0, 120.0, 120.0)  # at R, 2 R and R
@@ -91,14 +91,14 @@ class Plan:
     knobs: str = "instances=1:3,intra_op_threads=1,2,max_batch_size=1,4,8"
 
 
-QUICK = Plan(
+QUICK = StepsPlan(
     interval_s=1.2, settle_s=0.3, phases_s=(20.0, 8.0, 8.0), window_s=1.5, cold_s=0.3, finalists=2, rounds=2,
     final_s=2.0, knobs=SMALL_KNOBS,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Landscape:
+class ClientLandscape:
     """What the clients saw of every configuration at one load."""
 
     alone: Turns  # each once, before all runs
@@ -116,9 +116,9 @@ class Landscape:
 class Stepped:
     """One run of `rrl-tune`, and what was found of each load right after it."""
 
-    run: Run
+    run: TunedRun
     requests: Requests
-    seen: dict[float, Landscape]  # by rate
+    seen: dict[float, ClientLandscape]  # by rate
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Step:
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    plan, model = (QUICK, LIGHT_MODEL) if options.quick else (Plan(), options.model)
+    plan, model = (QUICK, LIGHT_MODEL) if options.quick else (StepsPlan(), options.model)
     folder = options.out or Path("runs") / f"triton-load-steps-{datetime.now():%Y%m%d-%H%M%S}"
     with triton(model) as server:
         space = ConfigurationSpace.parse(plan.knobs)
@@ -149,7 +149,9 @@ def run() -> dict[str, Any]:
             run_, requests = _stepped(server, space, rates_per_s, seed, plan, of_run)
             in_force = kept(rates_per_s, phases(run_, requests, plan.phases_s))
             seen = {
-                rate: Landscape(each, _in_turns(server, space, rate, each, in_force[rate], plan, of_run))
+                rate: ClientLandscape(
+                    each, _in_turns(server, space, rate, each, in_force[rate], plan, of_run)
+                )
                 for rate, each in alone.items()
             }
             runs.append(Stepped(run_, requests, seen))
@@ -178,9 +180,9 @@ def _stepped(
     space: ConfigurationSpace,
     rates_per_s: Sequence[float],
     seed: int,
-    plan: Plan,
+    plan: StepsPlan,
     folder: Path,
-) -> tuple[Run, Requests]:
+) -> tuple[TunedRun, Requests]:
     """A run of rrl-tune from Triton's default configuration to the end of the stepped load."""
     folder.mkdir(parents=True, exist_ok=True)
     moments_s = step_moments_s(rates_per_s, plan.phases_s, np.random.default_rng(seed))
@@ -205,7 +207,9 @@ def step_moments_s(
     return np.concatenate(moments)
 
 
-def _alone(server: Triton, space: ConfigurationSpace, rate_per_s: float, plan: Plan, folder: Path) -> Turns:
+def _alone(
+    server: Triton, space: ConfigurationSpace, rate_per_s: float, plan: StepsPlan, folder: Path
+) -> Turns:
     """Every configuration at a load, once."""
     traffics, everyone = [Traffic("poisson", rate_per_s, 1000)], range(len(space))
     folder = folder / f"at-{rate_per_s:g}"
@@ -218,7 +222,7 @@ def _in_turns(
     rate_per_s: float,
     alone: Turns,
     in_force: set[int],
-    plan: Plan,
+    plan: StepsPlan,
     folder: Path,
 ) -> InTurns:
     """The best few of a load, and what a run had in force at it, in turns."""
@@ -239,7 +243,9 @@ def kept(rates_per_s: Sequence[float], of_phases: Sequence[Sequence[Record]]) ->
     return found
 
 
-def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]) -> list[Step]:
+def judged(
+    run_: TunedRun, requests: Requests, phases_s: Sequence[float], near: Sequence[set[int]]
+) -> list[Step]:
     """What became of each step, by what is near the best in each phase; the first one begins with no step."""
     ends_at = _ends_at(requests, phases_s)
     steps = []
@@ -252,7 +258,7 @@ def judged(run_: Run, requests: Requests, phases_s: Sequence[float], near: Seque
     return steps
 
 
-def phases(run_: Run, requests: Requests, phases_s: Sequence[float]) -> list[list[Record]]:
+def phases(run_: TunedRun, requests: Requests, phases_s: Sequence[float]) -> list[list[Record]]:
     """The intervals that ended in each phase of the load; RuntimeError where none did."""
     starts_at = [float(requests.at[0]), *_ends_at(requests, phases_s)]
     found = [
@@ -320,7 +326,7 @@ def _summary(space: ConfigurationSpace, runs: Sequence[Stepped], steps: Sequence
     return json.dumps(values, indent=2) + "\n"
 
 
-def _ratio(seen: Landscape, number: int) -> dict[str, float]:
+def _ratio(seen: ClientLandscape, number: int) -> dict[str, float]:
     if number not in seen.turns.parts:
         return {}
     return dict(zip(("ratio", "ratio_error"), seen.turns.ratio(number), strict=True))

@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OverheadPlan:
     intervals: int = 24  # of a run of rrl-tune
     interval_s: float = 5.0
     settle_s: float = 1.0
@@ -69,12 +69,12 @@ class Plan:
     knobs: str = SMALL_KNOBS
 
 
-QUICK = Plan(intervals=5, interval_s=1.2, settle_s=0.3, counted=3, pairs=2, window_s=5.0)
+QUICK = OverheadPlan(intervals=5, interval_s=1.2, settle_s=0.3, counted=3, pairs=2, window_s=5.0)
 
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    plan = QUICK if options.quick else Plan()
+    plan = QUICK if options.quick else OverheadPlan()
     with triton(LIGHT_MODEL if options.quick else options.model) as server:
         rate_per_s = round(UTILISATION * capacity_per_s(server), 1)
         with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def _calls(server: Triton, plan: Plan) -> tuple[dict[str, float], dict[str, float]]:
+def _calls(server: Triton, plan: OverheadPlan) -> tuple[dict[str, float], dict[str, float]]:
     """Mean calls by kind: of an interval in which nothing changes, and of one that begins with a reload."""
     space = ConfigurationSpace.parse(plan.knobs)
     env = LiveServing(server.target, space, interval_s=plan.interval_s, settle_s=plan.settle_s)
@@ -129,7 +129,7 @@ def _mean(calls: Counter[str], before: Counter[str], times: int) -> dict[str, fl
     return {kind: (calls[kind] - before[kind]) / times for kind in calls if calls[kind] > before[kind]}
 
 
-def _processor_share(server: Triton, plan: Plan, folder: Path) -> float:
+def _processor_share(server: Triton, plan: OverheadPlan, folder: Path) -> float:
     """Of one core, that a run of rrl-tune uses."""
     with _tuning(server, plan.knobs, plan.intervals, plan, folder) as tuner:
         (first_s, first_cpu_s), (last_s, last_cpu_s) = (
@@ -140,10 +140,11 @@ def _processor_share(server: Triton, plan: Plan, folder: Path) -> float:
 
 
 def _windows(
-    server: Triton, rate_per_s: float, plan: Plan, folder: Path
+    server: Triton, rate_per_s: float, plan: OverheadPlan, folder: Path
 ) -> tuple[list[Requests], list[Requests]]:
     """What clients saw, alone and observed, a window of each in every pair."""
-    alone, observed = [], []
+    alone: list[Requests] = []
+    observed: list[Requests] = []
     with _tuning(server, _one_configuration(), 10_000, plan, folder / "observer") as observer:
         with load(server, Traffic("poisson", rate_per_s, seed=0), folder / "first"):
             cpu_at_record(observer, folder / "observer" / "journal.jsonl", 1)  # it has started
@@ -165,7 +166,7 @@ def _one_configuration() -> str:
 
 @contextlib.contextmanager
 def _tuning(
-    server: Triton, knobs: str, intervals: int, plan: Plan, folder: Path
+    server: Triton, knobs: str, intervals: int, plan: OverheadPlan, folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`rrl-tune`, as a process that is ended, by Ctrl-C, at the end."""
     command = [sys.executable, "-m", "rrl.command_line", "--target", server.address, *server.arguments]

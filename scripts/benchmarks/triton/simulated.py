@@ -141,7 +141,7 @@ class Options:
         _settings(self.settings)
 
 
-class Case(NamedTuple):
+class SimulatedCase(NamedTuple):
     """One run: a machine and its load."""
 
     machine: str | int  # a measured one's name, or a random one's seed
@@ -169,7 +169,7 @@ class Case(NamedTuple):
         return next(later, self.steps[-1][1])
 
 
-class Episode(NamedTuple):
+class CaseOutcome(NamedTuple):
     """What came of a run."""
 
     final: float  # latency of what is left, over the best's
@@ -319,17 +319,17 @@ def true_costs_ms(machine: str | int, rate_per_s: float) -> np.ndarray:
     return np.where(bears, costs_ms, LARGEST_MS)
 
 
-def cases_of(options: Options) -> dict[str, list[Case]]:
+def cases_of(options: Options) -> dict[str, list[SimulatedCase]]:
     """The runs, by what is told of them together."""
 
-    def steady(machine: str | int, rate_per_s: float, seed: int) -> Case:
+    def steady(machine: str | int, rate_per_s: float, seed: int) -> SimulatedCase:
         period_s = PERIOD_OF_AN_INTERVAL_S * options.intervals
-        return Case(machine, ((period_s, rate_per_s),), options.intervals, seed)
+        return SimulatedCase(machine, ((period_s, rate_per_s),), options.intervals, seed)
 
-    def stepped(machine: str | int, rate_per_s: float, seed: int) -> Case:
+    def stepped(machine: str | int, rate_per_s: float, seed: int) -> SimulatedCase:
         steps = tuple((length_s, round(share * rate_per_s, 3)) for length_s, share in STEPS)
         lasts_s = sum(length_s for length_s, _ in steps)
-        return Case(machine, steps, math.ceil(lasts_s / INTERVAL_S), seed)
+        return SimulatedCase(machine, steps, math.ceil(lasts_s / INTERVAL_S), seed)
 
     found = {
         f"{name}, {rate_per_s:g}/s": [steady(name, rate_per_s, seed) for seed in range(options.seeds)]
@@ -346,7 +346,9 @@ def cases_of(options: Options) -> dict[str, list[Case]]:
 # --- a run -----------------------------------------------------------------------------------------
 
 
-def episode(case: Case, name: str, settings: GuidedSettings = GUIDED, baseline: int = 1) -> Episode:
+def episode(
+    case: SimulatedCase, name: str, settings: GuidedSettings = GUIDED, baseline: int = 1
+) -> CaseOutcome:
     """One agent, from Triton's default configuration on."""
     env = SimulatedTriton(
         machine_of(case.machine),
@@ -385,8 +387,8 @@ def _left(agent: Agent, numbers: Sequence[int]) -> int:
 
 
 def _judged(
-    case: Case, rates_per_s: Sequence[float], numbers: Sequence[int], left: int, latency_s: float
-) -> Episode:
+    case: SimulatedCase, rates_per_s: Sequence[float], numbers: Sequence[int], left: int, latency_s: float
+) -> CaseOutcome:
     """`rates_per_s` and `numbers` of every interval."""
     costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
     best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
@@ -397,7 +399,7 @@ def _judged(
     best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in case.steps)
     changes = [(a, b) for a, b in pairwise([SPACE.number(TRITONS_DEFAULT), *numbers]) if a != b]
     last = case.steps[-1][1]
-    return Episode(
+    return CaseOutcome(
         final=float(costs_ms[last][left] / best_ms[last]),
         settled=settled_after(near) or len(near),
         latency=latency_s / best_s,
@@ -425,7 +427,7 @@ def processes_started(before: int, after: int) -> int:
     return b if is_reload(before, after) else max(0, b - a)
 
 
-def _agent(name: str, case: Case, settings: GuidedSettings) -> Agent:
+def _agent(name: str, case: SimulatedCase, settings: GuidedSettings) -> Agent:
     task = Task(SPACE, cores=CORES, in_place=IN_PLACE)
     if name == DEFAULT:
         return GuidedRRL(task, settings, case.seed)
@@ -463,13 +465,13 @@ def run() -> dict[str, Any]:
     }
 
 
-def _episodes(workers: Workers, jobs: Sequence[Callable[[], Episode]]) -> list[Episode]:
-    found: list[Episode] = []
+def _episodes(workers: Workers, jobs: Sequence[Callable[[], CaseOutcome]]) -> list[CaseOutcome]:
+    found: list[CaseOutcome] = []
     workers.run(jobs, lambda _, answer: found.append(answer))
     return found
 
 
-def _row(label: str, name: str, found: Sequence[Episode]) -> str:
+def _row(label: str, name: str, found: Sequence[CaseOutcome]) -> str:
     soon = [intervals <= SOON for each in found for intervals in each.near_after]
     text = (
         f"{label:30} {name:13} {geometric_mean(e.final for e in found):12.3f}"

@@ -44,8 +44,8 @@ from scripts.serving.served_agents import (
     DEFAULT,
     REACH,
     SWEEP,
-    Run,
     Served,
+    TunedRun,
     WatchOnly,
     tuned_by_command,
     tuned_in_the_loop,
@@ -148,14 +148,14 @@ def _turned(names: Sequence[str], seed: int) -> Sequence[str]:
     return (*names[first:], *names[:first])
 
 
-def _swept(served: Served) -> Run:
+def _swept(served: Served) -> TunedRun:
     """Every configuration once; nothing is rolled back, as nobody waits for these requests."""
     agent = ExhaustiveSweep(served.space, served.seed)
     limit = TuningSettings(intervals=3 * len(served.space), baseline=1, validation=0)
     return tuned_in_the_loop(served, SWEEP, agent, WatchOnly, limit, stop=lambda: agent.done)
 
 
-def _sweeps_best(sweep: Run, count: int) -> list[int]:
+def _sweeps_best(sweep: TunedRun, count: int) -> list[int]:
     costs = costs_by_configuration((r.number, r.cost) for r in sweep.tuning if r.learned)
     return sorted(costs, key=lambda number: median(costs[number]))[:count]
 

@@ -18,7 +18,7 @@ from rrl.knobs import in_words
 from rrl.space import ConfigurationSpace
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
-from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, Run, settled_after
+from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, TunedRun, settled_after
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Comparison:
 
     rate_per_s: float
     space: ConfigurationSpace
-    runs: dict[str, Run]
+    runs: dict[str, TunedRun]
     final_ms: dict[int, float]  # configurations measured in turns
     best_ms: float  # of the sweep's best
 

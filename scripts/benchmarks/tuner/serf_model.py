@@ -123,6 +123,7 @@ def _profiled(target: Target, address: str, threads: int, most_instances: int) -
     """(most_instances,) mean service time in s with 1, 2 ... requests in service all the time."""
     load = ClosedLoop(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
     cores = cores_of(target, target.configuration())
+    assert cores is not None, "the server is on this machine"
     times_s = []
     try:
         for n in range(1, most_instances + 1):

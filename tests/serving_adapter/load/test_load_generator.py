@@ -14,20 +14,20 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.load.arrivals import Arrivals, Poisson, TimestampTrace, Uniform
-from serving_adapter.load.connection import ServedModel, open_channels, wait_for_model
+from serving_adapter.load.connection import ModelSignature, open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, Send, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
-from serving_adapter.load.sizes import Fixed, Sizes, UniformSizes
+from serving_adapter.load.sizes import FixedSizes, Sizes, UniformSizes
 from serving_adapter.target import TargetError
 from tests.support.echo_server import TENSOR, EchoService, serving, start
 
-TOKENS = ServedModel("echo", [TENSOR(name="tokens", datatype="INT64", shape=[-1, -1])], is_batched=True)
+TOKENS = ModelSignature("echo", [TENSOR(name="tokens", datatype="INT64", shape=[-1, -1])], is_batched=True)
 
-EIGHT = Fixed(8)
+EIGHT = FixedSizes(8)
 
 
-def payloads(model: ServedModel = TOKENS, seed: int = 0, **settings: int) -> Payloads:
+def payloads(model: ModelSignature = TOKENS, seed: int = 0, **settings: int) -> Payloads:
     return Payloads(model, np.random.default_rng(seed), **settings)
 
 
@@ -62,8 +62,8 @@ def load_by(send: Send, arrivals: Arrivals, duration_s: float) -> LoadReport:
     return asyncio.run(generator.run(asyncio.Event()))
 
 
-def describe(address: str, model: str | None = None, wait_s: float = 10.0) -> ServedModel:
-    async def run() -> ServedModel:
+def describe(address: str, model: str | None = None, wait_s: float = 10.0) -> ModelSignature:
+    async def run() -> ModelSignature:
         (channel,) = open_channels(address, 1, None)
         async with channel:
             return await wait_for_model(channel, address, model, wait_s)
@@ -262,7 +262,7 @@ def test_every_input_gets_values_of_its_type() -> None:
         TENSOR(name="half", datatype="FP16", shape=[2, -1]),
         TENSOR(name="mask", datatype="BOOL", shape=[-1]),
     ]
-    request = decoded(payloads(ServedModel("mixed", inputs, is_batched=False)).of_size(500))
+    request = decoded(payloads(ModelSignature("mixed", inputs, is_batched=False)).of_size(500))
     assert [list(i.shape) for i in request.inputs] == [[16, 16, 3], [500], [2, 500], [500]]
     image, sound, half, mask = (
         np.frombuffer(raw, dtype)
@@ -284,7 +284,7 @@ def test_requests_are_made_once_and_memory_is_bounded() -> None:
 
 
 def test_a_type_without_values_is_named() -> None:
-    model = ServedModel("texts", [TENSOR(name="text", datatype="BYTES", shape=[-1])], is_batched=False)
+    model = ModelSignature("texts", [TENSOR(name="text", datatype="BYTES", shape=[-1])], is_batched=False)
     with pytest.raises(TargetError, match="input 'text' of model 'texts' has datatype BYTES; values can be"):
         payloads(model)
 
@@ -320,7 +320,7 @@ def test_a_server_that_is_not_ready_is_waited_for() -> None:
         with pytest.raises(TargetError, match="answers, but is not ready"):
             describe(address, wait_s=0.0)
 
-        async def run() -> ServedModel:
+        async def run() -> ModelSignature:
             (channel,) = open_channels(address, 1, None)
             async with channel:
                 waiting = asyncio.create_task(wait_for_model(channel, address, None, 1e6))

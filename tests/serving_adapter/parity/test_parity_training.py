@@ -13,9 +13,9 @@ from serving_adapter.models.classifiers import ARCHITECTURES, initialise
 from serving_adapter.parity.datasets import Images
 from serving_adapter.parity.evaluation import Coding, evaluate
 from serving_adapter.parity.training import (
-    Classification,
+    ClassificationTask,
     Interrupted,
-    Parity,
+    ParityTask,
     TrainingSettings,
     Watch,
     augmented,
@@ -58,7 +58,7 @@ def images() -> Images:
 
 @pytest.fixture(scope="module")
 def deployed(images) -> nn.Module:
-    return train(mlp(), Classification(images, QUICK), QUICK).net
+    return train(mlp(), ClassificationTask(images, QUICK), QUICK).net
 
 
 def same(first: nn.Module, second: nn.Module) -> bool:
@@ -79,7 +79,7 @@ def test_a_classifier_learns_what_is_easy(deployed):
 def test_a_parity_model_learns_to_reconstruct_its_row(deployed, images, k, row, r, loss):
     coding = Coding(k, row, r)
     settings = TrainingSettings(epochs=40, batch_size=32)
-    trained = train(copy.deepcopy(deployed), Parity(deployed, coding, images, loss, settings), settings)
+    trained = train(copy.deepcopy(deployed), ParityTask(deployed, coding, images, loss, settings), settings)
     assert trained.score > 0.9
 
 
@@ -88,7 +88,7 @@ def test_two_losses_are_reconstructed_from_two_parities(deployed, images):
     parities = []
     for row in range(2):
         coding = Coding(2, row, 2)
-        task = Parity(deployed, coding, images, "mse", settings)
+        task = ParityTask(deployed, coding, images, "mse", settings)
         parities.append((coding, train(copy.deepcopy(deployed), task, settings).net))
     test = blobs(200, seed=2)
     found = evaluate(deployed, parities, test.x, test.y)
@@ -99,7 +99,7 @@ def test_concatenated_images_are_learned_by_cross_entropy_for_a_model_of_probabi
     probabilities = serving(deployed, "cross-entropy", 1)
     coding = Coding(2, encoder="concat")
     settings = TrainingSettings(epochs=40, batch_size=32)
-    net = train(mlp(), Parity(probabilities, coding, images, "cross-entropy", settings), settings).net
+    net = train(mlp(), ParityTask(probabilities, coding, images, "cross-entropy", settings), settings).net
     served = serving(net, "cross-entropy", 2)
     test = blobs(200, seed=2)
     assert evaluate(probabilities, [(coding, served)], test.x, test.y).degraded[1] > 0.7
@@ -108,7 +108,7 @@ def test_concatenated_images_are_learned_by_cross_entropy_for_a_model_of_probabi
 def test_recorded_traffic_needs_no_labels(deployed, images):
     for loss in ("mse", "decoded", "cross-entropy"):
         served = serving(deployed, loss, 1)
-        task = Parity(served, Coding(2), Images(images.x, None), loss, QUICK)
+        task = ParityTask(served, Coding(2), Images(images.x, None), loss, QUICK)
         assert train(mlp(), task, QUICK).score > 0.5
 
 
@@ -125,7 +125,7 @@ def test_the_decoded_loss_is_least_for_a_perfect_parity_model(deployed, images):
         outputs = deployed(x)
     draw = torch.Generator().manual_seed(3)
     first, second = chosen, torch.randperm(32, generator=draw)
-    task = Parity(deployed, Coding(2), Images(images.x, images.y), "decoded", QUICK)
+    task = ParityTask(deployed, Coding(2), Images(images.x, images.y), "decoded", QUICK)
     reached = task.loss(Perfect(), x, chosen, torch.Generator().manual_seed(3))
     entropy = torch.distributions.Categorical(logits=outputs).entropy().mean()
     assert reached.item() == pytest.approx(entropy.item(), rel=1e-4)
@@ -133,15 +133,15 @@ def test_the_decoded_loss_is_least_for_a_perfect_parity_model(deployed, images):
 
 
 def test_the_seed_decides_everything(images):
-    first, again = (train(mlp(), Classification(images, QUICK), QUICK) for _ in range(2))
+    first, again = (train(mlp(), ClassificationTask(images, QUICK), QUICK) for _ in range(2))
     assert same(first.net, again.net)
     other = TrainingSettings(epochs=6, batch_size=32, seed=1)
-    assert not same(first.net, train(mlp(), Classification(images, other), other).net)
+    assert not same(first.net, train(mlp(), ClassificationTask(images, other), other).net)
 
 
 @pytest.mark.parametrize("steps", [1, 11, 40])
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, tmp_path, steps):
-    task = Parity(deployed, Coding(2), images, "mse", QUICK)
+    task = ParityTask(deployed, Coding(2), images, "mse", QUICK)
     expected = train(mlp(), task, QUICK)
     checkpoint = tmp_path / "p.checkpoint"
     done = 0
@@ -163,18 +163,21 @@ def test_a_checkpoint_of_something_else_is_refused(images, tmp_path):
     checkpoint = tmp_path / "c.checkpoint"
     with pytest.raises(Interrupted):
         train(
-            mlp(), Classification(images, QUICK), QUICK, Watch(stopping=lambda: True, checkpoint=checkpoint)
+            mlp(),
+            ClassificationTask(images, QUICK),
+            QUICK,
+            Watch(stopping=lambda: True, checkpoint=checkpoint),
         )
     other = TrainingSettings(epochs=7, batch_size=32)
     with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .* with other options or data"):
-        train(mlp(), Classification(images, other), other, Watch(checkpoint=checkpoint))
+        train(mlp(), ClassificationTask(images, other), other, Watch(checkpoint=checkpoint))
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .*, or delete it to begin anew"):
-        train(mlp(), Classification(images, QUICK), QUICK, Watch(checkpoint=checkpoint))
+        train(mlp(), ClassificationTask(images, QUICK), QUICK, Watch(checkpoint=checkpoint))
 
 
 def test_the_best_validation_is_kept_not_the_last(images):
-    class Scored(Classification):
+    class Scored(ClassificationTask):
         scores = [0.2, 0.9, 0.1, 0.3, 0.3, 0.3]  # noqa: RUF012
         best: dict | None = None
 
@@ -229,9 +232,9 @@ def test_settings_out_of_range_are_refused(options, sentence):
 
 def test_a_deployed_model_needs_labels(images):
     with pytest.raises(ValueError, match="the data has no 'y'"):
-        Classification(Images(images.x, None), QUICK)
+        ClassificationTask(Images(images.x, None), QUICK)
 
 
 def test_too_few_images_are_refused(deployed, images):
     with pytest.raises(ValueError, match="12 images are too few to train and validate with k=2"):
-        Parity(deployed, Coding(2), Images(images.x[:12], None), "mse", QUICK)
+        ParityTask(deployed, Coding(2), Images(images.x[:12], None), "mse", QUICK)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from serving_adapter.target.reading import BatchTotals, Histogram, parse_metrics
+from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, parse_metrics
 
 TRITON = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -59,7 +59,7 @@ def test_a_triton_page_is_summed_over_versions_and_reasons():
 
 def test_our_page_tells_histograms_telemetry_and_what_is_in_flight():
     reading = parse_metrics(OURS, "m", at_s=0.0)
-    assert reading.latency == Histogram((0.01, 0.1, math.inf), (1, 3, 3), 0.125)
+    assert reading.latency == CumulativeHistogram((0.01, 0.1, math.inf), (1, 3, 3), 0.125)
     assert reading.queue is None
     assert reading.telemetry == {(2, 4): BatchTotals(6, 0.75)}
     assert (reading.arrivals, reading.backlog, reading.pending) == (9, 5, 1)
