@@ -1,18 +1,18 @@
 """AIMD batching: Clipper's adaptive batch size (Crankshaw et al., NSDI 2017, section 4.3).
 
 The batch size grows by a fixed amount as long as the latency objective holds. Once it is exceeded, the batch
-size backs off by 10 %: far less than AIMD in congestion control does, because the best batch size of a
-model hardly moves.
+size backs off by 10 %. That is far less than AIMD does in congestion control, because the best batch size of
+a model hardly moves.
 
 | symbol | here | meaning |
 |---|---|---|
-| b | `_size` | the batch size aimed at, a real number; in force is the largest of the grid not above it |
+| b | `_size` | the batch size aimed at, a real number. The grid's largest value up to it is in force |
 | +a | `increase` | while the objective holds: b ← b + a |
 | ×(1 - d) | `back_off` | when it is exceeded: b ← b (1 - d) |
 
-Two things the paper leaves open. Clipper adapts once a batch, here once an interval. And it needs a latency
-objective: here the task's p95 limit. Without one, the objective is taken to be exceeded in an interval that
-costs clearly more than the intervals before it did (their exponential moving average).
+Two things differ from Clipper. It adapts once a batch, this agent once an interval. Its latency objective is
+here the task's p95 limit. Without a limit, an interval exceeds the objective if it costs clearly more than
+the exponential moving average of the intervals before it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ KNOB = "max_batch_size"
 
 @dataclass(frozen=True)
 class AIMDSettings:
-    increase: float = 1.0  # requests an interval; Clipper: "a fixed amount"
-    back_off: float = 0.1  # share of the batch size; Clipper: 10 %
-    tolerance: float = 0.1  # without a limit: so much above the average is worse; as large as the noise
-    memory: float = 0.8  # of the moving average, a share an interval: about 5 intervals; ours
+    increase: float = 1.0  # requests for each interval (Clipper: "a fixed amount")
+    back_off: float = 0.1  # share of the batch size (Clipper: 10 %)
+    tolerance: float = 0.1  # share above the average that is clearly more, without a limit; as large as noise
+    memory: float = 0.8  # share of the average that an interval keeps, so that it spans about 5; ours
 
     def __post_init__(self) -> None:
         if not 0 < self.increase < math.inf:
@@ -48,10 +48,9 @@ class AIMDSettings:
 
 
 class AIMD(Agent):
-    """Adapts max_batch_size alone; every other knob stays as the first observation found it.
+    """Adapts max_batch_size alone. Every other knob stays as the first observation found it.
 
-    After an interval under a configuration that it did not propose (the guard's), it goes on from the batch
-    size that was in force.
+    After an interval whose configuration the guard chose, it goes on from the batch size that was in force.
     """
 
     def __init__(self, task: Task, settings: AIMDSettings | None = None) -> None:
@@ -92,7 +91,7 @@ class AIMD(Agent):
     def _exceeded(self, cost: float, measurement: Measurement) -> bool:
         if self._limit_ms is not None:
             return slo_violated(measurement, self._limit_ms)
-        return cost > (1 + self.settings.tolerance) * self._average_cost  # False while there is none (NaN)
+        return cost > (1 + self.settings.tolerance) * self._average_cost  # False for the first interval: NaN
 
     def _remember(self, cost: float) -> None:
         memory = self.settings.memory
@@ -100,7 +99,7 @@ class AIMD(Agent):
         self._average_cost = memory * self._average_cost + (1 - memory) * cost if known else cost
 
     def _index(self) -> int:
-        """Of the grid's largest batch size that is not above b."""
+        """The index of the grid's largest batch size that is not above b."""
         return max(0, int(np.searchsorted(self._values, self._size + 1e-9, side="right")) - 1)
 
     def _value(self, action: np.ndarray) -> float:

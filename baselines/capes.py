@@ -2,21 +2,25 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| s_t | `_state` | the last observations, scaled (`baselines.scaling`); the newest one last |
-| a_t | `moves` | 0: no change; else one knob up or down by a step. Beyond the grid's edge: no change |
+| s_t | `_state` | the last observations, scaled (`baselines.scaling`), the newest one last |
+| a_t | `moves` | 0: no change. Else one knob up or down by a step, or no change at the grid's edge |
 | r_t | `_reward` | the change of the objective, so that the sum of rewards is the objective's gain |
 | Q(s, a; θ) | `q_network` | two tanh layers of max(200, 1.2 · length of s) units |
 | y | `_targets` | r + γ · max_a Q(s_t+1, a; θ⁻) |
 | θ⁻ | `target_network` | follows θ: θ⁻ ← (1 - α) θ⁻ + α θ after every training step |
 | ε | `exploration_rate` | share of random moves, falling linearly over the first actions |
 
-θ is trained by RMSProp on the squared error (Q - y)² over minibatches of the replay memory, each variable's
-gradient clipped by its norm. The repository trains without a pause from one action to the next; here it is
-a number of steps a decision. It observes ten one-second ticks; here an interval is a tick, and has its means.
-Costs are relative to the first one, so that nothing depends on the objective's unit.
+θ is trained by RMSProp on the squared error (Q - y)² over minibatches of the replay memory. Each variable's
+gradient is clipped by its norm. Costs are relative to the first one, so that nothing depends on the
+objective's unit.
 
-`TUNED` is ours: of 15 settings that which had the lowest cost over the first 400 decisions, on the machines
-0-7 of `envs.scenarios.families` at a stationary load, with one agent seed. (200 units did as well.)
+| | the repository | here |
+|---|---|---|
+| training | without a pause from one action to the next | a fixed number of steps a decision |
+| an observation | the means of a one-second tick | the means of an interval |
+
+`TUNED` is ours. It had the lowest cost of 15 settings over the first 400 decisions, with one agent seed. They
+were compared on the machines 0-7 of `envs.scenarios.families` at a stationary load. 200 units did as well.
 """
 
 from __future__ import annotations
@@ -41,20 +45,20 @@ HIDDEN_UNITS_PER_INPUT = 1.2
 class CAPESSettings:
     """Hyper-parameters of `CAPES`; the defaults are its repository's."""
 
-    smallest_hidden_layer: int = 200  # units; or 1.2 an input, if that is more
+    smallest_hidden_layer: int = 200  # units; 1.2 for each input, if that is more
     discount: float = 0.99  # γ
     learning_rate: float = 1e-3  # RMSProp's
     decay: float = 0.9  # RMSProp's
-    minibatch: int = 32  # transitions a training step
+    minibatch: int = 32  # transitions in a training step
     target_update: float = 0.01  # α
     gradient_clip: float = 5.0  # largest norm of a variable's gradient
     first_exploration: float = 0.5  # ε of the first action (the example configuration: 1)
     last_exploration: float = 0.05  # ε in the end
     exploration_actions: int = 5_000  # until then (the example configuration: 1,000,000)
-    observations: int = 4  # ticks in a state (the example configuration: 10)
-    training_steps: int = 8  # a decision; the repository: as many as fit in a second
-    step_sizes: tuple[int, ...] = (1,)  # of a move, in grid steps
-    reward: Literal["change", "log cost"] = "change"  # of -cost; or -ln(cost)
+    observations: int = 4  # intervals in a state (the example configuration: 10)
+    training_steps: int = 8  # for each decision (the repository: as many as fit in a second)
+    step_sizes: tuple[int, ...] = (1,)  # that a move may have, in grid steps
+    reward: Literal["change", "log cost"] = "change"  # the change of -cost, or -ln(cost) itself
 
     def __post_init__(self) -> None:
         if not 0 <= self.discount < 1:
@@ -81,7 +85,7 @@ class CAPESSettings:
 
 
 PAPER = CAPESSettings()
-"""The repository's setting, as RRL compares with."""
+"""The repository's settings, which RRL compares with."""
 
 TUNED = CAPESSettings(
     smallest_hidden_layer=64,
@@ -95,7 +99,7 @@ TUNED = CAPESSettings(
 
 
 class Move(NamedTuple):
-    """One knob changed by some grid steps; none for `steps` = 0."""
+    """One knob changed by some grid steps. With `steps` = 0 nothing changes."""
 
     knob: int
     steps: int
@@ -111,7 +115,7 @@ class Experience(NamedTuple):
 
 
 class CAPES(Agent):
-    """The CAPES agent. It sees observations and costs, nothing else, so it serves any objective."""
+    """The CAPES agent. It sees only observations and costs, so it serves any objective."""
 
     def __init__(self, task: Task, settings: CAPESSettings = PAPER, seed: int = 0) -> None:
         self.space = task.space
@@ -161,7 +165,7 @@ class CAPES(Agent):
         return settings.first_exploration - done * (settings.first_exploration - settings.last_exploration)
 
     def _draw(self) -> None:
-        """What chance has in store for the next decision."""
+        """Draws what the next decision needs, so that `act` draws nothing."""
         self._explore = float(self._rng.random())
         self._random_move = int(self._rng.integers(len(self.moves)))
 
@@ -174,7 +178,7 @@ class CAPES(Agent):
         return int(q.argmax())
 
     def _state(self, observation: np.ndarray) -> np.ndarray:
-        """(observations * (fields + knobs),) float32: the first observation stands for those before it."""
+        """(observations * (fields + knobs),) float32. The first observation stands for those before it."""
         seen = [*self._earlier, observation]
         padding = [seen[0]] * (self.settings.observations - len(seen))
         return np.concatenate([self._scaling.inputs(one) for one in padding + seen])
@@ -187,9 +191,9 @@ class CAPES(Agent):
         return there if 0 <= there[knob] < self.space.shape[knob] else indices
 
     def _move_made(self, transition: Transition, chosen: int) -> int | None:
-        """The move that led to the action in force; None if none does, so that the guard must have jumped.
+        """The move that led to the action in force; None if the guard chose one that no move leads to.
 
-        At an edge several moves lead nowhere: then it is the one that was chosen.
+        At an edge several moves lead nowhere. Then it is the one that was chosen.
         """
         indices = self.space.action(number_in_force(transition.observation, self.space))
         for move in (chosen, *range(len(self.moves))):

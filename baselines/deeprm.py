@@ -9,15 +9,18 @@
 | θ | `network` | θ ← θ + α · RMSProp of the mean of ∇ ln π_θ(s, a) · (v - b) |
 
 DeepRM was made for scheduling jobs in episodes. Here nothing ends, and a configuration hardly changes what
-comes after its interval, so an episode is one decision, and a return (with γ = 1) one reward. (In batches as
-the repository's, 10 episodes of up to 200 actions, it would be updated once in 2,000 decisions.)
+comes after its interval. So an episode is one decision, and a return (with γ = 1) is one reward. The
+repository's batches, 10 episodes of up to 200 actions, would mean one update in 2,000 decisions.
 
-What does an output mean? RRL says only that "the Scheduler interprets" them. As DeepRM has an output for each
-action, there is one for each configuration (`outputs="configurations"`). With `outputs="knobs"` there is one
-for each value of each knob, and a softmax a knob: probabilities multiply over the knobs.
+What does an output mean? RRL says only that "the Scheduler interprets" them.
 
-`TUNED` is ours: of 10 settings that which had the lowest cost over the first 400 decisions, on the machines
-0-9 of `envs.scenarios.families` at a stationary load, two seeds each.
+| `outputs` | the network has | probability of a configuration |
+|---|---|---|
+| `"configurations"` | an output for each configuration, as DeepRM has one for each action | its output's |
+| `"knobs"` | a softmax for each knob, with an output for each value | the product over the knobs |
+
+`TUNED` is ours. It had the lowest cost of 10 settings over the first 400 decisions, with two seeds each. They
+were compared on the machines 0-9 of `envs.scenarios.families` at a stationary load.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ class DeepRMSettings:
     learning_rate: float = 1e-3  # α, RMSProp's
     decay: float = 0.9  # ρ, RMSProp's
     initial_weights: float = 0.01  # standard deviation
-    episodes: int = 10  # a batch, after which the network is updated
-    reward: Literal["cost", "log cost"] = "cost"  # minus it; relative to the first
+    episodes: int = 10  # in a batch, after which the network is updated
+    reward: Literal["cost", "log cost"] = "cost"  # the reward is minus this, relative to the first cost
     outputs: Literal["configurations", "knobs"] = "configurations"
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class DeepRMSettings:
 
 
 PAPER = DeepRMSettings()
-"""The paper's and repository's setting, as RRL compares with."""
+"""The settings of the paper and its repository, which RRL compares with."""
 
 TUNED = DeepRMSettings(learning_rate=5e-2, episodes=8, reward="log cost", outputs="knobs")
 
@@ -72,12 +75,12 @@ class OneStepEpisode(NamedTuple):
     """One decision and its return."""
 
     inputs: np.ndarray  # (fields + knobs,) float32
-    choices: tuple[int, ...]  # (softmaxes,) the output chosen of each
+    choices: tuple[int, ...]  # (softmaxes,) the output chosen from each
     value: float  # v
 
 
 class DeepRM(Agent):
-    """The DeepRM agent. It sees observations and costs, nothing else, so it serves any objective."""
+    """The DeepRM agent. It sees only observations and costs, so it serves any objective."""
 
     def __init__(self, task: Task, settings: DeepRMSettings = PAPER, seed: int = 0) -> None:
         self.space = task.space
@@ -114,13 +117,13 @@ class DeepRM(Agent):
             self._batch = []
 
     def policy(self, observation: np.ndarray) -> list[np.ndarray]:
-        """Of each softmax, (outputs,) float: π_θ(s, ·)."""
+        """π_θ(s, ·): for each softmax, (outputs,) float."""
         with torch.no_grad():
             inputs = torch.from_numpy(self._scaling.inputs(observation)[None])
             return [log_p[0].double().exp().numpy() for log_p in self._log_policy(inputs)]
 
     def _log_policy(self, inputs: torch.Tensor) -> list[torch.Tensor]:
-        """(n, inputs) -> of each softmax, (n, outputs): ln π_θ."""
+        """ln π_θ: (n, inputs) -> for each softmax, (n, outputs)."""
         w_1, b_1, w_2, b_2 = self.network
         outputs = torch.addmm(b_2, torch.addmm(b_1, inputs, w_1).relu(), w_2)
         return [part.log_softmax(dim=1) for part in outputs.split(self._softmaxes, dim=1)]
@@ -158,7 +161,7 @@ class DeepRM(Agent):
 def _new_network(
     widths: tuple[int, int, int], deviation: float, generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """w_1 (in, out), b_1 (out,), w_2, b_2: normal weights and biases 0, as the repository's."""
+    """w_1 (in, out), b_1 (out,), w_2, b_2: normal weights and zero biases, as in the repository."""
     network = []
     for fan_in, fan_out in pairwise(widths):
         weights = deviation * torch.randn(fan_in, fan_out, generator=generator)

@@ -1,4 +1,4 @@
-"""Exhaustive sweep: every configuration in turn, then the best for ever; yields the whole landscape."""
+"""Exhaustive sweep: every configuration in turn, then the best for ever. It yields the whole landscape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rrl.space import ConfigurationSpace
 class ExhaustiveSweep(Agent):
     """Visits each configuration `repeats` times, each round in an order of its own.
 
-    An interval without a cost, or with a gap, is repeated. Where another configuration was in force than the
-    next one of the order (the guard's), the next one is put off to the end.
+    An interval without a cost, or with a gap, is repeated. Where the guard chose another configuration than
+    the next one of the order, the next one is put off to the end.
     """
 
     def __init__(self, space: ConfigurationSpace, seed: int = 0, repeats: int = 1) -> None:

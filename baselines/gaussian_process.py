@@ -1,8 +1,11 @@
 """A Gaussian-process bandit over (load, configuration): the strongest generic rival.
 
-It needs no model of a server: Srinivas et al., "Gaussian Process Optimization in the Bandit Setting" (GP-UCB,
-ICML 2010), with the load as the context (Krause and Ong, "Contextual Gaussian Process Bandit Optimization",
-NIPS 2011), on scikit-learn's Gaussian processes.
+It needs no model of a server. The regression is scikit-learn's.
+
+| from | what |
+|---|---|
+| Srinivas et al., "Gaussian Process Optimization in the Bandit Setting", ICML 2010 | GP-UCB |
+| Krause and Ong, "Contextual Gaussian Process Bandit Optimization", NIPS 2011 | the load as the context |
 
 | symbol | here | meaning |
 |---|---|---|
@@ -12,15 +15,15 @@ NIPS 2011), on scikit-learn's Gaussian processes.
 | σ² | the last of `_theta` | variance of the noise of y |
 | θ | `_theta` | ln of (a, length scales, σ²): maximum a posteriori under log-normal priors |
 | m(x), s(x) | `mean, deviation` | posterior mean and standard deviation of the noiseless y |
-| κ_n | `_kappa` | the lower confidence bound that is minimised is m - κ_n s; κ_n falls as 1/sqrt(n) |
+| κ_n | `_kappa` | weight of s in the acquisition m - κ_n s, which is minimised; it falls as 1/sqrt(n) |
 
-The first decisions go through a space-filling design (a scrambled Halton sequence), the very first to the
-configuration found in force. From then on each transition sets the next decision: the configuration of lowest
-confidence bound at the present load, which is the mean ln(rate) of the last few intervals.
+The first decision is the configuration found in force. The next go through a space-filling design, a
+scrambled Halton sequence. From then on each transition sets the next decision: the configuration of lowest
+acquisition at the present load. That load is the mean ln(rate) of the last few intervals.
 
-Two choices are made for servers. The number of threads in all is an input of its own: latency jumps where it
-exceeds what the machine has, and length scales only stretch along the axes. And κ_n falls, so that exploring,
-which is dear where a configuration is unstable, comes to an end.
+Two choices are made for servers. The number of threads in all is an input of its own, because latency jumps
+where it exceeds what the machine has, and length scales only stretch along the axes. And κ_n falls, so that
+exploring comes to an end. Exploring is dear where a configuration is unstable.
 """
 
 from __future__ import annotations
@@ -44,24 +47,24 @@ from rrl.space import ConfigurationSpace
 
 @dataclass(frozen=True)
 class GaussianProcessSettings:
-    """Defaults chosen on the invented machines 0 to 7 (`Machine.invent`), for tuning only.
+    """Defaults chosen on the invented machines 0 to 7 (`Machine.invent`), which serve for tuning only.
 
-    Compared were one run of 120 to 200 decisions a machine, at 14 requests/s and over the steps of RRL's
-    released script, for the least excess over the best configuration's expected cost.
+    They had the least excess over the best configuration's expected cost, in one run of 120 to 200 decisions
+    a machine. The loads were 14 requests/s and the steps of RRL's released script.
     """
 
     design: int = 5  # first decisions, the configuration found included
     kappa: float = 2.0  # κ_n up to n = 10; 2.5 sticks to a bad configuration less often and costs more
-    lowest_kappa: float = 0.3  # κ_n at last
-    cost_cap: float = 100.0  # costs so many times the lowest are all alike
-    load_window: int = 5  # intervals that the present load is the mean of
-    samples: int = 200  # at most; then the oldest of the configuration with the most samples goes
-    refit_growth: float = 1.3  # θ is fitted anew when there are so many times the samples
+    lowest_kappa: float = 0.3  # κ_n never falls below this
+    cost_cap: float = 100.0  # costs above so many times the lowest count as this
+    load_window: int = 5  # intervals whose mean is the present load
+    samples: int = 200  # at most; then the oldest sample of the most measured configuration goes
+    refit_growth: float = 1.3  # θ is fitted anew when the samples have grown by this factor
     refit_steps: int = 30  # of L-BFGS, at most
-    amplitude: float = 1.0  # priors' medians: of a, in variances of y ...
-    load_length: float = 1.5  # ... of the load's length scale, in ln(rate) ...
-    knob_length: float = 0.7  # ... of the knobs' length scales, in shares of their range ...
-    noise: float = 0.1  # ... and of σ, in standard deviations of y
+    amplitude: float = 1.0  # median of the prior of a, in variances of y
+    load_length: float = 1.5  # median of the prior of the load's length scale, in ln(rate)
+    knob_length: float = 0.7  # median of the prior of a knob's length scale, in shares of its range
+    noise: float = 0.1  # median of the prior of σ, in standard deviations of y
     prior_width: float = 0.7  # standard deviation of ln(length scale); twice that of ln(a) and ln(σ²)
 
     def __post_init__(self) -> None:
@@ -91,8 +94,8 @@ class Sample(NamedTuple):
 class GaussianProcessBandit(Agent):
     """Minimises the lower confidence bound of the cost at the present load.
 
-    An interval without a cost, or with a gap, is repeated; one under a configuration that was not proposed
-    (the guard's) is a sample like any other.
+    An interval without a cost, or with a gap, is repeated. An interval under a configuration that the guard
+    chose is a sample like any other.
     """
 
     def __init__(self, task: Task, seed: int = 0, settings: GaussianProcessSettings | None = None) -> None:
@@ -102,7 +105,7 @@ class GaussianProcessBandit(Agent):
         self._design = self._space_filling(np.random.default_rng(seed))
         self._samples: list[Sample] = []
         self._loads: deque[float] = deque(maxlen=self.settings.load_window)  # ln(rate), the newest last
-        self._seen = 0  # samples, those that went again included
+        self._seen = 0  # samples so far, the dropped ones included
         self._next_fit = 0
         self._next: int | None = None  # None: the configuration found
         self._prior = self._prior_medians()
@@ -154,7 +157,7 @@ class GaussianProcessBandit(Agent):
         return np.column_stack([log_rates, self._features[list(numbers)]])
 
     def _targets(self) -> np.ndarray:
-        """Standardised over configurations: over samples the best one, measured most, would be the mean."""
+        """Standardised over configurations. Over samples, the mean would be near the most measured one."""
         log_costs = np.asarray([sample.log_cost for sample in self._samples])
         capped = np.minimum(log_costs, log_costs.min() + math.log(self.settings.cost_cap))
         _, which = np.unique([sample.number for sample in self._samples], return_inverse=True)
@@ -164,9 +167,9 @@ class GaussianProcessBandit(Agent):
         return result
 
     def _fitted(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """θ of highest posterior density, from the present one on.
+        """θ of the highest posterior density, searched from the present one on.
 
-        The regressor's own optimiser knows no priors, and warns where a parameter comes to lie on a bound.
+        The regressor's own optimiser knows no priors, and warns where a parameter lies on a bound.
         """
         kernel = _kernel(self._theta[:-1]) + WhiteKernel(math.exp(self._theta[-1]))
         process = GaussianProcessRegressor(kernel, optimizer=None).fit(x, y)

@@ -1,15 +1,17 @@
 """Bounds from hindsight: the oracle, and the best configuration that never changes.
 
-Both are told what no server knows beforehand: the true arrival rate λ_t of every interval to come, and the
-expected cost E[r | λ, c] of every configuration at every rate, by long simulation.
+Both are told what no server knows beforehand. One is the true arrival rate λ_t of every interval to come. The
+other is the expected cost E[r | λ, c] of every configuration at every rate, by long simulation.
 
 | symbol | here | meaning |
 |---|---|---|
 | λ_t | `rates_per_s[t]` | the true arrival rate of the interval that decision t is for |
 | E[r given λ, c] | `expected_costs(rate)` | (size,) expected cost of an interval under each configuration |
 
-- oracle: c_t = argmin_c E[r | λ_t, c]; no agent does better in expectation (queues carried over aside)
-- best fixed: c = argmin_c Σ_t E[r | λ_t, c]; what adapting to the load must beat
+| agent | chooses | bounds |
+|---|---|---|
+| oracle | c_t = argmin_c E[r given λ_t, c] | every agent, in expectation, unless queues are carried over |
+| best fixed | c = argmin_c Σ_t E[r given λ_t, c] | every agent that does not adapt to the load |
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from rrl.agent import Agent, Hindsight, Task, Transition
 
 
 class Oracle(Agent):
-    """For decision t the configuration that costs least at that interval's rate.
+    """Takes for decision t the configuration that costs least at that interval's rate.
 
-    Every update counts as one interval, whatever it measured; after the last known rate it stays.
+    Every update counts as one interval, whatever it measured. After the last known rate the oracle stays.
     """
 
     def __init__(self, task: Task) -> None:

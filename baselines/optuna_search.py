@@ -1,22 +1,27 @@
 """Optuna's samplers as an engineer would put them to work on a live server: search, then exploit.
 
-Samplers: TPE (Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NIPS 2011; Optuna's is
-multivariate: Falkner et al., "BOHB", ICML 2018) and a Gaussian process with log expected improvement (Ament
-et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023). Both with
-Optuna's defaults, 10 random trials first included.
+Both samplers run with Optuna's defaults, which begin with 10 random trials.
 
-Optuna knows trials of one fixed function and no load. What an engineer adds to run it for long:
+| sampler | method | source |
+|---|---|---|
+| `tpe` | multivariate Parzen estimators | Bergstra et al., NIPS 2011; Falkner et al., ICML 2018 |
+| `gp` | Gaussian process, log expected improvement | Ament et al., NeurIPS 2023 |
 
-- one trial is one interval, its value the logarithm of the cost; each knob is an integer, its value's index;
-- after `search_trials` trials the search ends, and the configuration with the lowest mean cost stays in
-  force. It goes on being measured, so that one which was only lucky loses its place;
-- a study speaks of the load it was opened at. Once the median rate of the last `rate_window` intervals is
-  more than a factor `rate_factor` from it, the study nearest to the new load goes on. Where none is within
-  the factor, a new and shorter one opens; its first trials are the best configurations of the study before.
-  An interval whose own rate is that far off is no trial.
+Optuna knows trials of one fixed function and no load. An engineer adds this to run it for long:
 
-The settings are ours unless a source is named. The numbers of trials, handed on included, and the factor
-were compared with TPE over 400 decisions on the invented machines 0 to 5 (`Machine.invent`), for tuning only.
+- One trial is one interval, and its value is the logarithm of the cost. Each knob is an integer, its value's
+  index.
+- After `search_trials` trials the search ends, and the configuration with the lowest mean cost stays in
+  force. It goes on being measured, so that one which was only lucky loses its place.
+- A study belongs to the load at which it was opened. The present load is the median rate of the last
+  `rate_window` intervals.
+- Once the load is more than a factor `rate_factor` away, the study nearest to the new load goes on. Where
+  none is within the factor, a new and shorter one opens. Its first trials are the best configurations of the
+  study before.
+- An interval whose own rate is that far off is no trial.
+
+The settings are ours unless a source is named. The numbers of trials and the factor were compared with TPE
+over 400 decisions on the invented machines 0 to 5 (`Machine.invent`), which serve for tuning only.
 """
 
 from __future__ import annotations
@@ -42,10 +47,10 @@ Sampler = Literal["tpe", "gp"]
 
 @dataclass(frozen=True)
 class OptunaSettings:
-    search_trials: int = 60  # of the first study, the guard's included
-    reopened_trials: int = 15  # of every study after it
-    handed_on: int = 10  # best configurations of the study before that a new one tries first
-    startup_trials: int = 10  # drawn at random first; Optuna's default
+    search_trials: int = 60  # in the first study, those that the guard chose included
+    reopened_trials: int = 15  # in every study after it
+    handed_on: int = 10  # best configurations of the study before, which a new one tries first
+    startup_trials: int = 10  # at random before the sampler has a say; Optuna's default
     rate_factor: float = 1.5  # a load further away is another one; at 1.25 searches cost more than they won
     rate_window: int = 5  # intervals; the median of 5 intervals of 100 requests is known to within 5 %
 
@@ -60,9 +65,9 @@ class OptunaSettings:
 class OptunaSearch(Agent):
     """Searches with one study a load, then stays with the best it found there.
 
-    The next configuration is asked for when a transition arrives, so that replaying a journal resumes
-    exactly. An interval without a cost, or with a gap, is repeated. One under a configuration that was not
-    proposed (the guard's) is a trial of its own, and the proposal is dropped.
+    The sampler is asked for the next configuration when a transition arrives. So replaying a journal resumes
+    exactly. An interval without a cost, or with a gap, is repeated. An interval under a configuration that
+    the guard chose is a trial of its own, and the proposal is dropped.
     """
 
     def __init__(

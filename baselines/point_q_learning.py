@@ -1,9 +1,10 @@
-"""Point-based Q-learning: what RRL (SC'19, section 4.1) is to improve on, a table learned entry by entry.
+"""Point-based Q-learning: a table learned entry by entry, on which RRL (SC'19, section 4.1) is to improve.
 
-It is region-based Q-learning with δ = 0, to which RRL then degenerates (Theorem 4.1): the region of a
-configuration is itself, its estimated cost is the observed one (eq. 1), and the network has no say. All else
-is as in `rrl.region.q_learning.TUNED`, so that a comparison shows what regions and their estimator add. (With
-the Q_0 of `PAPER` untried configurations look better than any tried one, so that it would try them all.)
+It is region-based Q-learning with δ = 0, to which RRL then degenerates (Theorem 4.1). The region of a
+configuration is itself, its estimated cost is the observed one (eq. 1), and the network has no say.
+
+All else is as in `rrl.region.q_learning.TUNED`. So a comparison shows what regions and their estimator add.
+The Q_0 of `PAPER` would make every untried configuration look better than any tried one.
 """
 
 from __future__ import annotations
@@ -17,5 +18,5 @@ POINT_BASED = RRLSettings(
     learning_rate_power=0.6,
     counted="observations",
     initial_q="nearest level",
-    estimator=EstimatorSettings(hidden=(1,), minibatch=1, max_steps=1),  # as little as there can be
+    estimator=EstimatorSettings(hidden=(1,), minibatch=1, max_steps=1),  # never asked, so as small as can be
 )

@@ -2,17 +2,17 @@
 
 Its documentation (github.com/triton-inference-server/model_analyzer, docs/config_search.md, "Quick Search
 Mode") calls it a "heuristic sweep using a hill-climbing algorithm". It searches a model's instance count and
-maximum batch size, dynamic batching on, and leaves every other parameter of the configuration as it is. How
-it climbs is told by version 1.58.0 on PyPI, from which the constants are:
+maximum batch size, with dynamic batching on. It leaves every other parameter of the configuration as it is.
+How it climbs, and the constants, are those of version 1.58.0 on PyPI:
 
-- the configuration found is measured first, then the *home*: the least value of every searched knob;
-- coordinates are indices of values: instances grow by 1, batch sizes by powers of two;
-- the *neighbourhood* of a home are the coordinates within a Euclidean distance of `radius`; at least
-  `min_initialized` of them are measured, each time the one with the most indices that none of those has;
-- the *step* to the next home, for every knob, is the gain over the home for each index moved upwards, less
-  that for each moved downwards, made an integer by `step_thresholds`: above the first it is a step of 1,
-  above the second of 2, above the third of 3;
-- the search ends where the step is none, or leads to a home for the third time.
+- The configuration found is measured first, then the *home*: the least value of every searched knob.
+- Coordinates are indices of values. Instances grow by 1, batch sizes by powers of two.
+- The *neighbourhood* of a home are the coordinates within a Euclidean distance of `radius`.
+- At least `min_initialized` neighbours are measured. Next comes the one with the most indices that no
+  measured neighbour has.
+- The *step* of a knob to the next home is the mean gain over the home for each index moved (s_k below).
+  `step_thresholds` make it an integer: above the first it is 1, above the second 2, above the third 3.
+- The search ends where there is no step, or where it leads to a home for the third time.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -20,12 +20,14 @@ it climbs is told by version 1.58.0 on PyPI, from which the constants are:
 | g(n) | `_gain` | (cost(h) - cost(n)) / ((cost(h) + cost(n)) / 2), in (-2, 2) |
 | s_k | `_step` | Σ_n g(n) sign(n_k - h_k) / Σ_n abs(n_k - h_k), over the measured neighbours |
 
-Then it stays with the best it measured, as an offline tool does. The analyzer sends a closed loop of its own,
-of 2 x instances x batch size requests, and climbs throughput; here the load is the users', so that it climbs
-down the task's cost. Constraints are part of that cost, so that the analyzer's slow mode, for homes at the
-edge of a constraint, is not needed. Nothing is measured twice, the configuration found included.
+Then it stays with the best it measured, as an offline tool does. Nothing is measured twice, the configuration
+found included.
 
-With `every_knob` it searches all knobs in the same way: Model Analyzer does not offer this, but it is what
+The analyzer sends a closed loop of its own, of 2 x instances x batch size requests, and climbs throughput.
+Here the load is the users', so the search climbs down the task's cost. Constraints are part of that cost. So
+the analyzer's slow mode, for homes at the edge of a constraint, is not needed.
+
+With `every_knob` it searches all knobs in the same way. Model Analyzer does not offer this, but it is what
 its algorithm could do with this space.
 """
 
@@ -45,11 +47,11 @@ Coordinate = tuple[int, ...]
 
 @dataclass(frozen=True)
 class QuickSearchSettings:
-    every_knob: bool = False  # Model Analyzer: the maximum batch size and the instances
-    radius: int = 3  # in indices
+    every_knob: bool = False  # False: the maximum batch size and the instances, as Model Analyzer does
+    radius: int = 3  # of the neighbourhood, in indices
     min_initialized: int = 3  # neighbours measured before a step
     step_thresholds: tuple[float, ...] = (0.09, 0.3, 1.0)  # gains above which a step is 1, 2, 3 long
-    most_visits: int = 2  # of a home
+    most_visits: int = 2  # to one home
 
     def __post_init__(self) -> None:
         for name in ("radius", "min_initialized", "most_visits"):
@@ -60,13 +62,14 @@ class QuickSearchSettings:
 
 
 EVERY_KNOB = QuickSearchSettings(every_knob=True)
+"""The search over all knobs of the space."""
 
 
 class QuickSearch(Agent):
     """Climbs once, then stays. It draws nothing at random.
 
-    An interval without a cost, or with a gap, is repeated. A measurement of a configuration that was not
-    proposed (the guard's) counts where it lies on the searched grid; the proposal stays.
+    An interval without a cost, or with a gap, is repeated. A configuration that the guard chose counts where
+    it lies on the searched grid, and the proposal stays.
     """
 
     def __init__(self, task: Task, settings: QuickSearchSettings | None = None) -> None:
@@ -141,7 +144,7 @@ class QuickSearch(Agent):
         return home
 
     def _step(self) -> np.ndarray:
-        """(searched knobs,) int."""
+        """(searched knobs,) int: s_k, made an integer by the thresholds."""
         measured = [n for n in self._neighbours() if n in self._costs]
         if not measured:
             return np.zeros(len(self._axes), dtype=int)
@@ -158,7 +161,7 @@ class QuickSearch(Agent):
         return (at_home - there) / mean if mean > 0 else 0.0
 
     def _neighbours(self) -> list[Coordinate]:
-        """Within the radius of the home, which is not one of them."""
+        """The coordinates within the radius of the home, without the home itself."""
         radius = self.settings.radius
         reach = np.indices([2 * radius + 1] * len(self._axes)).reshape(len(self._axes), -1).T - radius
         near = reach[(reach**2).sum(axis=1) <= radius**2]

@@ -1,4 +1,4 @@
-"""Random search: a configuration drawn uniformly for every interval; what any learner must beat."""
+"""Random search: a configuration drawn uniformly for every interval. Any learner must beat it."""
 
 from __future__ import annotations
 

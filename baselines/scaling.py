@@ -1,12 +1,12 @@
-"""What a network is shown and rewarded with: numbers of a size that it can learn from, whatever the server.
+"""Scales observations and costs to numbers that a network can learn from, whatever the server.
 
-Latencies and rates span decades and a cost may be milliseconds or threads, so the first observation and the
+Latencies and rates span decades, and a cost may be milliseconds or threads. So the first observation and the
 first cost are the units:
 
 | symbol | here | meaning |
 |---|---|---|
-| x | `Scaling.inputs` | ln((1 + field) / (1 + its first value)), clipped; knob features as they are |
-| r_t / r_1 | `Scaling.relative_cost` | the cost of an interval by the first cost, clipped |
+| x | `Scaling.inputs` | ln((1 + field) / (1 + its first value)), clipped. Knob features stay as they are |
+| r_t / r_1 | `Scaling.relative_cost` | the cost of an interval divided by the first cost, clipped |
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from rrl.agent import OBSERVATION_FIELDS, Transition
 
 INPUT_LIMIT = 5.0
 RELATIVE_COST_LIMITS = (1e-4, 1e4)
-LOWEST_COST = 1e-9  # so that one can be divided by, and has a logarithm
-LOWEST_RATE_PER_S = 0.01  # likewise
+LOWEST_COST = 1e-9  # every cost can be a divisor and has a logarithm
+LOWEST_RATE_PER_S = 0.01  # every rate has a logarithm
 
 _FIELDS = len(OBSERVATION_FIELDS)
 
 
 class Scaling:
-    """The units: those of the first transition that it is shown."""
+    """Scales by the units of the first transition that it is shown."""
 
     def __init__(self) -> None:
         self._first_fields: np.ndarray | None = None
         self._first_cost = math.nan
 
     def see(self, transition: Transition) -> None:
-        """Takes the units from a transition with a cost, if they are not taken yet."""
+        """Takes the units from a transition with a cost, unless it has them already."""
         if self._first_fields is None:
             self._first_fields = transition.observation[:_FIELDS]
             self._first_cost = max(transition.cost, LOWEST_COST)
 
     def inputs(self, observation: np.ndarray) -> np.ndarray:
-        """(fields + knobs,) float32: the observation as a network is shown it."""
+        """(fields + knobs,) float32: x, the input of a network."""
         fields = observation[:_FIELDS]
         first = fields if self._first_fields is None else self._first_fields
         scaled = np.clip(np.log1p(fields) - np.log1p(first), -INPUT_LIMIT, INPUT_LIMIT)

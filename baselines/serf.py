@@ -10,9 +10,9 @@ Parallelism", SC 2016, section IV.
 | reference table | `SERF.best`, `SERF.reference_table`: load level -> best configuration | IV-A, Fig. 8 |
 | scheduler | `SERF.act`: looks the present load up | IV-D |
 
-SERF learns nothing while it serves: what it was told of the machine is all it ever knows. It has no batching:
-where a space has such knobs it serves batches of 1. Objectives that look at the 95th percentile take the
-model's approximate one. Where every configuration is unstable it takes the one of the largest capacity.
+SERF learns nothing while it serves: the profile of the machine is all it ever knows. It has no batching, so
+it serves batches of 1 where a space has such knobs. Objectives that look at the 95th percentile get the
+model's approximate one. Where every configuration is unstable, SERF takes the one of the largest capacity.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ PROFILE_REQUESTS = 10  # for each parallelism tuple (section V-D)
 @dataclass(frozen=True)
 class SERFSettings:
     levels: LoadLevels = field(default_factory=lambda: LoadLevels(1.1))
-    """Of the table: finer than a learner's, as an entry costs a calculation and no measurement."""
+    """The table's levels. They are finer than a learner's, as an entry costs no measurement."""
     queue: Queue = Queue.MD_INTERF_C
-    """The paper's model; one of the others, `Queue.MD_C` say, shows what it is worth."""
+    """The paper's model. A simpler one, such as `Queue.MD_C`, shows what interference is worth."""
 
 
 class SERF(Agent):
     """The dynamic scheduler over a reference table, which is computed level by level as loads are met."""
 
     def __init__(self, task: Task, settings: SERFSettings | None = None) -> None:
-        """ValueError if the task has no machine, or its space nothing that SERF can act in."""
+        """ValueError if the task has no machine, or its space no configuration that SERF can choose."""
         if task.machine is None:
             raise ValueError(
                 "serf needs service times profiled beforehand: give a machine file (rrl-profile measures one)"
@@ -64,7 +64,7 @@ class SERF(Agent):
         return self.space.action(self.best(rate_per_s))
 
     def update(self, transition: Transition) -> None:
-        """Remembers the load, for an interval that tells of none; nothing else is learned."""
+        """Remembers the load, for the case that the next interval has none. Nothing else is learned."""
         self._last_rate_per_s = arrival_rate_per_s(transition.next_observation) or self._last_rate_per_s
 
     def best(self, arrival_rate_per_s: float) -> int:
@@ -75,11 +75,11 @@ class SERF(Agent):
         return int(self.numbers[self._best[level]])
 
     def predicted(self, arrival_rate_per_s: float) -> Prediction:
-        """Of each of `numbers`."""
+        """What the model predicts for each of `numbers`."""
         return predict(self.service_time_s, self.instances, arrival_rate_per_s, self.settings.queue)
 
     def reference_table(self, rates_per_s: Iterable[float], objective: str, model: str) -> ReferenceTable:
-        """The entries of the levels of these rates; their costs are predictions, so measured 0 times."""
+        """The entries of these rates' levels. Their costs are predictions, so they were measured 0 times."""
         grid = self.settings.levels
         entries = {}
         for level in sorted({grid.level(rate_per_s) for rate_per_s in rates_per_s}):
@@ -101,7 +101,7 @@ class SERF(Agent):
         return int(np.argmin(self._costs(prediction)))
 
     def _costs(self, prediction: Prediction) -> np.ndarray:
-        """(K,) what the objective makes of the predicted latencies; infinity where unstable."""
+        """(K,) the objective's costs of the predicted latencies; infinity where unstable."""
         mean_ms, p95_ms = 1e3 * prediction.mean_latency_s, 1e3 * prediction.p95_latency_s
         costs = self.objective.costs(mean_ms, p95_ms, self.space.threads[self.numbers])
         return np.where(prediction.utilisation < 1, costs, np.inf)
@@ -115,7 +115,7 @@ def candidates(space: ConfigurationSpace, machine: Machine) -> np.ndarray:
     allowed = np.ones(len(space), dtype=bool)
     for k, knob in enumerate(space.knobs):
         values = space.values[:, k]
-        if knob.name == "max_queue_delay_us":  # a batch of 1 never waits: all values are equal
+        if knob.name == "max_queue_delay_us":  # A batch of 1 never waits, so that one value will do.
             allowed &= values == knob.values[0]
         elif knob.name == "max_batch_size":
             if 1 not in knob.values:
@@ -144,8 +144,8 @@ def instances(space: ConfigurationSpace) -> np.ndarray:
 def profile(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) -> np.ndarray:
     """(len(numbers), c_max) seconds a request takes with 1 .. c_max in service under each configuration.
 
-    In simulation requests are homogeneous, so that a few requests under each parallelism tuple tell the
-    machine's own service times.
+    In simulation all requests are alike. So a few of them under each parallelism tuple show the machine's own
+    service times.
     """
     c_max = int(instances(space)[numbers].max())
     columns = [space.names.index(n) for n in ("inter_op_threads", "intra_op_threads") if n in space.names]
@@ -159,7 +159,7 @@ def profile(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) ->
 
 
 def profiling_time_s(service_time_s: np.ndarray, instances: np.ndarray) -> float:
-    """How long profiling takes (Table II): each tuple (c, inter, intra), c requests at once."""
+    """How long profiling takes (Table II): c requests at once for each tuple (c, inter, intra)."""
     c = np.asarray(instances)
     rounds = np.ceil(PROFILE_REQUESTS / c)
     return float((rounds * service_time_s[np.arange(len(c)), c - 1]).sum())

@@ -1,6 +1,6 @@
 """Stable-Baselines3's DQN and PPO as an engineer of today would point them at a server.
 
-The models, buffers and training are the library's (Raffin et al., JMLR 2021); only its loop, which would step
+The models, buffers and training are the library's (Raffin et al., JMLR 2021). Only its loop, which would step
 the environment itself, is replaced by `act` and `update`.
 
 | | DQN | PPO |
@@ -8,18 +8,18 @@ the environment itself, is replaced by `act` and `update`.
 | action | one of all configurations, `Discrete` | an index for each knob, `MultiDiscrete` |
 | observation | scaled (`baselines.scaling`) | the same |
 | reward | 1 / relative cost | -ln(relative cost) |
-| γ | 0: a configuration hardly changes what comes after | the same |
+| γ | 0, as a configuration hardly changes what comes after | the same |
 | trains | every decision, on minibatches of its replay buffer | every rollout, on all of it |
 
-DQN's rewards are positive as its Q starts near 0: with negative ones every untried configuration would look
-better than any tried one, and there are more than decisions.
+DQN's rewards are positive because its Q starts near 0. With negative rewards every untried configuration
+would look better than any tried one, and there are more configurations than decisions.
 
-The settings suit hundreds of decisions; the library's defaults are for millions of steps (PPO would train
-first after 2,048). They were chosen among six to eight each, on the machines 0-5
-of `envs.scenarios.families`.
+The settings suit hundreds of decisions. The library's defaults are for millions of steps: PPO would first
+train after 2,048. The settings were chosen among six to eight for each, on the machines 0-5 of
+`envs.scenarios.families`.
 
-The library draws from the global generators of Python, NumPy and PyTorch. So that two agents in one process
-do not draw from each other's, each agent puts its own in place of them while the library works.
+The library draws from the global generators of Python, NumPy and PyTorch. Each agent puts generators of its
+own in their place while the library works. So two agents in one process do not draw from each other's.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from rrl.space import ConfigurationSpace
 DQN_ARGUMENTS: dict[str, Any] = {
     "learning_rate": 1e-3,
     "buffer_size": 10_000,  # transitions
-    "learning_starts": 16,  # decisions at random
+    "learning_starts": 16,  # decisions, which are random until then
     "batch_size": 32,
-    "gradient_steps": 4,  # a decision
+    "gradient_steps": 4,  # for each decision
     "gamma": 0.0,
     "exploration_initial_eps": 1.0,
     "exploration_final_eps": 0.05,
     "exploration_fraction": 0.1,  # of `EXPECTED_DECISIONS`
 }
-"""Of `stable_baselines3.DQN`."""
+"""The arguments of `stable_baselines3.DQN`."""
 
 PPO_ARGUMENTS: dict[str, Any] = {
     "learning_rate": 1e-2,
-    "n_steps": 8,  # decisions a rollout
+    "n_steps": 8,  # decisions in a rollout
     "batch_size": 8,
     "n_epochs": 10,
     "gamma": 0.0,
 }
-"""Of `stable_baselines3.PPO`."""
+"""The arguments of `stable_baselines3.PPO`."""
 
 EXPECTED_DECISIONS = 400
-"""What `learn(total_timesteps=...)` would be told: the exploration's schedule is a share of it."""
+"""What `learn(total_timesteps=...)` would be told. The schedule of exploration is a share of it."""
 
 
 class StableBaselinesDQN(Agent):
@@ -142,10 +142,10 @@ class StableBaselinesPPO(Agent):
         return np.array(indices, dtype=np.int64)
 
     def policy(self, observation: np.ndarray) -> list[np.ndarray]:
-        """Of each knob, (values,) float: the probability of each value."""
+        """The probability of each value: for each knob, (values,) float."""
         with torch.no_grad():
             distribution = self.model.policy.get_distribution(self._tensor(observation))
-        categoricals: Any = distribution.distribution  # one a knob
+        categoricals: Any = distribution.distribution  # one for each knob
         return [categorical.probs[0].double().numpy() for categorical in categoricals]
 
     def update(self, transition: Transition) -> None:
@@ -192,14 +192,14 @@ class _Spaces(gym.Env[np.ndarray, Any]):
 
 
 class _Randomness:
-    """The states of the three global generators that the library draws from, one set an agent."""
+    """One agent's states of the three global generators that the library draws from."""
 
     def __init__(self) -> None:
         self._states = _global_states()
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the block the global generators are this agent's; afterwards they are as before."""
+        """Within the block the global generators are this agent's. Afterwards they are as before."""
         before = _global_states()
         _set_global_states(self._states)
         try:

@@ -36,7 +36,7 @@ from rrl.objective import Objective, make_objective
 from rrl.space import ConfigurationSpace
 from serving_adapter.options import fail, parse
 
-TRUTH = "model"  # service times are those of the table
+TRUTH = "model"  # The service times are those of the table.
 INTERRUPTED = 130
 
 
@@ -149,7 +149,7 @@ class OfflineTraining:
         )
 
     def run(self, decided: Callable[[], object] = lambda: None) -> None:
-        """The training's decisions, each written down before the next; `decided` is called after each."""
+        """Takes all decisions, each written down before the next, and calls `decided` after each."""
         options = self.options
         load_rng, episode_rng = np.random.default_rng(options.seed).spawn(2)
         workload = make_workload(options.workload, options.rate, options.requests_per_interval)

@@ -1,8 +1,8 @@
 """The comparison: every agent on every machine with every seed, spread over processes, resumable.
 
-First the landscapes, which the figures and the oracle need: one job a machine and load. Then the runs, those
-of slow agents first, so that no long one is left for the end. Every finished job is a file of its own, put in
-place in one move; what is there already is not done again.
+First come the landscapes, which the figures and the oracle need: one job for each machine and load. Then come
+the runs. Those of slow agents begin first, so that no long one is left for the end. Every finished job is a
+file of its own, put in place in one move. A job whose file exists is not done again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ def run_comparison(
     progress: JobProgress | None = None,
     warn: Callable[[str], None] = print,
 ) -> np.ndarray:
-    """The table of decisions (see `decisions`): a row a decision, by agent, machine, seed and decision.
+    """The table of decisions (see `decisions`): one row a decision, by agent, machine, seed and decision.
 
-    A folder that holds the same comparison is gone on with; more agents or seeds may be asked of it than
-    before. `more_agents` are factories beside AGENTS, picklable. Call it in a main module that is guarded
-    by `__name__`: the processes import it. ValueError for what cannot be compared, before any long work.
+    A folder that holds the same comparison is continued, and may be asked for more agents or seeds than
+    before. `more_agents` are factories beside AGENTS that can be pickled. Call this from a main module that
+    is guarded by `__name__`, as the processes import it. ValueError for what cannot be compared, before any
+    long work.
     """
     known = AGENTS | dict(more_agents or {})
     settings.check_agents(known)
@@ -70,7 +71,7 @@ def _run_jobs(
     space: ConfigurationSpace,
     known: Mapping[str, AgentFactory],
 ) -> list[RunJob]:
-    """By agent, machine, seed."""
+    """One job for each run, by agent, machine and seed."""
     loads = {
         (machine, seed): Load.of(folder, machine, scenario, seed, settings)
         for machine, scenario in enumerate(scenarios)
@@ -163,7 +164,7 @@ def _warn_of_slo(
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """The folder for this process alone."""
+    """Keeps the folder for this process alone within the block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:

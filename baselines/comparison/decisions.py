@@ -1,4 +1,4 @@
-"""The table of decisions: one row a decision of every run, as an array and as `decisions.csv`."""
+"""The table of decisions: one row for each decision of every run, as an array and as `decisions.csv`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 FILE_NAME = "decisions.csv"
 BEFORE_KNOBS = ("agent", "machine", "seed", "decision", "arrival_rate_per_s")
 AFTER_KNOBS = (
-    "cost_ms",  # measured; in threads where the objective is least-resources, as the next two
-    "expected_ms",  # of the configuration in force, by long simulation
+    "cost_ms",  # measured; like the next two in threads where the objective is least-resources
+    "expected_ms",  # cost of the configuration in force, by long simulation
     "oracle_ms",  # the lowest expected cost of any configuration at this load
     "slo_violated",
-    "decide_ms",  # act and update together, CPU time
+    "decide_ms",  # CPU time of act and update together
     "mean_latency_ms",  # measured
     "p95_ms",  # measured
     "expected_p95_ms",  # by long simulation
@@ -27,14 +27,14 @@ _WHOLE = ("seed", "decision")
 
 
 def run_dtype(knobs: Sequence[str]) -> np.dtype:
-    """The fields of one run's rows: all but whose they are."""
+    """The fields of one run's rows, without agent, machine and seed."""
     fields = [("decision", np.int64), ("arrival_rate_per_s", np.float64)]
     fields += [(name, np.int64) for name in knobs]
     return np.dtype(fields + [(name, bool if name == "slo_violated" else np.float64) for name in AFTER_KNOBS])
 
 
 def labelled(rows: np.ndarray, agent: str, machine: str, seed: int, width: int) -> np.ndarray:
-    """A run's rows with whose they are; `width` is the longest name's."""
+    """A run's rows with agent, machine and seed; `width` is that of the longest name."""
     labels = [("agent", f"U{width}"), ("machine", f"U{width}"), ("seed", np.int64)]
     table = np.empty(len(rows), dtype=labels + rows.dtype.descr)
     for name in rows.dtype.names or ():
@@ -73,7 +73,7 @@ def read_decisions(path: Path) -> np.ndarray:
 
 
 def write_rows(path: Path, names: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    """A CSV file that is there whole or not at all."""
+    """Writes a CSV file in one move, so that it exists whole or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -83,7 +83,7 @@ def write_rows(path: Path, names: Sequence[str], rows: Iterable[Iterable[object]
 
 
 def _cell(value: object) -> object:
-    """NaN as an empty cell, true as 1."""
+    """NaN becomes an empty cell, true becomes 1."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What every configuration costs in expectation, by long simulation: once a machine and load, for all runs.
+"""The expected cost of every configuration, by long simulation: once for each machine and load.
 
 A landscape is computed by one job, kept in a file, and read by every run that needs it.
 """
@@ -25,7 +25,7 @@ FOLDER = "expected"
 
 @dataclass(frozen=True)
 class Landscape:
-    """Of one machine at one load; each (size,), by configuration number."""
+    """What one machine's configurations cost at one load; each array is (size,), by number."""
 
     costs: np.ndarray  # expected cost of an interval, in the objective's unit
     p95_ms: np.ndarray  # 95th percentile of the latency
@@ -41,7 +41,7 @@ class Landscape:
 
 @dataclass(frozen=True, eq=False)
 class LandscapeJob:
-    """Computes one landscape, unless its file is there, and answers its lowest cost and p95."""
+    """Computes one landscape, unless its file exists, and answers its lowest cost and p95."""
 
     path: Path
     scenario: Scenario
@@ -70,7 +70,7 @@ class LandscapeJob:
 
 
 def read_landscape(path: Path, size: int) -> Landscape | None:
-    """The landscape of a file; None where there is none of this size."""
+    """The landscape of a file; None where no landscape of this size is kept."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             landscape = Landscape(file["costs"], file["p95_ms"])
@@ -86,7 +86,7 @@ class Load:
     folder: Path
     machine: int  # its place among the comparison's machines
     scenario: Scenario
-    rates_per_s: np.ndarray  # (decisions + 1,) true rates; the first is of the interval before decision 0
+    rates_per_s: np.ndarray  # (decisions + 1,) true rates; the first is the one before decision 0
 
     @classmethod
     def of(
@@ -102,18 +102,18 @@ class Load:
 
     @property
     def slowed_from(self) -> int:
-        """The first decision of the slowed machine; `decisions` where it never slows down."""
+        """The first decision on the slowed machine; `decisions` where it never slows down."""
         slowdown = self.scenario.slowdown
         return self.decisions if slowdown is None else min(slowdown[0], self.decisions)
 
     def path(self, decision: int) -> Path:
-        """Of the landscape in which this decision is taken."""
+        """The file of the landscape in which this decision is taken."""
         rate_per_s = self.rates_per_s[decision + 1]
         slowed = "-slowed" if decision >= self.slowed_from else ""
         return self.folder / FOLDER / f"machine-{self.machine:03}-rate-{rate_per_s:.9g}{slowed}.npz"
 
     def jobs(self, space: ConfigurationSpace, settings: ComparisonSettings) -> dict[Path, LandscapeJob]:
-        """One a landscape that the run needs, by its file."""
+        """The jobs of the landscapes that the run needs, by their files."""
         jobs = {}
         for decision in range(self.decisions):
             path = self.path(decision)
@@ -136,7 +136,11 @@ class Load:
         return [read[self.path(decision)] for decision in range(self.decisions)]
 
     def hindsight(self, landscapes: Sequence[Landscape]) -> Hindsight:
-        """Rates and costs to come. After a slow-down a rate differs in its last bit from the same before."""
+        """Rates and costs to come.
+
+        Costs are looked up by rate. So after a slow-down a rate differs in its last bit from the same rate
+        before.
+        """
         rates_per_s = self.rates_per_s[1:].copy()
         rates_per_s[self.slowed_from :] = np.nextafter(rates_per_s[self.slowed_from :], np.inf)
         costs = {float(rate): each.costs for rate, each in zip(rates_per_s, landscapes, strict=True)}
@@ -144,5 +148,5 @@ class Load:
 
 
 def seed_sequence(scenario: Scenario, seed: int) -> list[int]:
-    """Seeds what happens on a machine in a run: of its name, so that other machines do not matter."""
+    """Seeds what happens on a machine in a run, by its name, so that other machines do not matter."""
     return [seed, *scenario.name.encode()]

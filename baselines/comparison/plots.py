@@ -1,4 +1,4 @@
-"""The pictures of a comparison: the way to the oracle, what it cost, and where each agent ends by machine."""
+"""The pictures of a comparison: how agents approach the oracle, what that costs, and where each ends."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DASHES = ("solid", (0, (5, 2)), (0, (1.5, 1.5)))
 RATIO_TICKS = (1, 1.05, 1.1, 1.2, 1.3, 1.5, 2, 3)
 WIDE_RATIO_TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 COLUMNS = 4  # panels beside each other
-LABEL_HEIGHT = 0.045  # of the axes
-BINS_A_DECADE = 8  # of decisions, which are drawn on a logarithmic axis
+LABEL_HEIGHT = 0.045  # share of the axes' height
+BINS_A_DECADE = 8  # on the logarithmic axis of decisions
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One agent's runs, all by decision."""
+    """One agent's runs, by decision."""
 
     agent: str
     machines: tuple[str, ...]  # (runs,)
@@ -36,16 +36,16 @@ class Curves:
 
     @property
     def excess(self) -> np.ndarray:
-        """(runs, decisions) summed so far."""
+        """(runs, decisions) excess cost summed up to each decision."""
         return np.cumsum(self.runs["expected_ms"] - self.runs["oracle_ms"], axis=1)
 
     def ratios(self, edges: np.ndarray) -> np.ndarray:
-        """(runs, bins) expected by oracle's cost, summed over the decisions of each bin."""
+        """(runs, bins) expected cost divided by the oracle's, both summed over the decisions of a bin."""
         sums = [np.add.reduceat(self.runs[name], edges[:-1], axis=1) for name in ("expected_ms", "oracle_ms")]
         return np.asarray(sums[0] / sums[1])
 
     def by_machine(self) -> dict[str, float]:
-        """The ratio at the end, after the warm-up: of each machine, over its seeds."""
+        """The ratio after the warm-up, for each machine over its seeds."""
         first = min(WARM_UP, self.runs.shape[1] // 2)
         of = np.asarray(self.machines)
         return {m: ratio_of_sums(self.runs[of == m][:, first:].ravel()) for m in dict.fromkeys(self.machines)}
@@ -85,7 +85,7 @@ def _setting(settings: ComparisonSettings, curves: Sequence[Curves]) -> str:
 
 
 def _draw_ratio(path: Path, curves: Sequence[Curves], what: str) -> None:
-    """A panel an agent, the others in grey behind it."""
+    """Draws a panel for each agent, with the others in grey behind it."""
     edges = decision_bins(curves[0].runs.shape[1])
     middles = (edges[:-1] + 1 + edges[1:]) / 2  # decisions are counted from 1 on a logarithmic axis
     quartiles = {each.agent: np.quantile(each.ratios(edges), [0.25, 0.5, 0.75], axis=0) for each in curves}
@@ -126,14 +126,14 @@ def _draw_ratio(path: Path, curves: Sequence[Curves], what: str) -> None:
 
 
 def decision_bins(decisions: int) -> np.ndarray:
-    """Edges of bins of decisions that widen in proportion: each decision alone at first."""
+    """Edges of bins of decisions. At first each decision is a bin, then bins widen in proportion."""
     count = math.ceil(BINS_A_DECADE * math.log10(max(decisions, 2))) + 1
     edges = np.unique(np.rint(np.geomspace(1, decisions + 1, count + 1)).astype(int)) - 1
     return np.asarray(edges)
 
 
 def _draw_excess(path: Path, curves: Sequence[Curves], what: str, unit: str) -> None:
-    """Every agent's mean, named at its end."""
+    """Draws every agent's mean, named at its end."""
     figure = blank_figure(9.5, 5.6)
     ax = figure.subplots()
     plain(ax)
@@ -160,7 +160,7 @@ def _draw_excess(path: Path, curves: Sequence[Curves], what: str, unit: str) -> 
 
 
 def _name_ends(ax: Axes, ends: Sequence[tuple[float, str, object]]) -> None:
-    """Names beside the lines' ends, moved apart where they would overlap; each says the value it is at."""
+    """Writes names and values beside the lines' ends, moved apart where they would overlap."""
     if not ends:
         ax.text(0.5, 0.5, "no agent differs from the oracle", ha="center", transform=ax.transAxes, color=SOFT)
         return
@@ -185,7 +185,7 @@ def _name_ends(ax: Axes, ends: Sequence[tuple[float, str, object]]) -> None:
 
 
 def _draw_machines(path: Path, curves: Sequence[Curves], what: str) -> None:
-    """A row an agent, a dot a machine."""
+    """Draws a row for each agent, with a dot for each machine."""
     figure = blank_figure(9.5, 1.7 + 0.42 * len(curves))
     ax = figure.subplots()
     plain(ax)

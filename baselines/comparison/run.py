@@ -23,12 +23,12 @@ from rrl.space import ConfigurationSpace
 
 FOLDER = "runs"
 SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_size=1,4,32")
-"""What `compile_kernels` runs on: without batches, and with batch sizes that have others between them."""
+"""The spaces of `compile_kernels`: one without batches, one whose batch sizes leave others out."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunJob:
-    """Lives one run and keeps its rows in a file; answers the ratio of expected to lowest costs."""
+    """Lives one run, keeps its rows in a file, and answers the ratio of expected to lowest costs."""
 
     path: Path
     agent: str
@@ -58,7 +58,7 @@ class RunJob:
         return f"{self.agent} on {self.load.scenario.name}, seed {self.seed}"
 
     def make_agent(self, hindsight: Hindsight) -> Agent:
-        """ValueError that names the agent, where it cannot act here."""
+        """The run's agent; ValueError that names it where it cannot act here."""
         scenario, settings, needs = self.load.scenario, self.settings, needs_of(self.agent)
         task = Task(
             self.space,
@@ -74,14 +74,14 @@ class RunJob:
             raise ValueError(f"agent {self.agent!r} cannot act here: {error}") from error
 
     def make_environment(self) -> ServingEnv:
-        """ValueError where the machine cannot serve the space."""
+        """The run's environment; ValueError where the machine cannot serve the space."""
         requests = self.settings.requests_per_interval
         arrivals = PerIntervalPoisson(self.load.rates_per_s, requests)
         objective = self.settings.make_objective()
         return self.load.scenario.environment(self.space, objective, arrivals, requests)
 
     def _lived(self, agent: Agent, landscapes: list[Landscape]) -> np.ndarray:
-        """(decisions,) the rows of the run; the same seed sends every agent the same requests."""
+        """(decisions,) the rows of the run. The same seed sends every agent the same requests."""
         objective, space, load = self.settings.make_objective(), self.space, self.load
         env = self.make_environment()
         seed = int(np.random.SeedSequence(seed_sequence(load.scenario, self.seed)).generate_state(2)[1])
@@ -125,7 +125,7 @@ class TimedAgent(Agent):
 
 @cache
 def compile_kernels() -> None:
-    """Once a process: two decisions of `rrl`, so that compiling the simulator is not charged to an agent."""
+    """Lets `rrl` decide twice, once a process, so that no agent is charged for compiling the simulator."""
     (scenario,) = scenarios("family:0")
     objective = MeanLatency()
     for text in SMALL_SPACES:
@@ -139,7 +139,7 @@ def compile_kernels() -> None:
 
 @dataclass(frozen=True, eq=False)
 class CheckJob:
-    """Makes an agent on a landscape without features, to learn whether it can act, before hours are spent."""
+    """Makes an agent on a flat landscape, to learn whether it can act before hours are spent."""
 
     run: RunJob
 
@@ -155,7 +155,7 @@ class CheckJob:
 
 
 def read_run(path: Path, decisions: int, knobs: tuple[str, ...]) -> np.ndarray | None:
-    """The rows of a finished run; None where there is none of this length."""
+    """The rows of a finished run; None where no run of this length and these knobs is kept."""
     try:
         rows = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -164,5 +164,5 @@ def read_run(path: Path, decisions: int, knobs: tuple[str, ...]) -> np.ndarray |
 
 
 def ratio(rows: np.ndarray) -> float:
-    """Expected cost of what was chosen by the lowest there was, over some decisions."""
+    """The expected cost of what was chosen, divided by the lowest possible, over some decisions."""
     return float(rows["expected_ms"].sum() / rows["oracle_ms"].sum())

@@ -18,20 +18,20 @@ from rrl.space import ConfigurationSpace
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """Agents x machines x seeds; ValueError with one sentence for a value that is no good."""
+    """Agents x machines x seeds; ValueError with one sentence for a value that cannot be used."""
 
     agents: tuple[str, ...]
     machine: str = "family:1000-1004"  # or machine files, FILE.npz[,FILE.npz]
-    truth: str = "model"  # of envs.scenarios.families.TRUTHS: how the server departs from the model
+    truth: str = "model"  # one of envs.scenarios.families.TRUTHS: how the server departs from the model
     workload: str = "stationary"  # stationary, dynamic, wiki or TRACE.csv
-    rate_per_s: float = RATE_PER_S  # its mean
+    rate_per_s: float = RATE_PER_S  # mean over time
     seeds: int = 1  # runs of every agent on every machine
-    decisions: int = 100  # of a run
+    decisions: int = 100  # in a run
     requests_per_interval: int = 100
     objective: str = "latency"
     slo_p95_ms: float | None = None
-    knobs: str = ""  # as ConfigurationSpace.parse; empty: `default_space`
-    cores: int | None = None  # told to the agents, where known
+    knobs: str = ""  # as ConfigurationSpace.parse reads them; empty: `default_space`
+    cores: int | None = None  # of each machine, which the agents are told where it is known
 
     def __post_init__(self) -> None:
         if not self.agents:
@@ -87,7 +87,7 @@ class ComparisonSettings:
 
 
 def default_space(found: Sequence[Scenario], truth: str) -> ConfigurationSpace:
-    """The grid that suits the truth, as far as every machine's table goes."""
+    """The grid that suits the truth, without values beyond any machine's table."""
     grids = [space_of(truth, scenario.machine).knobs for scenario in found]
     return ConfigurationSpace(
         tuple(min(knobs, key=lambda knob: len(knob.values)) for knobs in zip(*grids, strict=True))

@@ -4,18 +4,23 @@
 |---|---|---|
 | e_t | `expected_ms` | expected cost of the configuration in force at decision t = 0, 1, ... |
 | o_t | `oracle_ms` | the lowest expected cost of any configuration at that load |
-| d | `decisions_until_10_percent` | the first t with e/o <= 1.10 from which on the running median stays so |
+| d | `decisions_until_10_percent` | decisions before e/o <= 1.10, after which the running median stays so |
 | | `ratio_after_30` | Σ e_t / Σ o_t over t >= 30 |
 | | `excess` | Σ (e_t - o_t) over the whole run |
 
-The running median at t is that of the decisions t-2 .. t+2: a single exploration, or two in five decisions,
-do not undo what was reached. d counts the decisions taken before, and is infinite for a run that ends above.
-`..._of_21` is the same with the decisions t-10 .. t+10: a load that is new and soon gone does not undo it.
+The running median at t is that of the decisions t-2 .. t+2. So a single exploration, or two in five
+decisions, do not undo what was reached. d is infinite for a run that ends above.
+`decisions_until_10_percent_of_21` takes the decisions t-10 .. t+10, so that a load which is new and soon gone
+does not undo it either.
 
-Over runs: the mean of the middle half of the runs (interquartile mean) with a 95 % interval from bootstrap
-samples, which draw machines and, for each drawn, its seeds (Agarwal et al. 2021, "Deep Reinforcement Learning
-at the Edge of the Statistical Precipice", with machines resampled too, as they are a sample of a family).
-Median and worst are over machines, each the mean of its seeds.
+| over runs | is |
+|---|---|
+| `iqm` | the interquartile mean, that of the middle half of the runs |
+| `low`, `high` | its 95 % interval from bootstrap samples, which draw machines, then seeds of each |
+| `median`, `worst` | over machines, each the mean of its seeds |
+
+The intervals follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
+2021. Machines are resampled too, as they are a sample of a family.
 """
 
 from __future__ import annotations
@@ -35,17 +40,17 @@ FILE_NAME = "summary.csv"
 MULTIPLES_FILE_NAME = "excess_multiples.csv"
 
 WITHIN = 1.10  # of the oracle's expected cost
-MEDIAN_REACH = 2  # decisions to either side that the running median takes in
-LONG_MEDIAN_REACH = 10
-WARM_UP = 30  # decisions before `ratio_after_30` looks
-AFTER_SLOWDOWN = 60  # decisions after a slow-down before `ratio_60_after_slowdown` looks
-FAR_P95 = 2.0  # times the best p95
+MEDIAN_REACH = 2  # decisions on either side that the running median takes in
+LONG_MEDIAN_REACH = 10  # the same for the median over 21 decisions
+WARM_UP = 30  # decisions that `ratio_after_30` leaves out
+AFTER_SLOWDOWN = 60  # decisions after a slow-down that `ratio_60_after_slowdown` leaves out
+FAR_P95 = 2.0  # a p95 above so many times the best one is far
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 
 
 class Figure(NamedTuple):
-    """One figure of a run; lower is better, but for `share_got_there`."""
+    """One figure of a run. Lower is better, except for `share_got_there`."""
 
     unit: str
     of_run: Callable[[np.ndarray], float]  # the rows of one run, by decision
@@ -60,7 +65,7 @@ def running_median(values: np.ndarray, reach: int = MEDIAN_REACH) -> np.ndarray:
 
 
 def decisions_until_within(ratios: np.ndarray, reach: int = MEDIAN_REACH, within: float = WITHIN) -> float:
-    """d: how many decisions come before the first that is within, if the running median then stays so."""
+    """d: how many decisions come before the first one within, after which the running median stays so."""
     outside = np.flatnonzero(running_median(ratios, reach) > within)
     first = outside[-1] + 1 if len(outside) else 0
     inside = np.flatnonzero(ratios[first:] <= within)
@@ -80,7 +85,7 @@ def _excess(rows: np.ndarray) -> float:
 
 
 def _far_share(rows: np.ndarray) -> float:
-    """An interval without any answer counts as far."""
+    """The share of intervals whose p95 is far from the best. An interval without any answer counts as far."""
     return float(np.mean(~(rows["p95_ms"] <= FAR_P95 * rows["best_p95_ms"])))
 
 
@@ -93,7 +98,7 @@ def _threads(rows: np.ndarray) -> float:
 
 
 def figures(unit: str = "ms", *, slo: bool = False, slowdown: int | None = None) -> dict[str, Figure]:
-    """The figures by name; some have a meaning only with a limit on the p95, or with a slow-down."""
+    """The figures by name. Some have a meaning only with a limit on the p95, or with a slow-down."""
     named = {
         "decisions_until_10_percent": Figure("decisions", _until),
         "decisions_until_10_percent_of_21": Figure("decisions", lambda rows: _until(rows, LONG_MEDIAN_REACH)),
@@ -124,7 +129,7 @@ class RunFigures:
 
 
 def figures_of_runs(decisions: np.ndarray, named: dict[str, Figure]) -> list[RunFigures]:
-    """One entry an agent, in the table's order; every agent has the same machines and seeds."""
+    """One entry for each agent, in the table's order. Every agent has the same machines and seeds."""
     return [
         RunFigures(
             agent,
@@ -175,7 +180,7 @@ class AgentSummary:
 
 
 def summarise(decisions: np.ndarray, named: dict[str, Figure], seed: int = 0) -> list[AgentSummary]:
-    """By agent and figure; the same seed draws the same bootstrap samples."""
+    """One row for each agent and figure. The same seed draws the same bootstrap samples."""
     rows = []
     for runs in figures_of_runs(decisions, named):
         for name, figure in named.items():
@@ -203,20 +208,20 @@ def summarise(decisions: np.ndarray, named: dict[str, Figure], seed: int = 0) ->
 
 
 def _worst(of_machines: np.ndarray, highest: bool) -> int:
-    """The machine that is worst, a NaN never is it unless all are."""
+    """The index of the worst machine. One with a NaN is it only if all have one."""
     values = np.where(np.isnan(of_machines), -math.inf, of_machines if highest else -of_machines)
     return int(np.argmax(values))
 
 
 def interquartile_mean(values: np.ndarray) -> float:
-    """The mean of the middle half: a quarter of the values, rounded down, is left out at either end."""
+    """The mean of the middle half. A quarter of the values, rounded down, is left out at either end."""
     return float(_middle_mean(np.sort(np.ravel(values))))
 
 
 def bootstrap_interval(
     values: np.ndarray, rng: np.random.Generator, resamples: int = RESAMPLES, trimmed: bool = True
 ) -> tuple[float, float]:
-    """The 95 % interval of the (interquartile) mean of (machines, seeds); both are drawn with replacement."""
+    """The 95 % interval of the (interquartile) mean of (machines, seeds), both drawn with replacement."""
     machines, seeds = values.shape
     machine = rng.integers(machines, size=(resamples, machines, 1))
     seed = rng.integers(seeds, size=(resamples, machines, seeds))
@@ -228,7 +233,7 @@ def bootstrap_interval(
 
 
 def _middle_mean(ordered: np.ndarray) -> np.ndarray:
-    """(...,) over the last axis, which ascends."""
+    """(...,) the mean of the middle half over the last axis, which ascends."""
     count = ordered.shape[-1]
     cut = count // 4
     return np.asarray(np.mean(ordered[..., cut : count - cut], axis=-1))
@@ -246,7 +251,7 @@ class Multiple:
 
 
 def excess_multiples(decisions: np.ndarray) -> list[Multiple]:
-    """Of every agent against every other; NaN where neither has any excess, infinite where only one has."""
+    """Every agent against every other. NaN: neither has any excess. Infinite: the other alone has none."""
     found = figures_of_runs(decisions, {"excess": figures()["excess"]})
     excess = {runs.agent: runs.values["excess"] for runs in found}
     rows = []

@@ -24,7 +24,7 @@ TITLES = {
     "decide_p99_ms": "ms a\ndecision\np99",
 }
 PERCENT = ("share_got_there", "share_p95_over_twice_best", "share_slo_violated")
-WIDE = 10_000  # columns: more than any table has
+WIDE = 10_000  # characters, more than any table has in a line
 WITH_INTERVAL = ("decisions_until_10_percent", "ratio_after_30", "excess")
 WITH_WORST = ("ratio_after_30",)
 
@@ -81,7 +81,7 @@ def by_excess(rows: Sequence[AgentSummary]) -> list[str]:
 
 
 def multiples_table(rows: Sequence[Multiple], agents: Sequence[str]) -> Table:
-    """Row's excess as a multiple of the column's, the agents in the order given."""
+    """The excess of the row's agent as a multiple of the column's, in the given order of agents."""
     by_pair = {(row.agent, row.other): row.multiple for row in rows}
     others = [name for name in agents if any(math.isfinite(by_pair.get((a, name), math.nan)) for a in agents)]
     table = Table(title="excess over the whole run, as a multiple of ...", header_style="dim")

@@ -1,4 +1,4 @@
-"""TensorBoard events: one run an agent, so that the agents overlay; each the mean over machines and seeds."""
+"""TensorBoard events: one run for each agent, the mean over machines and seeds, so that agents overlay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = "tensorboard"
 
 def write(folder: Path, decisions: np.ndarray) -> None:
     """Writes the events of every agent anew, by decision."""
-    from torch.utils.tensorboard import SummaryWriter  # torch takes seconds: not for a command that is wrong
+    from torch.utils.tensorboard import SummaryWriter  # torch takes seconds, which a wrong command need not
 
     for agent, rows in by_agent(decisions):
         own = folder / re.sub(r"[^\w.+-]", "_", agent)
@@ -29,7 +29,7 @@ def write(folder: Path, decisions: np.ndarray) -> None:
 
 
 def curves(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """(decisions,) of one agent, each the mean over its runs."""
+    """(decisions,) the mean over one agent's runs."""
     runs = np.stack([run for _, _, run in by_run(rows)])  # (runs, decisions)
     excess = runs["expected_ms"] - runs["oracle_ms"]
     return {

@@ -20,10 +20,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-LOOK_UP_S = 0.2  # how often one who waits for jobs looks for Ctrl-C
+LOOK_UP_S = 0.2  # how often a wait for jobs looks for Ctrl-C
 
 Job = Callable[[], Any]
-"""Work for a process: picklable, and its `str` says what it is."""
+"""Work for a process. It can be pickled, and its `str` says what it is."""
 
 
 class WorkerDied(RuntimeError):
@@ -31,7 +31,7 @@ class WorkerDied(RuntimeError):
 
 
 class JobProgress(Protocol):
-    """Told of every stage of a comparison and of every job done."""
+    """Hears of every stage of a comparison and of every finished job."""
 
     def stage(self, name: str, total: int, done: int) -> None: ...
 
@@ -41,7 +41,7 @@ class JobProgress(Protocol):
 
 
 class PlainProgress:
-    """One line a job, for logs."""
+    """Prints one line for each job, for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -65,7 +65,7 @@ class PlainProgress:
 
 
 class SilentProgress:
-    """Nothing, for a comparison that is part of something else."""
+    """Shows nothing, for a comparison that is part of something else."""
 
     def stage(self, name: str, total: int, done: int) -> None:
         pass
@@ -78,7 +78,7 @@ class SilentProgress:
 
 
 class BarProgress:
-    """A bar, and the job done last beside it."""
+    """Shows a bar, and the last finished job beside it."""
 
     def __init__(self, console: Console) -> None:
         self._bar = Bar(
@@ -111,11 +111,12 @@ def make_progress(console: Console) -> JobProgress:
 
 
 class Workers:
-    """So many processes, from the first job to the end of the `with` block.
+    """Some processes, from the first job to the end of the `with` block.
 
-    Left by an exception, Ctrl-C's too, it ends them at once: what a job keeps, it must keep atomically.
-    Within the block Ctrl-C is met where jobs are waited for, and at its end: Python's own handler raises
-    wherever the main thread is, which may be inside the executor with one of its locks held for good.
+    An exception that leaves the block, Ctrl-C's included, ends the processes at once. So a job must keep its
+    files atomically. Within the block Ctrl-C raises only where jobs are waited for, and at the end. Python's
+    own handler raises wherever the main thread is. That may be inside the executor, whose lock it would hold
+    for good.
     """
 
     def __init__(self, processes: int) -> None:
@@ -125,7 +126,7 @@ class Workers:
         self._executor = ProcessPoolExecutor(
             processes, multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
-        self._ended: SimpleQueue[Future | None] = SimpleQueue()  # of the jobs; None for Ctrl-C
+        self._ended: SimpleQueue[Future | None] = SimpleQueue()  # finished jobs; None for Ctrl-C
         self._interrupted = self._hears_interrupts = False
 
     def __enter__(self) -> Workers:
@@ -150,7 +151,7 @@ class Workers:
             raise KeyboardInterrupt
 
     def run(self, jobs: Sequence[Job], on_done: Callable[[Any, Any], None]) -> None:
-        """Runs the jobs, begun in their order; `on_done(job, answer)` as each ends."""
+        """Runs the jobs, begun in their order, and calls `on_done(job, answer)` as each ends."""
         try:
             with _begun_as_workers():
                 futures: dict[Future, Job] = {self._executor.submit(job): job for job in jobs}
@@ -163,7 +164,7 @@ class Workers:
             raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
 
     def _next_ended(self) -> Future:
-        """Looks up now and then: a signal that another thread was given does not wake this one."""
+        """Wakes now and then, as a signal that another thread received does not wake this one."""
         while True:
             with suppress(Empty):
                 ended = self._ended.get(timeout=LOOK_UP_S)
@@ -186,7 +187,7 @@ class Workers:
 
 @contextmanager
 def _begun_as_workers() -> Iterator[None]:
-    """Processes started within inherit the libraries' limit of one thread, and are deaf to Ctrl-C."""
+    """Processes that start within inherit the libraries' limit of one thread, and ignore Ctrl-C."""
     before = {name: os.environ.get(name) for name in THREAD_LIMITS}
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
     try:
@@ -214,8 +215,8 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """One thread for torch, whose default is no environment variable's; no work without a parent."""
-    import torch  # not for those who only ask for --help
+    """Limits torch to one thread, which no environment variable does, and ends with the parent."""
+    import torch  # `--help` needs none of it
 
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,11 +1,15 @@
 """What an interval costs in expectation under every configuration of a scenario, by long simulation.
 
-Where intervals start with an empty server, the expectation is over independent intervals, each of which
-answers all its requests. Where the backlog is carried over it is that of the stationary queue, cut into
-intervals; a configuration that is unstable at the rate has none, and is given that of the empty start.
+| intervals | the expectation is over |
+|---|---|
+| start with an empty server | independent intervals, each of which answers all its requests |
+| carry the backlog over | the stationary queue, cut into intervals |
 
-All configurations see the same arrivals, sizes and variation (common random numbers), and the search for the
-best is by stages: all of them briefly, the best of these longer, the best of those longest.
+A configuration that is unstable at the rate has no stationary queue. It is given the expectation of the empty
+start.
+
+All configurations see the same arrivals, sizes and variation (common random numbers). The search for the best
+is by stages: all of them briefly, the best of these longer, the best of those longest.
 
 | stage | configurations | intervals each |
 |---|---|---|
@@ -28,14 +32,14 @@ from rrl.queueing.kernels import interval_latencies_ms
 from rrl.space import Configuration, ConfigurationSpace
 
 STAGES = ((1.0, 0, 30), (0.1, 40, 300), (0.02, 12, 2000))
-"""(share of the configurations, at least so many, intervals) of each stage."""
+"""Each stage: share of the configurations, lowest number of them, intervals for each."""
 
-_WARM_UP = 0.1  # of the intervals, where the backlog is carried over from an empty start
-_SEED = 20191117  # of the common random numbers
+_WARM_UP = 0.1  # share of the intervals left out where the backlog is carried over from an empty start
+_SEED = 20191117  # draws the common random numbers
 
 
 class Expected(NamedTuple):
-    """Of an interval under each configuration."""
+    """What is expected of an interval under each configuration."""
 
     cost: np.ndarray  # (size,)
     mean_ms: np.ndarray  # (size,) mean latency
@@ -43,7 +47,7 @@ class Expected(NamedTuple):
 
 
 class ExpectedCosts:
-    """The true costs of a scenario, found when they are first asked for and then kept."""
+    """The true costs of a scenario, simulated when they are first asked for and then kept."""
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class ExpectedCosts:
         objective: Objective,
         requests_per_interval: int = 100,
     ) -> None:
-        """A slowdown does not count: ask `ExpectedCosts(scenario.slowed(), ...)` for what comes after."""
+        """A slow-down does not count. `ExpectedCosts(scenario.slowed(), ...)` has the costs after it."""
         if requests_per_interval < 1:
             raise ValueError(f"an interval must hold at least 1 request, got {requests_per_interval}")
         self._scenario = scenario

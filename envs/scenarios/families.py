@@ -1,6 +1,6 @@
 """The machines of the comparisons: a random family, and the truths that depart from the queueing model.
 
-Seeds below 1000 are for tuning agents, seeds from 1000 on for judging them; no setting of any agent may be
+Seeds below 1000 are for tuning agents, seeds from 1000 on for judging them. No setting of any agent may be
 chosen by a judging machine. With i inter-op and a intra-op threads, n busy instances and batches of b:
 
     S = w · P(i, a) · O(n, i, a) · M(n) · G(b) · exp(r · F(i, a, n, b))
@@ -13,7 +13,7 @@ chosen by a judging machine. With i inter-op and a intra-op threads, n busy inst
 
 | symbol | drawn from | meaning |
 |---|---|---|
-| cores | 6 .. 16 | of the machine |
+| cores | 6 .. 16 | number of cores |
 | σ | [0.02, 0.30] | serial fraction of an operator |
 | κ | [0, 0.015] | cost of each further thread of an operator, as a share of its work |
 | φ | [0.1, 0.8] | share of the model's work that lies in parallel branches |
@@ -22,7 +22,7 @@ chosen by a judging machine. With i inter-op and a intra-op threads, n busy inst
 | μ, ν | [0.1, 1.5], [0.7, 1.3] | interference and how it grows |
 | g | [0.1, 0.5] | batching gain |
 | r | [0.05, 0.2] | roughness |
-| u | [0.25, 0.65] | share of the machine's capacity that `RATE_PER_S` takes; it fixes w |
+| u | [0.25, 0.65] | share of the machine's capacity that `RATE_PER_S` takes, which fixes w |
 
 The capacity is the largest n/S[i, a, n, 1] of all configurations.
 
@@ -31,10 +31,10 @@ The capacity is the largest n/S[i, a, n, 1] of all configurations.
 | `model` | not at all: FCFS, constant service times, an empty server at the beginning of each interval |
 | `processor-sharing` | batches in service share the processors from moment to moment |
 | `variation` | lognormal service times, squared coefficient of variation 0.5 |
-| `backlog` | what is not served in an interval waits into the next |
-| `batching` | g in [0.75, 0.95]; so slow that u of the capacity with batches of up to 8 is in [0.4, 0.7] |
-| `two-sizes` | a quarter of the requests is four times as large; the mean is what the table is for |
-| `slowdown` | from decision 150 on all takes 1.25 to 1.6 times as long |
+| `backlog` | requests not served in an interval wait into the next |
+| `batching` | g in [0.75, 0.95], and so slow that u is in [0.4, 0.7] with batches of up to 8 |
+| `two-sizes` | a quarter of the requests is four times as large; the table holds for the mean size |
+| `slowdown` | from decision 150 on everything takes 1.25 to 1.6 times as long |
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from rrl.queueing.machine import Machine, smooth_field
 from rrl.space import ConfigurationSpace, Knob
 from serving_adapter.load.sizes import TwoSizes
 
-RATE_PER_S = PAPER_RATE_PER_S  # of the load that the machines are made for
+RATE_PER_S = PAPER_RATE_PER_S  # the load that the machines are made for
 FIRST_FOR_JUDGING = 1000
 
 BATCHING_SPACE = (
@@ -66,11 +66,11 @@ _UTILISATION = (0.25, 0.65)
 _CORES, _SHAPE, _BATCHING, _SLOWDOWN = range(4)  # independent random streams of one seed
 
 SCV = 0.5  # squared coefficient of variation of service times in the truth "variation"
-SLOWDOWN_AT = 150  # the decision
+SLOWDOWN_AT = 150  # decisions before the slow-down
 SLOWDOWN_FACTORS = (1.25, 1.6)
 STRONG_BATCHING = (0.75, 0.95)  # g in the truth "batching"
-BATCHING_UTILISATION = (0.4, 0.7)  # u there: the capacity is that with batches of up to
-LARGEST_USEFUL_BATCH = 8
+BATCHING_UTILISATION = (0.4, 0.7)  # u in the truth "batching"
+LARGEST_USEFUL_BATCH = 8  # requests in the batches that define the capacity there
 TWO_SIZES = TwoSizes(1, 4, 0.25)
 
 
@@ -98,7 +98,7 @@ def family_machine(seed: int) -> Machine:
 
 
 def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
-    """The grid that suits a truth, less the values beyond the machine's table."""
+    """The grid that suits a truth, without the values beyond the machine's table."""
     space = ConfigurationSpace.parse(BATCHING_SPACE if truth == "batching" else PAPER_SPACE)
     knobs = []
     for knob in space.knobs:
@@ -177,11 +177,11 @@ TRUTHS: dict[str, Callable[[Machine, str, int], Scenario]] = {
     "two-sizes": _two_sizes,
     "slowdown": _slowdown,
 }
-"""What is true beyond the table of service times: (machine, name, seed) -> scenario."""
+"""What is true beyond the table of service times, as functions (machine, name, seed) -> scenario."""
 
 
 def _at_utilisation(machine: Machine, utilisation: float, largest_batch: int) -> Machine:
-    """The machine so fast that `RATE_PER_S` is this share of its capacity with batches up to so large."""
+    """The machine at a speed where `RATE_PER_S` is this share of its capacity with batches up to so large."""
     n = machine.busy_instances[:, None]
     b = machine.batch_size[machine.batch_size <= largest_batch]
     capacity_per_s = float(np.max(n * b / machine.service_time_s[..., : len(b)]))

@@ -3,9 +3,9 @@
 | field | what it changes |
 |---|---|
 | `discipline` | "ps": a batch slows down whenever another starts beside it (limited processor sharing) |
-| `service_variation` | σ of lognormal service times; their squared coefficient of variation is exp(σ²) - 1 |
-| `sizes`, `size_of_table` | requests of different sizes; the table's times are those of `size_of_table` |
-| `carry_backlog` | what an interval leaves waits into the next; else all is answered, and each starts empty |
+| `service_variation` | σ of lognormal service times, whose squared coefficient of variation is exp(σ²) - 1 |
+| `sizes`, `size_of_table` | sizes of requests, and the size that the table's times are for |
+| `carry_backlog` | requests wait into the next interval; else each interval starts empty |
 | `slowdown` | (decision, factor): from that decision on, counted from 0, all takes `factor` times as long |
 """
 
@@ -24,7 +24,7 @@ from serving_adapter.load.sizes import Sizes
 
 @dataclass(frozen=True)
 class Scenario:
-    """A machine and the rules of its world."""
+    """A machine, and the rules by which it serves."""
 
     machine: Machine
     name: str
@@ -34,7 +34,7 @@ class Scenario:
     size_of_table: float = 1.0
     carry_backlog: bool = False
     slowdown: tuple[int, float] | None = None  # decision (from 0), factor
-    cores: int = 10  # of the machine: what the CPU utilisation is a share of
+    cores: int = 10  # of the machine; the CPU utilisation is a share of them
 
     def __post_init__(self) -> None:
         check_slowdown(self.slowdown)
@@ -65,7 +65,7 @@ class Scenario:
         )
 
     def slowed(self) -> Scenario:
-        """The scenario after its slowdown: the slower machine for good."""
+        """The scenario after its slow-down, with the slower machine for good."""
         if self.slowdown is None:
             return self
         return replace(self, machine=self.machine.slower(self.slowdown[1]), slowdown=None)

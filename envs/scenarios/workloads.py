@@ -5,14 +5,14 @@
 | `stationary` | one rate |
 | `dynamic` | periods of a random rate each (RRL, section 6.1): `serving_adapter.load.arrivals.Dynamic` |
 | `wiki` | daily wave, slow noise and spikes (RRL, figure 12a): `serving_adapter.load.arrivals.Wiki` |
-| `TRACE.csv` | those of a trace file, spread over the decisions |
+| `TRACE.csv` | the rates of a trace file, spread over the decisions |
 
 An interval holds a fixed number of requests, so that it lasts the longer the lower its rate. Its rate is the
-process's mean over it, put on a geometric grid of 5 % steps around the mean rate: few distinct rates occur,
-and what each of them costs can be found by long simulation.
+process's mean over it, put on a geometric grid of 5 % steps around the mean rate. So few distinct rates
+occur, and the costs at each of them can be found by long simulation.
 
-A trace is replayed once, whole: its clock is sped up (or slowed down) so that its requests, at the mean rate
-asked for, are as many as the run's. Every interval stands for the same number of the trace's requests; the
+A trace is replayed once, whole. Its clock is sped up (or slowed down) so that its requests, at the mean rate
+asked for, are as many as the run's. Every interval stands for the same number of the trace's requests. The
 mean over time of the rates is the one asked for.
 """
 
@@ -30,7 +30,7 @@ from serving_adapter.load.arrivals import Dynamic, Wiki
 from serving_adapter.load.traces import CountTrace, Trace, read_trace
 
 RATE_STEP = 1.05  # ratio of neighbouring rates of the grid
-DYNAMIC_SPREAD = 0.5  # a period's rate lies within mean · (1 ± spread); RRL does not say
+DYNAMIC_SPREAD = 0.5  # a period's rate lies within mean · (1 ± spread), which RRL does not give
 WORKLOADS = ("stationary", "dynamic", "wiki")
 
 
@@ -77,7 +77,7 @@ class Replayed:
     requests_per_interval: int = 100
 
     def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
-        """Those of the intervals between equal shares of the trace's requests: any clock gives the same."""
+        """The rates between equal shares of the trace's requests. They do not depend on its clock."""
         lengths_s, rates_per_s = np.array(_steps_of(self.trace, self.requests_per_interval)).T
         ends_s, expected = (np.pad(np.cumsum(x), (1, 0)) for x in (lengths_s, lengths_s * rates_per_s))
         bounds_s = np.interp(np.linspace(0, expected[-1], decisions + 1), expected, ends_s)
@@ -86,7 +86,7 @@ class Replayed:
 
 
 def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100) -> Workload:
-    """The load a command line names; ValueError that lists the known for an unknown one."""
+    """The load that a command line names; ValueError that lists the known ones for an unknown one."""
     if not 0 < rate_per_s < math.inf:
         raise ValueError(f"the rate must be a positive number of requests per second, got {rate_per_s:g}")
     if requests_per_interval < 1:
@@ -104,11 +104,11 @@ def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100
 
 @dataclass(frozen=True, eq=False)
 class PerIntervalPoisson:
-    """Poisson arrivals, so many an interval, each interval at a rate of its own; then they end.
+    """Poisson arrivals, equally many in each interval, each interval at a rate of its own. Then they end.
 
-    Interval k begins with its first arrival and ends with the first of interval k + 1: its length is the sum
-    of `requests_per_interval` exponential gaps of mean 1/rates_per_s[k]. An environment's `reset` takes the
-    first interval.
+    Interval k begins with its first arrival and ends with the first of interval k + 1. So its length is the
+    sum of `requests_per_interval` exponential gaps of mean 1/rates_per_s[k]. An environment's `reset` takes
+    the first interval.
     """
 
     rates_per_s: np.ndarray  # (intervals,)
@@ -126,7 +126,7 @@ class PerIntervalPoisson:
         return len(self.rates_per_s) / float(np.sum(1 / np.asarray(self.rates_per_s)))
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        """One chunk an interval."""
+        """The arrival times, one chunk for each interval."""
         begin_s = 0.0
         for rate_per_s in self.rates_per_s:
             ends_s = begin_s + np.cumsum(rng.exponential(1 / rate_per_s, self.requests_per_interval))
@@ -135,13 +135,13 @@ class PerIntervalPoisson:
 
 
 def _on_grid(rates_per_s: np.ndarray, mean_per_s: float) -> np.ndarray:
-    """The nearest of the grid's rates, which are the mean rate times powers of `RATE_STEP`."""
+    """The nearest rates of the grid: the mean rate times powers of `RATE_STEP`."""
     steps: np.ndarray = np.rint(np.log(rates_per_s / mean_per_s) / math.log(RATE_STEP))
     return mean_per_s * RATE_STEP**steps
 
 
 def _steps_of(trace: Trace, requests: int) -> list[tuple[float, float]]:
-    """(length, rate) of a trace's bins; timestamps are counted by spans of about `requests`."""
+    """(length, rate) of a trace's bins. A trace of timestamps gets bins of about `requests` each."""
     if isinstance(trace, CountTrace):
         return [(trace.bin_s, float(count) * trace.copies / trace.bin_s) for count in trace.counts]
     last = len(trace.moments_s) - 1
