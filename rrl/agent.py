@@ -1,4 +1,4 @@
-"""The agent contract: `act(observation) -> action`, `update(transition)`; and what an agent observes."""
+"""The agent contract, `act(observation) -> action` and `update(transition)`, and what an agent observes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ OBSERVATION_FIELDS = (
     "backlog",
     "cpu_utilisation",
 )
-"""The first entries of every observation; the knobs' indices, scaled to [0, 1], follow."""
+"""The first entries of every observation. The knobs' indices, scaled to [0, 1], follow."""
 
 OBSERVATION_LIMIT = 1e7
+"""No entry of an observation is larger."""
 
 
 @dataclass(frozen=True)
 class Hindsight:
-    """What only a simulation can know beforehand."""
+    """What only a simulation knows beforehand."""
 
     rates_per_s: np.ndarray  # (decisions,) the true arrival rate of every interval to come
     expected_costs: Callable[[float], np.ndarray]  # a rate -> (size,) the true expected cost of each number
@@ -44,22 +45,22 @@ class Task:
 
     space: ConfigurationSpace
     objective: Objective = field(default_factory=MeanLatency)
-    cores: int | None = None  # of the target's machine, where known
-    machine: Machine | None = None  # service times profiled beforehand, where there are any
+    cores: int | None = None  # of the target's machine; None where it is not known
+    machine: Machine | None = None  # service times profiled beforehand; None where there are none
     hindsight: Hindsight | None = None
-    in_place: frozenset[str] | None = None  # knobs that the target changes in place; None: all
+    in_place: frozenset[str] | None = None  # knobs that the target changes in place (None: all)
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
 
     @property
     def reloading(self) -> tuple[str, ...]:
-        """The knobs whose change reloads the model, which costs users something."""
+        """The knobs whose change reloads the model, which users feel."""
         in_place = self.space.names if self.in_place is None else self.in_place
         return tuple(name for name in self.space.names if name not in in_place)
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One decision and what came of it. `action` is the one in force, which the guard may have chosen."""
+    """One decision and its consequences. `action` was in force, whether agent or guard chose it."""
 
     observation: np.ndarray  # (fields + knobs,) float32: seen before the decision
     action: np.ndarray  # (knobs,) int: index of each knob's value
@@ -69,44 +70,45 @@ class Transition:
 
     @property
     def has_cost(self) -> bool:
-        """False for an interval that tells no cost: one with a gap, or in which nothing was completed."""
+        """False for an interval with a gap, and for one in which nothing was completed."""
         return not self.measurement.gap and math.isfinite(self.cost)
 
 
 class Agent(ABC):
-    """Anything that tunes. The task, hyper-parameters and seed are given at construction.
+    """Anything that tunes. Task, hyper-parameters and seed are given at construction.
 
-    `act` and `update` are all that is asked of it. A subclass overrides what else it can do.
+    `act` and `update` are required. A subclass overrides what else it can do. `rrl.testing` checks the
+    contract.
     """
 
     @abstractmethod
     def act(self, observation: np.ndarray) -> np.ndarray:
-        """The next action, (knobs,) int64. Must not wait for training."""
+        """The next action, (knobs,) int64. It does not wait for training. Asked again, it is the same."""
 
     @abstractmethod
     def update(self, transition: Transition) -> None:
-        """Learns from one finished interval; called with every transition of a journal to resume."""
+        """Learns from one finished interval. To resume, it is called with every transition of a journal."""
 
     def recommended(self) -> int | None:
         """The configuration to keep, by its number; None if the agent has no opinion."""
         return None
 
     def explain(self) -> str:
-        """Why it proposed what it did, in a few words; empty if it does not say."""
+        """Why it proposed its last action, in a few words; empty if it does not say."""
         return ""
 
     def refused(self, number: int) -> None:
-        """The target did not take this configuration."""
+        """Hears that the target refused this configuration."""
 
     def finish_training(self) -> None:
         """Waits until training in the background knows every transition so far."""
 
     def close(self) -> None:
-        """Ends what the agent started; nothing is asked of it afterwards."""
+        """Ends what the agent started. Nothing is asked of it afterwards."""
 
 
 class SteppedEnvironment(Protocol):
-    """What `live` needs of a Gymnasium environment of this project."""
+    """A Gymnasium environment as far as `live` needs it; `info` holds cost and measurement."""
 
     def reset(self, *, seed: int | None = ...) -> tuple[np.ndarray, dict[str, Any]]: ...
 
@@ -116,9 +118,9 @@ class SteppedEnvironment(Protocol):
 def live(
     agent: Agent, env: SteppedEnvironment, decisions: int, seed: int | None = None
 ) -> Iterator[Transition]:
-    """The bare loop: the agent acts and learns, one transition a decision; no guard, no journal.
+    """The bare loop: the agent acts and learns, without guard or journal.
 
-    The transition is yielded once the agent has learned from it.
+    It yields one transition for each decision, after the agent has learned from it.
     """
     observation, _ = env.reset(seed=seed)
     for _ in range(decisions):
@@ -133,7 +135,7 @@ def live(
 def observe(measurement: Measurement, space: ConfigurationSpace, number: int) -> np.ndarray:
     """(fields + knobs,) float32: the observation after an interval under configuration `number`.
 
-    What was not observed (NaN) is 0; everything is clipped to [0, OBSERVATION_LIMIT].
+    A field that was not observed (NaN) is 0. Every entry is clipped to [0, OBSERVATION_LIMIT].
     """
     fields = (
         measurement.arrival_rate_per_s,
@@ -147,14 +149,14 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
     )
     knobs = space.features[number]
     observation = np.empty(len(fields) + len(knobs), np.float32)
-    # NaN compares false with everything
+    # NaN compares false with everything, so that it becomes 0 here.
     observation[: len(fields)] = [min(v, OBSERVATION_LIMIT) if v > 0.0 else 0.0 for v in fields]
     observation[len(fields) :] = knobs
     return observation
 
 
 def arrival_rate_per_s(observation: np.ndarray) -> float:
-    """The load an observation speaks of."""
+    """The load in the interval of an observation."""
     return float(observation[0])
 
 

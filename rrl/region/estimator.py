@@ -3,12 +3,12 @@
 | symbol | here | meaning |
 |---|---|---|
 | x | features | (1 + knobs,): the load's feature, then the knobs' indices scaled to [0, 1] |
-| r | cost | what the objective made of an interval; in milliseconds for the latency objectives |
+| r | cost | an interval's cost, in milliseconds for the latency objectives |
 | g(x) | `_forward` | 256 ReLU, 64 ReLU, one linear output: ln(r / r_first) or r itself |
 | r̂_g(x) | `LatencyEstimator.estimate` | the cost that the last finished network expects |
 
-Training works on its own copy and publishes the finished network as NumPy arrays by one assignment, so
-`estimate` neither waits for training nor sees half of it.
+Training works on its own copy. It publishes the finished network as NumPy arrays by one assignment. So
+`estimate` neither waits for training nor sees a half-trained network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOAD_FACTOR = 4.0
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """How the network is trained; the sources are RRL's section 5 and the authors' script."""
+    """How the network is trained. The sources are RRL's section 5 and the authors' script."""
 
     hidden: tuple[int, ...] = (256, 64)  # ReLU units (section 5.1, found by NEAT)
     target: Literal["log", "raw"] = "log"  # ln(cost / first cost), or the cost itself (script: ms)
@@ -47,10 +47,10 @@ class EstimatorSettings:
     start_from_weights: bool = True  # FTRL's z_0; False is TensorFlow's z_0 = 0
     warm_start: bool = True  # a round starts from the last network; False from new weights (script)
     minibatch: int = 64  # samples a step; 0 takes all of them
-    max_steps: int = 100  # a round: the step threshold of section 5.2 (script: 30,000)
-    loss_threshold: float = 1e-4  # ... and its loss threshold, in units of the loss
+    max_steps: int = 100  # in a round: the step threshold of section 5.2 (script: 30,000)
+    loss_threshold: float = 1e-4  # ends a round: the loss threshold of section 5.2, in units of the loss
     check_every_steps: int = 100  # how often the loss over all samples is compared (script)
-    patience_checks: int = 0  # checks without improvement that end a round; 0: never (script: 10)
+    patience_checks: int = 0  # checks without improvement that end a round; 0: no number does (script: 10)
 
     def __post_init__(self) -> None:
         if self.target not in ("log", "raw"):
@@ -77,14 +77,14 @@ class LatencyEstimator:
     def __init__(self, knobs: int, settings: EstimatorSettings, seed: int) -> None:
         self.settings = settings
         self._widths = (1 + knobs, *settings.hidden, 1)
-        self._rng = np.random.default_rng(seed)  # used by training alone
+        self._rng = np.random.default_rng(seed)  # only training draws from it
         self._torch_rng = torch.Generator().manual_seed(seed)
-        self._samples: list[tuple[np.ndarray, float]] = []  # features and target; only ever appended to
+        self._samples: list[tuple[np.ndarray, float]] = []  # features and target; it only grows
         self._first_rate_per_s = math.nan
         self._first_cost = math.nan
-        self._weights = self._new_weights()  # of all layers, in one vector: one optimiser step for all
+        self._weights = self._new_weights()  # all layers in one vector, so that one optimiser step does
         self._finished: list[np.ndarray] = []  # the last finished network
-        self._new_optimizer()  # torch's first optimiser imports for seconds: now, not in a decision
+        self._new_optimizer()  # the first one imports for seconds, which no decision may wait for
 
     @property
     def trained(self) -> bool:
@@ -94,14 +94,14 @@ class LatencyEstimator:
         return len(self._samples)
 
     def add(self, rate_per_s: float, knob_features: np.ndarray, cost: float) -> None:
-        """One more sample: the (knobs,) features of a configuration and its positive cost at a load."""
+        """Adds a sample: the (knobs,) features of a configuration and its positive cost at a load."""
         if not self._samples:
             self._first_rate_per_s, self._first_cost = rate_per_s, cost
         target = math.log(cost / self._first_cost) if self.settings.target == "log" else cost
         self._samples.append((self._features(rate_per_s, knob_features[None])[0], target))
 
     def estimate(self, rate_per_s: float, knob_features: np.ndarray) -> np.ndarray:
-        """(n,) costs of the configurations with these (n, knobs) features; the network must be trained."""
+        """(n,) costs of the configurations with these (n, knobs) features. The network must be trained."""
         output = _forward_numpy(self._features(rate_per_s, knob_features), self._finished)
         if self.settings.target == "raw":
             return output
@@ -109,7 +109,7 @@ class LatencyEstimator:
         return result
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> TrainingRound:
-        """One round on all samples so far; `stop` is asked at every step, and ends the round unpublished."""
+        """Trains one round on all samples so far. `stop` is asked at every step, and ends it unpublished."""
         samples = list(self._samples)
         x = torch.from_numpy(np.stack([features for features, _ in samples]).astype(np.float32))
         y = torch.tensor([target for _, target in samples], dtype=torch.float32)
@@ -140,13 +140,13 @@ class LatencyEstimator:
         return TrainingRound(len(samples), step, loss_value)
 
     def _features(self, rate_per_s: float, knob_features: np.ndarray) -> np.ndarray:
-        """(n, 1 + knobs): log load around the first load seen, then the knobs."""
+        """(n, 1 + knobs): the logarithm of the load around the first load seen, then the knobs."""
         rate = max(rate_per_s, 0.01) / max(self._first_rate_per_s, 0.01)
         load = np.clip(0.5 + 0.5 * math.log(rate) / math.log(LOAD_FACTOR), -1.0, 2.0)
         return np.column_stack([np.full(len(knob_features), load), knob_features])
 
     def _minibatch(self, samples: int) -> torch.Tensor | slice:
-        """Which samples a step takes: all, or a random choice that always holds the newest."""
+        """The samples that a step takes: all, or a random choice that always holds the newest."""
         if not 0 < self.settings.minibatch < samples:
             return slice(None)
         chosen = self._rng.integers(samples, size=self.settings.minibatch)
@@ -158,7 +158,7 @@ class LatencyEstimator:
         return torch.nn.functional.huber_loss(output, y, delta=self.settings.huber_delta)
 
     def _new_optimizer(self) -> FTRL:
-        """Every round has a new one: the steps of a long warm-started run would dwindle."""
+        """The optimiser of a round. With one for all rounds, the steps of a long run would dwindle."""
         return FTRL(
             [self._weights],
             lr=self.settings.learning_rate,
@@ -172,7 +172,7 @@ class LatencyEstimator:
         """He's initial weights and zero biases, as one vector."""
         parts = []
         for fan_in, fan_out in pairwise(self._widths):
-            # The output starts near 0: estimates near a constant rather than a random surface.
+            # The output starts near 0, so that estimates start near a constant, not on a random surface.
             scale = math.sqrt(2.0 / fan_in) * (0.1 if fan_out == 1 else 1.0)
             parts += [torch.randn(fan_in * fan_out, generator=self._torch_rng) * scale, torch.zeros(fan_out)]
         return torch.cat(parts).requires_grad_()
@@ -192,7 +192,7 @@ def _forward(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _forward_numpy(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
-    """The same for a finished network; NumPy spares a decision torch's thread pool."""
+    """g(x) of a finished network. NumPy spares a decision torch's thread pool."""
     x = x.astype(np.float32)
     for i in range(0, len(weights) - 2, 2):
         x = np.maximum(x @ weights[i] + weights[i + 1], 0.0)
@@ -203,18 +203,18 @@ class Training(Protocol):
     """When an estimator trains."""
 
     def request(self) -> None:
-        """There are new samples: train, now or soon. Raises what an earlier round raised."""
+        """Trains on new samples, now or soon. Raises what an earlier round raised."""
         ...
 
     def wait(self) -> None:
-        """Until everything requested so far is trained."""
+        """Waits until everything requested so far is trained."""
         ...
 
     def close(self) -> None: ...
 
 
 class InlineTraining:
-    """Trains at once: exactly repeatable, for simulation and tests."""
+    """Trains at once. It repeats exactly, for simulation and tests."""
 
     def __init__(self, train: Callable[[], Any]) -> None:
         self._train = train
@@ -230,13 +230,13 @@ class InlineTraining:
 
 
 def _yield_to_the_server() -> None:
-    """Gives this thread alone a low priority: training may wait, requests may not (Linux)."""
+    """Gives this thread alone a low priority (Linux), as training may wait and requests may not."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 class BackgroundTraining:
-    """Trains in one worker thread; while a round runs, any number of requests add up to one more.
+    """Trains in one worker thread. While a round runs, any number of requests add up to one more.
 
     `train` is called with a function that says whether to stop.
     """
@@ -253,20 +253,20 @@ class BackgroundTraining:
             self._rounds.append(self._executor.submit(self._train, self._closing.is_set))
 
     def wait(self) -> None:
-        """Until everything requested so far is trained."""
+        """Waits until everything requested so far is trained."""
         for training in self._rounds:
             training.exception()
         self._collect()
 
     def close(self) -> None:
-        """Ends a running round at its next step; raises if the last one failed."""
+        """Ends a running round at its next step, and raises what the last one raised."""
         self._closing.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._rounds = [training for training in self._rounds if not training.cancelled()]
         self._collect()
 
     def _collect(self) -> None:
-        """Drops the finished rounds; an exception of theirs is raised, once."""
+        """Drops the finished rounds, and raises an exception of theirs once."""
         done = [training for training in self._rounds if training.done()]
         self._rounds = [training for training in self._rounds if training not in done]
         for training in done:

@@ -17,13 +17,16 @@ McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, Algor
 | α | `lr` | learning rate |
 | √n | n ** -`lr_power` | TensorFlow lets the power differ from -0.5 |
 | β | `beta` | smoothing of the first steps |
-| λ1 | `l1` | strength of the l1 term; a weight with abs(z) <= λ1 is exactly 0 |
+| λ1 | `l1` | strength of the l1 term. A weight with abs(z) <= λ1 is exactly 0 |
 | λ2 | 2 `l2` | twice the strength of the l2 term (TensorFlow counts l2 · w², the paper ½ λ2 · w²) |
 
-The paper and TensorFlow start from z = 0: the first step forgets the initial weights and goes where the
-gradients say, which suits a linear model that starts at 0 and cripples a network, whose units must start
-apart. With `start_from_weights`, z_0 = -w_0 (β + √n_0) / α, so that training starts from the initial weights;
-without regularisation FTRL then equals AdaGrad, β in the place of its ε.
+| z_0 | the first step | suits |
+|---|---|---|
+| 0, as in the paper and TensorFlow | forgets the initial weights and follows the gradients | a linear model |
+| -w_0 (β + √n_0) / α, with `start_from_weights` | starts from the initial weights | a network |
+
+A linear model starts at 0. The units of a network must start apart, so that z_0 = 0 cripples it. With
+`start_from_weights` and without regularisation FTRL equals AdaGrad, with β in the place of its ε.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 
 class FTRL(Optimizer):
-    """FTRL-Proximal with the parameters and defaults of TensorFlow's `Ftrl`; see the module's table."""
+    """FTRL-Proximal with the parameters and defaults of TensorFlow's `Ftrl`, as in the table above."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| s | level | load level (`LoadLevels`); one level for every load where `load_levels` is None |
+| s | level | load level (`LoadLevels`), or one level for every load where `load_levels` is None |
 | c, C | number, `space` | a configuration and the grid of them |
 | r_t(s, c) | cost | the cost observed in interval t |
 | C(c_t), δ | `region`, `radius` | the configurations within distance δ of the one in force |
@@ -11,14 +11,14 @@
 | α_t, γ | `_learning_rates`, `discount` | learning rate and discount factor of eq. (2) |
 | π_t(s, c), β | `policy`, `inverse_temperature` | the Boltzmann policy, eq. (3) |
 
-Which s? The cost of an interval was observed under the load measured *in* it, so that load's level is
-updated, not the level the decision was made for. The next load is not known when the update is made: the best
-guess is that the newest observation's load persists, and its level is s_t+1, both for the bootstrap of
-eq. (2) and for the next decision.
+Which s? The cost of an interval was observed under the load measured *in* it. So that load's level is
+updated, not the level for which the decision was made. The next load is not known when the update is made.
+The best guess is that the newest observation's load persists. Its level is s_t+1, for the bootstrap of eq.
+(2) and for the next decision.
 
 Which unit? The paper gives neither β nor the unit of Q, and Q_0 = 1/|C| means nothing without one. Here Q
-keeps the objective's unit; Q_0 is 1/|C| of the first cost, and β acts on Q relative to the lowest cost r_min
-observed at the level: a configuration that costs x · r_min more than another is exp(-β x) times as probable.
+keeps the objective's unit, and Q_0 is 1/|C| of the first cost. β acts on Q relative to r_min, the lowest cost
+observed at the level. A configuration that costs x · r_min more than another is exp(-β x) times as probable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rrl.region.policy import drawn_index
 from rrl.space import ConfigurationSpace
 
 COST_LIMITS = (1e-9, 1e12)
-"""Costs are clipped to these, so that no formula here can overflow."""
+"""Costs are clipped to these limits, so that no formula here can overflow."""
 
 LARGEST_EXPONENT = 500.0
 """The authors' script scales the k of its softmax of k/Q until the largest exponent is below 500."""
@@ -50,17 +50,17 @@ LARGEST_EXPONENT = 500.0
 
 @dataclass(frozen=True)
 class RRLSettings:
-    """Hyper-parameters of `RegionQLearning`; the defaults are the paper's text, section 4."""
+    """Hyper-parameters of `RegionQLearning`. The defaults are the paper's text, section 4."""
 
     radius: float = 2.0  # δ, in grid steps (Fig. 8)
     inverse_temperature: float = 20.0  # β; not given in the paper
     discount: float = 0.9  # γ; not given in the paper
     learning_rate: float | None = None  # a constant α; None: α = n(s, c) ** -learning_rate_power
     learning_rate_power: float = 1.0  # in (0.5, 1], so that Σα = ∞ and Σα² < ∞ (the proof has 1)
-    counted: Literal["updates", "observations"] = "updates"  # by n(s, c); see `Perception.counts`
+    counted: Literal["updates", "observations"] = "updates"  # what n(s, c) counts, see `Perception`
     policy: Literal["boltzmann", "reciprocal"] = "boltzmann"  # eq. (3), or a softmax of k/Q (script)
     initial_q: Literal["reciprocal of size", "first cost", "nearest level"] = "reciprocal of size"
-    anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network's word for all (script)
+    anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network estimates all (script)
     load_levels: LoadLevels | None = field(default_factory=LoadLevels)  # None: no load index in Q (script)
     estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
 
@@ -83,7 +83,7 @@ class RRLSettings:
 
 
 PAPER = RRLSettings()
-"""The paper's text. It names no β, γ or δ for its runs: these are ours."""
+"""The paper's text. It names no β, γ or δ for its runs, so these are ours."""
 
 RELEASED_EXACT = RRLSettings(
     radius=3.0,
@@ -105,9 +105,9 @@ RELEASED_EXACT = RRLSettings(
         patience_checks=10,
     ),
 )
-"""The authors' script. (It gave the network the mean gap and raw knob values; here features are scaled.)
+"""The authors' script. A round of training takes 4 to 20 seconds.
 
-A round of training takes 4 to 20 seconds.
+The script gave the network the mean gap and raw knob values. Here features are scaled.
 """
 
 RELEASED = replace(
@@ -119,8 +119,8 @@ RELEASED = replace(
 """The authors' script with a round of training that goes on from the last network, in about 20 ms."""
 
 TUNED = RRLSettings(
-    discount=0.0,  # a configuration hardly changes the next load; bootstrapping only adds noise
-    learning_rate_power=0.6,  # forgets a machine that was faster or slower sooner than 1/n
+    discount=0.0,  # a configuration hardly changes the next load, so that bootstrapping only adds noise
+    learning_rate_power=0.6,  # sooner than 1/n, it forgets a machine that was faster or slower
     counted="observations",
     initial_q="nearest level",  # a load never seen starts from what its neighbour knows
 )
@@ -133,16 +133,16 @@ class Perception:
 
     q: np.ndarray  # (size,) Q(s, ·)
     updated: np.ndarray  # (size,) bool: tried or estimated at this level
-    counts: np.ndarray  # (size,) int: n(s, ·); updates, or own observations alone
-    lowest_cost: float  # r_min, the lowest observed cost that Q speaks of
+    counts: np.ndarray  # (size,) int: n(s, ·), all updates or only a configuration's own observations
+    lowest_cost: float  # r_min, the lowest observed cost on which Q rests
 
 
 class RegionQLearning(Agent):
     """The RRL agent.
 
-    `act` is a pure function of the observation and of the transitions so far (the draw for the next decision
-    is made when a transition arrives), so that replaying a journal resumes a run exactly; with
-    `background_training`, up to which estimate was finished when.
+    `act` is a pure function of the observation and of the transitions so far. The draw for the next decision
+    is made when a transition arrives. So replaying a journal resumes a run exactly. With
+    `background_training` it also depends on when each estimate was finished.
     """
 
     def __init__(
@@ -186,15 +186,15 @@ class RegionQLearning(Agent):
         self._update_perceptions(transition, number, cost)
 
     def finish_training(self) -> None:
-        """Until the network knows all transitions so far; a replay must not run ahead of it."""
+        """Waits until the network knows all transitions so far, so that a replay does not run ahead of it."""
         self._training.wait()
 
     def close(self) -> None:
-        """Ends training; raises if its last round failed."""
+        """Ends training, and raises what its last round raised."""
         self._training.close()
 
     def policy(self, level: int) -> np.ndarray:
-        """(size,) π(s, ·): eq. (3), or the authors' softmax of k/Q; uniform while nothing is known."""
+        """(size,) π(s, ·): eq. (3), or the authors' softmax of k/Q. It is uniform while nothing is known."""
         if not self.perceptions:
             return np.full(len(self.space), 1.0 / len(self.space))
         perception = self._perception(level)
@@ -211,14 +211,14 @@ class RegionQLearning(Agent):
         return self.best_configuration(self._level(arrival_rate_per_s(observation)))
 
     def best_configuration(self, level: int) -> int | None:
-        """The number with the lowest Q of those tried or estimated at a level, or at the nearest known."""
+        """The number with the lowest Q of those tried or estimated at this level, or at the nearest known."""
         if not self.perceptions:
             return None
         perception = self.perceptions[self._nearest_level(level)]
         return int(np.argmin(np.where(perception.updated, perception.q, np.inf)))
 
     def _update_perceptions(self, transition: Transition, number: int, cost: float) -> None:
-        """Eq. (2) for the region around the configuration in force; all others stay the same."""
+        """Eq. (2) for the region around the configuration in force. All others stay the same."""
         rate_per_s = transition.measurement.arrival_rate_per_s
         level = self._level(rate_per_s)
         next_level = self._level(arrival_rate_per_s(transition.next_observation))
@@ -235,8 +235,8 @@ class RegionQLearning(Agent):
     def _estimated_costs(self, rate_per_s: float, region: np.ndarray, number: int, cost: float) -> np.ndarray:
         """Eq. (1): r̂_t(s, c) for c in the region of c_t = `number`.
 
-        Anchored, f(c_t, r_t) = r_t: the network says how other configurations compare with the one in force,
-        in proportion where it learns logarithms and by difference where it learns costs. Before any network
+        Anchored, f(c_t, r_t) = r_t. Then the network says only how other configurations compare with the one
+        in force: by ratio where it learns logarithms, by difference where it learns costs. Before any network
         is finished, neighbours are taken to perform alike (Fig. 6).
         """
         if not self.estimator.trained:
@@ -252,10 +252,10 @@ class RegionQLearning(Agent):
         return result
 
     def _region(self, number: int, perception: Perception) -> np.ndarray:
-        """C(c_t); where observations are counted, without the others that have observations of their own.
+        """C(c_t). Where observations are counted, it leaves out others that have observations of their own.
 
         A pair is then estimated anew (α = 1) until its first observation, which the policy brings about
-        sooner or later, and averages its own observations from then on: α still satisfies the conditions.
+        sooner or later. From then on it averages its own observations. So α still satisfies the conditions.
         """
         region = self.space.region(number, self.settings.radius)
         if self.settings.counted == "updates":
@@ -273,11 +273,11 @@ class RegionQLearning(Agent):
         return 0 if self.settings.load_levels is None else self.settings.load_levels.level(rate_per_s)
 
     def _nearest_level(self, level: int) -> int:
-        """The known level nearest to this one, the higher of two."""
+        """The known level nearest to this one; of two equally near, the higher."""
         return min(self.perceptions, key=lambda known: (abs(known - level), -known))
 
     def _perception(self, level: int) -> Perception:
-        """What is known at a level, or what a level starts from. Some cost must be known."""
+        """What is known at a level, or what a new level starts from. Some cost must be known."""
         if level in self.perceptions:
             return self.perceptions[level]
         size, first_cost = len(self.space), self._first_cost

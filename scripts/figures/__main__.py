@@ -1,7 +1,7 @@
 """Draws one figure or table of a paper, as PNG + CSV, and says what it shows beside what the paper says.
 
-`scripts/reproduce FIGURE [--out DIR] [--seeds N]` leaves in DIR the pictures, the CSVs they are drawn from
-and FIGURE.json, from which `scripts/reproduce results --out DIR` writes the tables of docs/results.
+`scripts/reproduce FIGURE [--out DIR] [--seeds N]` writes the pictures, the CSVs they are drawn from and
+FIGURE.json into DIR. From that file `scripts/reproduce results --out DIR` writes the tables of docs/results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIGURES = {
 }
 RESULTS = "results"
 PAGES = {"rrl": Path("docs/results/rrl.md"), "serf": Path("docs/results/serf.md")}
-"""By the first word of a figure's name."""
+"""The page of each paper, by the first word of its figures' names."""
 LEARNER_PAGE = Path("docs/results/learner.md")
 """Where the table of the default agent's reach stands."""
 

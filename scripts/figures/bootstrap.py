@@ -21,12 +21,12 @@ class Interval(NamedTuple):
 
 
 def _draws(count: int) -> np.ndarray:
-    """(DRAWS, count) int: the same for the same number of seeds, so that every run says the same."""
+    """(DRAWS, count) int: the same for the same number of seeds, so that every run agrees."""
     return np.random.default_rng(0).integers(count, size=(DRAWS, count))
 
 
 def bootstrap_mean(values: np.ndarray) -> Interval:
-    """The mean of (seeds,) values and its 95 % interval; NaN where there is none."""
+    """The mean of (seeds,) values and its 95 % interval; NaN where there are no values."""
     values = np.asarray(values, dtype=float)
     means = values[_draws(len(values))].mean(axis=1)
     return _interval(float(values.mean()), means)
@@ -39,7 +39,7 @@ def bootstrap_median(values: np.ndarray) -> Interval:
 
 
 def bootstrap_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
-    """mean(ours) / mean(theirs) - 1 over (seeds,) pairs run on the same seeds, seeds drawn in pairs."""
+    """mean(ours) / mean(theirs) - 1 over (seeds,) pairs of runs. Seeds are drawn in pairs."""
     ours, theirs = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     draws = _draws(len(ours))
     changes = ours[draws].mean(axis=1) / theirs[draws].mean(axis=1) - 1.0
@@ -47,7 +47,7 @@ def bootstrap_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
 
 
 def bootstrap_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, low and high, each (times,), of (seeds, times) curves; NaNs are left out of the mean."""
+    """Mean, low and high, each (times,), of (seeds, times) curves. The mean leaves NaNs out."""
     curves = np.asarray(curves, dtype=float)
     means = np.nanmean(curves[_draws(len(curves))[:500]], axis=1)
     tail = 100 * (1 - LEVEL) / 2
@@ -62,5 +62,5 @@ def _interval(estimate: float, draws: np.ndarray) -> Interval:
 
 
 def _median(values: np.ndarray) -> float:
-    """The middle value; the higher of two, so that infinity (never) is not averaged."""
+    """The middle value. It is the higher of two, so that infinity (never) is not averaged."""
     return float(np.sort(values)[len(values) // 2])

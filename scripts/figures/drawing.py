@@ -1,4 +1,4 @@
-"""What the papers' figures share: their layout, names, bands and direct labels."""
+"""The layout, bands and direct labels that the papers' figures share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_figure(
     rows: int = 1, columns: int = 1, *, width: float = 5.0, height: float = 3.4, title: str = "",
     subtitle: str = "", **subplots: Any,
 ) -> tuple[Figure, np.ndarray]:  # fmt: skip
-    """A white figure and its (rows, columns) array of plain axes; width and height in inches of one."""
+    """A white figure and its (rows, columns) array of plain axes, each of a width and height in inches."""
     head = 0.75 if title else 0.15
     figure = blank_figure(columns * width, rows * height + head)
     axes = figure.subplots(rows, columns, squeeze=False, **subplots)
@@ -34,7 +34,7 @@ def new_figure(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the PNG, laid out for what was drawn."""
+    """Writes the PNG, with a layout that fits what was drawn."""
     height = figure.get_figheight()
     figure.tight_layout(rect=(0, 0, 1, 1 - (0.65 if figure.texts else 0.05) / height))
     figure.savefig(path)
@@ -51,7 +51,7 @@ def band(
     ax: Axes, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, label: str,
     linestyle: str = "-",
 ) -> None:  # fmt: skip
-    """A line with its interval as a band."""
+    """Draws a line with its interval as a band."""
     ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     ax.plot(x, mean, color=colour, linewidth=1.7, linestyle=linestyle, label=label)
 

@@ -1,11 +1,11 @@
 """The table of the default agent's reach, from folders that `rrl-compare` wrote.
 
-Each row sets a limit and gives what was measured, over machines (each the mean of its seeds). Which folder
-speaks for which row follows from its comparison: its workload, its truth, and the agents in it.
+Each row sets a limit and gives what was measured, over machines (each the mean of its seeds). A folder's
+comparison decides which rows it fills: its workload, its truth, and its agents.
 
-Decisions until within 10 % are judged as `rrl-compare` counts them, by a running median of five decisions;
-beside it stands the count without it: all decisions up to the last that was further away, which a single
-exploration late in the run makes large.
+Decisions until within 10 % are judged as `rrl-compare` counts them, by a running median of five decisions.
+Beside it stands the count without the median: all decisions up to the last that was further away. A single
+exploration late in the run makes that one large.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from envs.scenarios.families import SLOWDOWN_AT
 DEFAULT_AGENT = "rrl"
 MODEL, SLOWDOWN = "model", "slowdown"  # truths
 
-SOON, SOON_SHARE = 10, 0.95  # decisions, and the share of the machines that must need no more
+SOON, SOON_SHARE = 10, 0.95  # decisions, and the share of the machines that may need no more
 NEAR, NEAR_WHERE_NOT_MODEL, NEAR_AFTER_SLOWDOWN = 1.03, 1.10, 1.05  # times the oracle's cost
-LARGEST_EXCESS = {  # as a share of the other agent's
+LARGEST_EXCESS = {  # excess cost of the default agent as a share of the other agent's
     "gp-bandit": 1 / 3,
     "rrl-released": 1 / 5,
     "capes": 1 / 30,
@@ -44,10 +44,10 @@ LARGEST_EXCESS = {  # as a share of the other agent's
     "dqn": 1 / 10,
     "ppo": 1 / 10,
 }
-MEDIAN_MS, P99_MS = 10.0, 30.0  # of a decision
+MEDIAN_MS, P99_MS = 10.0, 30.0  # CPU time of a decision
 
 LAST_OUTSIDE = "decisions_until_last_outside"
-"""A figure of its own: the running median of one decision is the decision."""
+"""Decisions until within 10 %, judged without a running median."""
 
 
 def _until_last_outside(rows: np.ndarray) -> float:
@@ -64,7 +64,7 @@ class Compared:
 
     @classmethod
     def read(cls, folder: Path) -> Compared:
-        """ValueError with one sentence where the folder is none, or knows nothing of the default agent."""
+        """The comparison; ValueError where the folder holds none, or none with the default agent."""
         try:
             bench = json.loads((folder / BENCH_FILE).read_text(encoding="utf-8"))
             workload, truth = str(bench["workload"]), str(bench["truth"])
@@ -97,7 +97,7 @@ class ReachRow(NamedTuple):
 
 
 def reach_table(folders: Sequence[Path]) -> str:
-    """Markdown; a row for which no folder speaks is left out."""
+    """The table in Markdown. A row that no folder fills is left out."""
     compared = [Compared.read(folder) for folder in folders]
     on_model = [c for c in compared if c.truth == MODEL]
     elsewhere = [c for c in compared if c.truth not in (MODEL, SLOWDOWN)]
@@ -143,7 +143,7 @@ def _after_slowdown(c: Compared) -> ReachRow:
 
 
 def _ratio(what: str, ratios: np.ndarray, limit: float, judged: Callable[[np.ndarray], float]) -> ReachRow:
-    """`judged` picks what the limit is for, the median or the worst machine; both are shown."""
+    """`judged` picks what the limit is for, the median or the worst machine. Both are shown."""
     which = "the worst" if judged is np.max else "the median"
     measured = f"median {np.median(ratios):.3f}, worst {np.max(ratios):.3f}"
     return ReachRow(what, f"{which} at most {limit:.2f}", measured, bool(judged(ratios) <= limit))
@@ -164,7 +164,7 @@ def _excess(c: Compared) -> list[ReachRow]:
 
 
 def _share(share: float) -> str:
-    """Over machines; each machine's excess is summed over its seeds."""
+    """A share of another agent's excess in words, such as `1/3.2`."""
     return f"1/{1 / share:.1f}" if 0 < share < 1 else f"{share:.2f}"
 
 
@@ -196,5 +196,5 @@ def _speed(compared: Sequence[Compared]) -> list[ReachRow]:
 
 
 def _middle(values: np.ndarray) -> str:
-    """The median; the higher of two middle values, so that infinity (never) is not averaged."""
+    """The median. It is the higher of two middle values, so that infinity (never) is not averaged."""
     return f"{np.sort(values)[len(values) // 2]:.0f}"

@@ -1,4 +1,4 @@
-"""What every figure's `run` returns, and the files it is kept in: PNG, CSV and one JSON beside them."""
+"""What every figure's `run` returns, and its files: PNG, CSV and one JSON beside them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPRODUCES, PARTLY, FAILS, NOT_COMPARABLE = "yes", "partly", "no", "not comparable"
-NO_CLAIM = "–"  # beside a number of ours that the paper has no counterpart of
+NO_CLAIM = "–"  # beside a number of ours for which the paper has no counterpart
 VERDICTS = (REPRODUCES, PARTLY, FAILS, NOT_COMPARABLE, NO_CLAIM)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One number or statement of the paper, and what came out here."""
+    """One number or statement of the paper, and its counterpart here."""
 
     what: str  # the quantity, its unit in it, e.g. "mean latency of RRL against CAPES, WiKi, DeepSpeech"
     paper: str  # as the paper gives it, e.g. "-79.0 %"
@@ -45,7 +45,7 @@ class FigureResult:
 
     @classmethod
     def load(cls, path: Path) -> FigureResult:
-        """ValueError with one sentence where the file is not a figure's JSON."""
+        """The result of a file; ValueError with one sentence where it is not a figure's JSON."""
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
             fields["claims"] = tuple(Claim(**claim) for claim in fields["claims"])
@@ -58,7 +58,7 @@ class FigureResult:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """One line a row, the columns those of the first row; floats with six significant digits."""
+    """Writes one line for each row, with the columns of the first, and floats to six significant digits."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

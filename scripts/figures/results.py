@@ -20,7 +20,7 @@ REACH = "reach"
 
 
 def update(page: Path, folder: Path, names: Sequence[str], comparisons: Sequence[Path]) -> list[str]:
-    """Writes into `page` the tables there are files for, and says which; the others stay as they are."""
+    """Writes the tables that have files into `page`, and says which. The others stay as they are."""
     tables = {
         name: figure_section(FigureResult.load(path), folder, page.parent)
         for name in names

@@ -1,14 +1,19 @@
-"""What RRL's figures share: the agents, how they are drawn, and runs of all of them side by side.
+"""RRL's figures share this: the agents, how they are drawn, and runs of all of them side by side.
 
-A run of the paper lasts some 2,000 minutes, with a time between decisions that it does not name; the x axis
-here counts decisions, so the two are compared by their share of the run. In a run of 200 decisions one
-stands for 10 of the paper's minutes, in one of 100 for 20. (In simulated time an interval of 100 requests at
-14/s lasts 7 s.) Each figure has as many decisions as 10 runs of every agent can make in about 4 minutes on 2
-cores.
+A run of the paper lasts some 2,000 minutes, and the time between decisions is not given. The x axis here
+counts decisions. So the two are compared by their share of the run.
 
-Every two runs are on a machine of their own, and every run has a load and a seed of its own: an interval
-speaks of machines as well as of chance. `rrl-released` is the authors' script with its network trained on
-from the last one, 30 steps a decision; `rrl-released-exact` trains it anew, for seconds in every decision.
+| decisions in a run | minutes of the paper for each |
+|---|---|
+| 100 | 20 |
+| 200 | 10 |
+
+In simulated time an interval of 100 requests at 14/s lasts 7 s. Each figure has as many decisions as 10 runs
+of every agent can make in about 4 minutes on 2 cores.
+
+Every two runs are on a machine of their own, and every run has a load and a seed of its own. So an interval
+covers machines as well as chance. `rrl-released` is the authors' script with its network trained on from the
+last one, 30 steps for each decision. `rrl-released-exact` trains it anew, for seconds in every decision.
 """
 
 from __future__ import annotations
@@ -59,23 +64,23 @@ WITH_RELEASED = (*AGENTS[:2], "rrl-released", *AGENTS[2:])
 
 
 def runs_of(seeds: int) -> tuple[int, int]:
-    """(machines, seeds a machine) of so many runs: two a machine, unless there is but one."""
+    """(machines, seeds for each) of a number of runs: two for each machine, unless there is only one run."""
     per_machine = min(2, seeds)
     return math.ceil(seeds / per_machine), per_machine
 
 
 def family_machines(count: int) -> list[str]:
-    """So many machines, each as `rrl-compare --machine` takes it."""
+    """The first machines for judging, each as `rrl-compare --machine` takes it."""
     return [f"family:{FIRST_FOR_JUDGING + k}" for k in range(count)]
 
 
 def family(count: int) -> str:
-    """So many machines in one, as `rrl-compare --machine` takes them."""
+    """The first machines for judging in one text, as `rrl-compare --machine` takes them."""
     return f"family:{FIRST_FOR_JUDGING}-{FIRST_FOR_JUDGING + count - 1}"
 
 
 def compared(settings: ComparisonSettings) -> np.ndarray:
-    """One row a decision of every agent on every machine, on all cores, in silence; nothing is kept."""
+    """The table of decisions of a comparison on all cores, which prints nothing and keeps no files."""
     with tempfile.TemporaryDirectory(prefix="rrl-figure-") as folder:
         return run_comparison(
             settings, Path(folder), os.cpu_count() or 1, progress=SilentProgress(), warn=lambda text: None
@@ -83,7 +88,7 @@ def compared(settings: ComparisonSettings) -> np.ndarray:
 
 
 def announce(settings: ComparisonSettings, machines: int) -> None:
-    """One line for a part of a figure that takes a minute or so."""
+    """Prints a line for a part of a figure that takes a minute or so."""
     print(
         f"{settings.workload} load, truth {settings.truth!r}, objective {settings.objective}: "
         f"{len(settings.agents)} agents, {machines * settings.seeds} runs of {settings.decisions} decisions",
@@ -92,7 +97,7 @@ def announce(settings: ComparisonSettings, machines: int) -> None:
 
 
 def curves(decisions: np.ndarray, agent: str, field: str) -> np.ndarray:
-    """(runs, decisions): one field of all runs of an agent, in the order of machines and seeds."""
+    """(runs, decisions): one field of an agent's runs, in the order of machines and seeds."""
     rows = decisions[decisions["agent"] == agent]
     length = int(rows["decision"].max()) + 1
     values: np.ndarray = rows[field].reshape(-1, length)
@@ -100,18 +105,18 @@ def curves(decisions: np.ndarray, agent: str, field: str) -> np.ndarray:
 
 
 def ratio_to_oracle(decisions: np.ndarray, agent: str) -> np.ndarray:
-    """(runs, decisions) expected cost of what was chosen by the lowest there was."""
+    """(runs, decisions) expected cost of what was chosen, divided by the lowest possible."""
     ratio: np.ndarray = curves(decisions, agent, "expected_ms") / curves(decisions, agent, "oracle_ms")
     return ratio
 
 
 def converged_at(ratios: np.ndarray) -> np.ndarray:
-    """(runs,) decisions until (runs, decisions) ratios are within 10 % and stay; infinity: never."""
+    """(runs,) decisions until (runs, decisions) ratios are within 10 % and stay so; infinity for never."""
     return np.array([decisions_until_within(ratio) for ratio in ratios])
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """(runs, decisions): the mean of the last `window` decisions (fewer at the start)."""
+    """(runs, decisions): the mean over the last `window` decisions, fewer at the start."""
     sums = np.cumsum(np.pad(values.astype(float), ((0, 0), (1, 0))), axis=1)
     last = np.arange(1, values.shape[1] + 1)
     first = np.maximum(0, last - window)
@@ -120,7 +125,7 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
-    """(runs, decisions) arrival rates: every run's, the first one's in front."""
+    """Draws the (runs, decisions) arrival rates, with the first run's in front."""
     for k, rates in reversed(list(enumerate(rates_per_s))):
         colour, width = (figure_style.INK, 1.2) if k == 0 else ("#d5dae0", 0.7)
         ax.plot(np.arange(1, len(rates) + 1), rates, color=colour, linewidth=width, drawstyle="steps-mid")
@@ -129,9 +134,9 @@ def draw_load(ax: Axes, rates_per_s: np.ndarray, title: str) -> None:
 
 
 def draw_over_time(ax: Axes, values: Mapping[str, np.ndarray], name: str, window: int) -> None:
-    """(runs, decisions) of each agent: the mean over runs and the last `window` decisions, on a log axis.
+    """Draws each agent's (runs, decisions): the mean over runs and `window` decisions, on a log axis.
 
-    The papers' agents and ours have their interval as a band; the other lines are dotted or dashed.
+    The papers' agents and ours have their interval as a band. The other lines are dotted or dashed.
     """
     figure_style.log_axis(ax, "y")
     for agent, each in values.items():
@@ -147,12 +152,12 @@ def draw_over_time(ax: Axes, values: Mapping[str, np.ndarray], name: str, window
 
 
 def percent_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
-    """Of the mean of (runs,) values, pairs of runs on the same seeds, in percent."""
+    """The change of the mean of (runs,) values in percent, for pairs of runs on the same seeds."""
     return Interval(*(100 * value for value in bootstrap_change(ours, theirs)))
 
 
 def verdict_of_reduction(paper_percent: float, change: Interval) -> str:
-    """Reproduced if surely lower and by at least three quarters as much; partly if only surely lower."""
+    """Reproduces: surely lower, by at least three quarters as much. Partly: surely lower, but by less."""
     if change.high >= 0:
         return FAILS
     return REPRODUCES if change.estimate <= 0.75 * paper_percent else PARTLY

@@ -8,10 +8,13 @@
 | d_t | `distance` | mean over all configurations of min(1, abs(Q_t - Q*) / Q*) |
 | t_c | `converged_after` | the first t from which on d_t stays within 0.05 of where the run ends |
 
-The agent is the paper's (α = 1/n, Q_0 = 1/|C| of the first cost, estimator as in section 5.1) at a stationary
-load, with two settings the paper does not give. γ = 0: a configuration hardly changes the next load, and with
-γ = 0.9 and α = 1/n Q approaches Q* no faster than n^-0.1. One load level: at 14/s the chance in the measured
-rate would split the visits of one load among two.
+The agent is the paper's, at a stationary load: α = 1/n, Q_0 = 1/|C| of the first cost, estimator as in
+section 5.1. The paper does not give two settings.
+
+| setting | why |
+|---|---|
+| γ = 0 | a configuration hardly changes the next load; with γ = 0.9, Q approaches Q* no faster than n^-0.1 |
+| one load level | at 14/s chance in the measured rate would split the visits of one load among two levels |
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class Learning(NamedTuple):
     """One run."""
 
     distance: np.ndarray  # (decisions,) d_t
-    greedy_ratio: np.ndarray  # (decisions,) expected latency of the lowest Q's configuration / the lowest
+    greedy_ratio: np.ndarray  # (decisions,) expected latency where Q is lowest / the lowest there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ class LearningJob:
 
 
 def settings_with(radius: int) -> RRLSettings:
-    """The paper's agent with this δ; with δ = 0 the network is never asked, so it is hardly trained."""
+    """The paper's agent with this δ. With δ = 0 the network is never asked, so it is hardly trained."""
     settings = replace(PAPER, radius=float(radius), discount=0.0, load_levels=None)
     if radius > 0:
         return settings
@@ -96,7 +99,7 @@ def settings_with(radius: int) -> RRLSettings:
 
 
 def converged_after(distance: np.ndarray) -> int:
-    """t_c of (decisions,) distances."""
+    """t_c, from the (decisions,) distances d_t."""
     end = distance[-max(1, round(END * len(distance))) :].mean()
     outside = np.flatnonzero(np.abs(distance - end) > NEAR_ITS_END)
     return int(outside[-1]) + 1 if len(outside) else 0
@@ -124,7 +127,7 @@ def run(out: Path, seeds: int, setting: Figure11Setting | None = None) -> Figure
 
 
 def _learn(seeds: int, setting: Figure11Setting) -> dict[int, list[Learning]]:
-    """The runs of each radius, the same machines and seeds for all."""
+    """The runs of each radius, all on the same machines and seeds."""
     space = ConfigurationSpace.parse(setting.knobs)
     machines, per_machine = runs_of(seeds)
     optimal_q = [_optimal_q(FIRST_FOR_JUDGING + k, space) for k in range(machines)]
@@ -143,7 +146,7 @@ def _learn(seeds: int, setting: Figure11Setting) -> dict[int, list[Learning]]:
 
 
 def _optimal_q(machine: int, space: ConfigurationSpace) -> np.ndarray:
-    """(size,) Q*: with γ = 0 the expected costs."""
+    """(size,) Q*, which with γ = 0 is the expected costs."""
     scenario = Scenario(family_machine(machine), f"family-{machine}")
     return ExpectedCosts(scenario, space, MeanLatency()).costs(RATE_PER_S)
 

@@ -7,7 +7,7 @@
 | Inception-V3: requests of one size | all requests alike |
 | DeepSpeech 2: TED talks, sizes differ | two sizes, 1 and 4, a quarter of them large |
 | WiKi, Dynamic | `wiki`, `dynamic`, 14 requests/s in the mean |
-| some 2,000 minutes | `decisions` intervals of 100 requests: with 100, 20 minutes each |
+| some 2,000 minutes | `decisions` intervals of 100 requests; of 100 intervals each stands for 20 minutes |
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """RRL, Fig. 13: latency over time of RRL, CAPES and DeepRM, batching knobs (sections 6.3 and 6.4).
 
-There is no GPU here. The machines are simulated stand-ins, invented with strong batching gains: 95 % of a
-batch's work is paid once, whatever its size, and batches in service at once share what two of them fill.
+There is no GPU here. The machines are simulated stand-ins, invented with strong batching gains. 95 % of a
+batch's work is paid once, whatever its size. Two batches in service fill the machine, and more of them share
+it.
 
 | the paper | here |
 |---|---|
@@ -10,7 +11,7 @@ batch's work is paid once, whatever its size, and batches in service at once sha
 | batch timeout | `max_queue_delay_us`, 0 to 200 ms |
 | Inception-V3 on a GTX 1080 Ti | `gpu_stand_in` |
 | 61 requests/s (Fig. 5) | the same in the mean |
-| some 2,000 minutes | `decisions` intervals of 200 requests: with 100, 20 minutes each |
+| some 2,000 minutes | `decisions` intervals of 200 requests; of 100 intervals each stands for 20 minutes |
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Figure13Setting:
 
 
 def gpu_stand_in(seed: int) -> Machine:
-    """A machine that batches almost for nothing and whose batches get in each other's way; no GPU."""
+    """A simulated machine on which a larger batch costs almost nothing, and batches slow each other down."""
     machine = Machine.invent(
         seed,
         cores=2,
@@ -77,7 +78,7 @@ def gpu_stand_in(seed: int) -> Machine:
 
 
 def write_stand_ins(folder: Path, count: int) -> list[str]:
-    """So many stand-ins' machine files, each as `rrl-compare --machine` takes it."""
+    """Writes the stand-ins' machine files, and names each as `rrl-compare --machine` takes it."""
     paths = [folder / f"gpu-stand-in-{FIRST_FOR_JUDGING + k}.npz" for k in range(count)]
     for k, path in enumerate(paths):
         gpu_stand_in(FIRST_FOR_JUDGING + k).save(path)
@@ -85,7 +86,7 @@ def write_stand_ins(folder: Path, count: int) -> list[str]:
 
 
 def on_stand_ins(settings: ComparisonSettings, knobs: str = KNOBS) -> ComparisonSettings:
-    """The comparison with the stand-ins' load and knobs; which of them, `machine` says."""
+    """The comparison with the stand-ins' load and knobs, on those that `machine` names."""
     return replace(settings, rate_per_s=RATE_PER_S, requests_per_interval=REQUESTS_PER_INTERVAL, knobs=knobs)
 
 

@@ -1,10 +1,10 @@
 """RRL, Fig. 14: how latency is distributed under a strict SLO, and how often the SLO is broken (section 6.5).
 
-The objective is `strict-slo` for every agent, the load WiKi-like; the limit is in `rrl_slo`. A violation is
-an interval whose measured p95 is above the limit. The curves count requests: the share of all requests of all
-intervals, those of the search included, that took longer than x times the limit. Where the p95 is kept, a
-curve passes below 5 % at 1. A run has `decisions` intervals for the paper's some 2,000 minutes: with 100, one
-stands for 20 minutes.
+The objective is `strict-slo` for every agent, and the load is WiKi-like. The limit is that of `rrl_slo`. A
+violation is an interval whose measured p95 is above the limit. The curves show the share of requests that
+took longer than x times the limit, over all intervals, those of the search included. Where the p95 is kept, a
+curve passes below 5 % at 1. A run has `decisions` intervals for the paper's some 2,000 minutes. Of 100
+intervals each stands for 20 minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from scripts.figures.rrl_slo import (
 
 NAME = "rrl-fig14"
 CPU, GPU = "CPU", "GPU stand-in"
-LATENCIES = np.geomspace(0.1, 100.0, 121)  # where the curves are drawn, by the limit
+LATENCIES = np.geomspace(0.1, 100.0, 121)  # where the curves are drawn, divided by the limit
 LEAST = 1e-4  # the lowest share shown
 AT_THE_LIMIT = int(np.argmin(np.abs(LATENCIES - 1.0)))
 

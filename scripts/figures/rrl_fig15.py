@@ -1,9 +1,9 @@
 """RRL, Fig. 15: keeping an SLO with the least resources under the Dynamic load (section 6.6).
 
-The objective is `least-resources` for every agent. What the paper reads off as CPU and GPU utilisation is
-here what the objective counts: the threads in force (instances x intra-op x inter-op), on the stand-in of a
-GPU the instances. The limit is the loose one of `rrl_slo`. A run has `decisions` intervals for the paper's
-some 2,000 minutes: with 100, one stands for 20 minutes.
+The objective is `least-resources` for every agent. The paper reads off the utilisation of CPU and GPU. Here
+its place is taken by what the objective counts: the threads in force (instances x intra-op x inter-op), or
+the instances on the stand-in of a GPU. The limit is the loose one of `rrl_slo`. A run has `decisions`
+intervals for the paper's some 2,000 minutes. Of 100 intervals each stands for 20 minutes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from scripts.figures.rrl_agents import (
 from scripts.figures.rrl_slo import LOOSE, LimitedRuns, LimitsSetting, benches, by_limit, limited_runs, of_all
 
 NAME = "rrl-fig15"
-WINDOW = 10  # decisions that a point of the pictures is the mean of
+WINDOW = 10  # decisions whose mean is a point of the pictures
 DEEPSPEECH, RESNET, GPU = "DeepSpeech-like, CPU", "ResNet-like, CPU", "Inception-like, GPU stand-in"
 
-PAPER_PERCENT = {  # resources that RRL saves, section 6.6
+PAPER_PERCENT = {  # change of resources by RRL, section 6.6
     (DEEPSPEECH, "capes"): -13.4,
     (DEEPSPEECH, "deeprm"): -8.5,
     (RESNET, "capes"): -52.9,

@@ -1,4 +1,4 @@
-"""Latency over time, one column an arrival process, one row a workload (RRL, Figs. 12 and 13)."""
+"""Latency over time, a column for each arrival process, a row for each workload (RRL, Figs. 12 and 13)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from scripts.figures.rrl_agents import (
 )
 
 WINDOW = 10
-"""Decisions that a point of the pictures is the mean of."""
+"""The decisions whose mean is a point of the pictures."""
 
 Panels = Mapping[tuple[str, str], np.ndarray]
-"""(arrival process, workload) -> one row a decision, as `run_comparison` gives them."""
+"""(arrival process, workload) -> the table of decisions that `run_comparison` gives."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Reduction:
 
 
 def draw(path: Path, panels: Panels, agents: Sequence[str], title: str, subtitle: str) -> None:
-    """Writes the PNG: the load on top, below it the latency of every workload."""
+    """Writes the PNG, with the load on top and the latency of every workload below it."""
     processes = list(dict.fromkeys(process for process, _ in panels))
     workloads = list(dict.fromkeys(workload for _, workload in panels))
     figure, axes = drawing.new_figure(
@@ -74,7 +74,7 @@ def draw(path: Path, panels: Panels, agents: Sequence[str], title: str, subtitle
 
 
 def write_tables(folder: Path, name: str, panels: Panels, agents: Sequence[str]) -> tuple[str, ...]:
-    """`NAME.csv`, what is drawn, and `NAME-summary.csv`, one row an agent and panel."""
+    """Writes `NAME.csv`, which is drawn, and `NAME-summary.csv`, with a row for each agent and panel."""
     drawn: list[dict[str, object]] = []
     summary: list[dict[str, object]] = []
     for (process, workload), decisions in panels.items():
@@ -120,7 +120,7 @@ def reduction_claims(panels: Panels, reductions: Sequence[Reduction]) -> list[Cl
 
 
 def default_claims(panels: Panels, agents: Sequence[str]) -> list[Claim]:
-    """Our default agent beside all others, which the paper has no number for."""
+    """Our default agent beside all others, for which the paper has no number."""
     others = [agent for agent in agents if agent != "rrl"]
     if "rrl" not in agents:
         return []
@@ -137,12 +137,12 @@ def default_claims(panels: Panels, agents: Sequence[str]) -> list[Claim]:
 
 
 def _change(decisions: np.ndarray, ours: str, theirs: str) -> Interval:
-    """Of the mean latency over whole runs, in percent."""
+    """The change of the mean latency over whole runs, in percent."""
     return percent_change(*(curves(decisions, agent, "expected_ms").mean(axis=1) for agent in (ours, theirs)))
 
 
 def convergence_claims(decisions: np.ndarray, agents: Sequence[str]) -> list[Claim]:
-    """Section 6.3's convergence times; the paper's some 2,000 minutes stand for the run here."""
+    """Section 6.3's convergence times. The run here stands for the paper's some 2,000 minutes."""
     length = int(decisions["decision"].max()) + 1
     reached = {agent: converged_at(ratio_to_oracle(decisions, agent)) for agent in agents}
     medians = {agent: bootstrap_median(reached[agent]).estimate for agent in agents}

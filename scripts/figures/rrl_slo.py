@@ -1,9 +1,13 @@
 """Runs under a p95 limit that is equally tight on every machine (RRL, Figs. 14 and 15).
 
-The paper's limits are milliseconds of its servers (strict: 550 on CPU, 520 on GPU; loose: 1,850 to 3,200),
-and it does not say what the best p95 was. Here a machine's strict limit is `STRICT` times the lowest p95 that
-any of its configurations has at the mean load; the loose one is 1850/520 times as high, as the paper's two
-limits for Inception on a GPU are. So pictures show latency by the limit: 1 is the limit.
+The paper does not say what the best p95 was, so its limits cannot be taken over.
+
+| limit | paper, in ms of its servers | here |
+|---|---|---|
+| strict | 550 on CPU, 520 on GPU | `STRICT` times the lowest p95 of any configuration at the mean load |
+| loose | 1,850 to 3,200 | 1850/520 times the strict one, as for the paper's Inception on a GPU |
+
+The pictures show latency divided by the limit.
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ class Bench(NamedTuple):
 def benches(
     seeds: int, setting: LimitsSetting, workload: str, objective: str
 ) -> Iterator[tuple[Bench, Bench]]:
-    """The family's machines with the CPU's knobs, and the stand-ins of a GPU with its own."""
+    """The family's machines with the knobs of a CPU, and the stand-ins of a GPU with theirs."""
     machines, per_machine = runs_of(seeds)
     cpu = ComparisonSettings(
         agents=setting.agents,
@@ -74,7 +78,7 @@ def benches(
         seeds=per_machine,
         decisions=setting.decisions,
         objective=objective,
-        slo_p95_ms=1.0,  # each machine has its own
+        slo_p95_ms=1.0,  # replaced by each machine's own limit
         knobs=setting.knobs,
     )
     gpu = rrl_fig13.on_stand_ins(cpu, setting.gpu_knobs)
@@ -99,7 +103,7 @@ def _on_machine(settings: ComparisonSettings, tightness: float) -> LimitedRuns:
 
 
 def by_limit(runs: Sequence[LimitedRuns], agent: str, field: str) -> np.ndarray:
-    """(runs, decisions): a latency of an agent's intervals, by the limit of the machine."""
+    """(runs, decisions): a latency of an agent's intervals, divided by the limit of the machine."""
     return np.concatenate([r.decisions_of(agent, field) / r.limit_ms for r in runs])
 
 
@@ -109,9 +113,9 @@ def of_all(runs: Sequence[LimitedRuns], agent: str, field: str) -> np.ndarray:
 
 
 def request_latencies_by_limit(runs: LimitedRuns, agent: str) -> list[np.ndarray]:
-    """For each run the (requests,) latencies of all its requests, by the limit.
+    """For each run the (requests,) latencies of all its requests, divided by the limit.
 
-    A comparison keeps summaries of intervals only, so every interval is simulated once more, with arrivals at
+    A comparison keeps only summaries of intervals. So every interval is simulated once more, with arrivals at
     its rate, under the configuration that the agent chose for it.
     """
     rows = runs.decisions[runs.decisions["agent"] == agent]
@@ -126,7 +130,7 @@ def request_latencies_by_limit(runs: LimitedRuns, agent: str) -> list[np.ndarray
 
 
 def _interval_latencies_ms(runs: LimitedRuns, row: np.void, rng: np.random.Generator) -> np.ndarray:
-    """(requests,) of one interval that starts with an empty server, each request served to its end."""
+    """(requests,) latencies of one interval that starts with an empty server and serves every request."""
     gaps_s = rng.exponential(1 / row["arrival_rate_per_s"], runs.requests_per_interval)
     configuration = {name: int(row[name]) for name in runs.space.names}
     outcome = Simulation(runs.scenario.machine).run(np.cumsum(gaps_s), None, configuration, np.inf)

@@ -1,10 +1,14 @@
 """SERF, Fig. 11: how far the model's mean latency is from the measured one, over configurations and loads.
 
-Every configuration of each workload at 10 loads, shares of its own capacity c·μ_c from 0.09 to 0.9, on one
-machine a seed: 20, 40 and 80 configurations give the paper's 200, 400 and 800 cases a machine. "Measured" is
-a long simulation in which a request's service time is set when its service starts; beside it two testbeds
-that the model does not describe: service that slows down whenever another request joins (processor sharing),
-and service times that vary (SCV 0.09, the larger of the two in Fig. 5).
+Every configuration of each workload runs at 10 loads, shares of its own capacity c·μ_c from 0.09 to 0.9.
+There is one machine for each seed. 20, 40 and 80 configurations give the paper's 200, 400 and 800 cases a
+machine.
+
+| testbed, a long simulation | is it what the model describes? |
+|---|---|
+| a request's service time is set when its service starts | yes |
+| service slows down whenever another request joins (processor sharing) | no |
+| service times vary (SCV 0.09, the larger of the two in Fig. 5) | no |
 """
 
 from __future__ import annotations
@@ -129,7 +133,7 @@ def _cases(workload: DNN, seed: int, testbed: Testbed, loads: Sequence[float]) -
 
 
 def _claims(workload: str, testbed: str, errors: np.ndarray) -> list[Claim]:
-    """`errors` (seeds, cases) in percent; intervals over machines."""
+    """The claims from `errors`, (seeds, cases) in percent, with intervals over machines."""
     figures = (
         ("mean error", "2-4 %", MEAN_PERCENT, errors.mean(axis=1)),
         ("90th percentile of errors", "< 10 %", P90_PERCENT, np.percentile(errors, 90, axis=1)),
@@ -147,7 +151,7 @@ def _claims(workload: str, testbed: str, errors: np.ndarray) -> list[Claim]:
 
 
 def _verdict(percent: float, limit: float) -> str:
-    """Partly: over the paper's figure, by less than as much again."""
+    """Reproduces: at most the paper's figure. Partly: above it, by less than as much again."""
     return REPRODUCES if percent <= limit else PARTLY if percent <= 2 * limit else FAILS
 
 

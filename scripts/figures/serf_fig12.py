@@ -1,7 +1,8 @@
 """SERF, Fig. 12: the best configuration and its latency by load, with little and with much interference.
 
-All configurations of a workload at 10 loads up to 0.9 of the largest capacity, each measured by a long
-simulation, one machine a seed; beside the best by measurement stands the one that SERF's model takes.
+All configurations of a workload are measured by a long simulation, at 10 loads up to 0.9 of the largest
+capacity. There is one machine for each seed. Beside the best by measurement stands the one that SERF's model
+takes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from scripts.figures.serf_loads import MeasuredLoads, landscape
 from scripts.figures.serf_workloads import CIFAR_10, DNN, IMAGENET_22K, LOADS, name_of
 
 INTERFERENCE = {CIFAR_10.name: "little interference", IMAGENET_22K.name: "much interference"}
-AS_GOOD_AS = 1.01  # a tie: within the noise of the measurement
+AS_GOOD_AS = 1.01  # times the best is a tie, within the noise of the measurement
 
 
 def run(
@@ -53,7 +54,7 @@ def run(
 
 
 def _chosen(each: MeasuredLoads, queue: Queue = Queue.MD_INTERF_C) -> np.ndarray:
-    """(loads,) index of the configuration that a model takes; among unstable ones the largest capacity."""
+    """(loads,) index of the configuration that a model takes; the largest capacity where all are unstable."""
     chosen = []
     for rate_per_s in each.rates_per_s:
         prediction = predict(each.times_s, each.instances, rate_per_s, queue)
@@ -80,7 +81,7 @@ def _rows(workload: DNN, seed: int, each: MeasuredLoads, loads: np.ndarray) -> l
 
 
 def _over_best(each: MeasuredLoads, chosen: np.ndarray) -> np.ndarray:
-    """(loads,) measured latency of what was chosen / of the best."""
+    """(loads,) measured latency of what was chosen, divided by that of the best."""
     rows = np.arange(len(chosen))
     return np.asarray(each.measured_s[rows, chosen] / each.measured_s.min(axis=1))
 
@@ -130,7 +131,7 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
 
 
 def _text_of_ratios(ratios: np.ndarray) -> str:
-    """(seeds, loads): the mean excess where stable, and how often it is not."""
+    """The mean excess over (seeds, loads) where stable, and how often what was chosen is not."""
     stable = np.isfinite(ratios)
     excess = np.array([np.mean(each[np.isfinite(each)]) for each in ratios if np.isfinite(each).any()])
     text = bootstrap_mean(100 * (excess - 1)).text(".1f", " %")

@@ -1,10 +1,15 @@
 """SERF, Fig. 13: latency under a load that goes from moderate to low and back, against fixed configurations.
 
-The workload with interference (ImageNet-22K), one machine a seed, on the whole grid of its knobs. Fixed-low
-and fixed-mod are the best configurations at the low and the moderate load; fixed-other is better than
-fixed-low at the moderate and better than fixed-mod at the low load (as far as there is one), both by the
-model. Every agent sees the same arrivals. SERF looks at the load of the interval just ended, so that it is
-one interval late at every change.
+The workload is the one with interference (ImageNet-22K), on the whole grid of its knobs, with one machine for
+each seed.
+
+| fixed | by the model |
+|---|---|
+| low, mod | the best configuration at the low, and at the moderate load |
+| other | better than fixed-low at the moderate load, and than fixed-mod at the low load, if there is one |
+
+Every agent sees the same arrivals. SERF looks at the load of the interval just ended, so that it is one
+interval late at every change.
 """
 
 from __future__ import annotations
@@ -27,9 +32,9 @@ from scripts.figures.bootstrap import bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf_workloads import CORES, DNN, IMAGENET_22K, name_of
 
-LOW, MODERATE = 0.1, 0.6  # of the largest capacity; the paper does not say
-INTERVALS = 40  # of each of the three phases
-REQUESTS = 100  # an interval
+LOW, MODERATE = 0.1, 0.6  # shares of the largest capacity, which the paper does not give
+INTERVALS = 40  # in each of the three phases
+REQUESTS = 100  # in an interval
 LOOKS = {
     "SERF": figure_style.BLUE,
     "fixed-low": figure_style.ORANGE,
@@ -88,7 +93,7 @@ def _space(workload: DNN) -> ConfigurationSpace:
 
 
 def _one_machine(workload: DNN, seed: int, intervals: int) -> dict[str, tuple[list[int], np.ndarray]]:
-    """Of each agent: the configurations in force and the mean latency in ms, interval by interval."""
+    """For each agent the configurations in force and the mean latency in ms, interval by interval."""
     machine = workload.machine(seed)
     serf = SERF(Task(_space(workload), machine=machine))
     capacity = capacity_per_s(serf.service_time_s, serf.instances).max()
@@ -105,7 +110,7 @@ def _one_machine(workload: DNN, seed: int, intervals: int) -> dict[str, tuple[li
 
 
 def _fixed(serf: SERF, low_per_s: float, moderate_per_s: float) -> FixedConfigurations:
-    """The fixed configurations; `other` has the lowest worst excess of those that lose to neither."""
+    """The fixed configurations. `other` has the lowest worst excess of those that lose to neither."""
     low_s, moderate_s = (serf.predicted(rate).mean_latency_s for rate in (low_per_s, moderate_per_s))
     low, mod = int(low_s.argmin()), int(moderate_s.argmin())
     between = (low_s < low_s[mod]) & (moderate_s < moderate_s[low])

@@ -1,9 +1,10 @@
 """SERF, Fig. 9: the latency of the best configuration by load, measured and by four queueing models.
 
-On the workload with interference (ImageNet-22K), one machine a seed, at 10 loads up to 0.9 of the largest
-capacity. At each load the configuration that is best by measurement (a long simulation) is predicted by the
-paper's model and by the three that leave out interference, or deterministic service times, or both. The
-second panel has the same errors over all configurations that are stable at the load (ρ up to 0.95).
+The workload is the one with interference (ImageNet-22K), with one machine for each seed. It runs at 10 loads
+up to 0.9 of the largest capacity. At each load the paper's model predicts the configuration that is best by
+measurement, a long simulation. So do three models that leave out interference, or deterministic service
+times, or both. The second panel has the same errors over all configurations that are stable at the load (ρ up
+to 0.95).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOOKS = {
     Queue.MD_C: (figure_style.GREEN, "M/D/c"),
     Queue.MM_C: (figure_style.VERMILION, "M/M/c"),
 }
-GOOD_PERCENT, POOR_PERCENT = 4.0, 10.0  # the first is of the paper's model; none is given for the others
+GOOD_PERCENT, POOR_PERCENT = 4.0, 10.0  # the paper gives the first, for its model, and none for others
 
 
 def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray = LOADS) -> FigureResult:
@@ -70,16 +71,16 @@ def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray =
 
 
 def _predicted_s(each: MeasuredLoads, queue: Queue) -> np.ndarray:
-    """(loads, K) mean latency; infinite where this model takes the configuration for unstable."""
+    """(loads, K) mean latency; infinite where the model holds the configuration to be unstable."""
     return np.array(
         [predict(each.times_s, each.instances, rate, queue).mean_latency_s for rate in each.rates_per_s]
     )
 
 
 def _mean_errors(predicted_s: np.ndarray, measured_s: np.ndarray) -> np.ndarray:
-    """(seeds,) mean error without sign, in percent, over what is stable by measurement.
+    """(seeds,) mean error without sign, in percent, over the configurations that are stable by measurement.
 
-    Where a model takes that for unstable, which has no latency, it is 100 % off.
+    Where a model holds such a configuration to be unstable, it predicts no latency and is 100 % off.
     """
     stable = np.isfinite(measured_s)
     ratios = np.divide(predicted_s, measured_s, out=np.full_like(measured_s, np.nan), where=stable)

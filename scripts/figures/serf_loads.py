@@ -1,4 +1,4 @@
-"""Every configuration of a workload at the same loads, measured: what Figs. 9 and 12 are drawn from."""
+"""Measures every configuration of a workload at the same loads, from which Figs. 9 and 12 are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from rrl.queueing.interference import capacity_per_s
 from scripts.figures.serf_workloads import DNN, enough_requests, measured_latency_s
 
-HIGHEST_UTILISATION = 0.95  # beyond it no run is long enough to tell the mean
+HIGHEST_UTILISATION = 0.95  # beyond it no run is long enough to measure the mean
 
 
 class MeasuredLoads(NamedTuple):
@@ -20,7 +20,7 @@ class MeasuredLoads(NamedTuple):
 
 
 def landscape(workload: DNN, seed: int, loads: np.ndarray) -> MeasuredLoads:
-    """`loads`: shares of the largest capacity of any configuration; all see the same arrivals at a load."""
+    """Measures at `loads`, shares of the largest capacity. At each load all see the same arrivals."""
     machine = workload.machine(seed)
     times_s = workload.profile(machine)
     capacities_per_s = capacity_per_s(times_s, workload.instances)

@@ -1,9 +1,12 @@
 """SERF, Table II: how long it takes to fill the reference table, by exhaustive profiling and by SERF.
 
-Exhaustive profiling measures the latency of 5,000 requests for each configuration at each of 10 loads, which
-takes 5,000/λ; SERF runs 10 requests for each parallelism tuple (c, inter, intra), c of them at a time. Both
-in the simulated time of the workload's machine, one a seed. The workloads' service times are invented,
-so that only the ratios compare with the paper's.
+| profiling | for each | measures |
+|---|---|---|
+| exhaustive | configuration at each of 10 loads | the latency of 5,000 requests, which takes 5,000/λ |
+| SERF | parallelism tuple (c, inter, intra) | 10 requests, c of them at a time |
+
+Both are counted in the simulated time of the workload's machine, one for each seed. The workloads' service
+times are invented, so that only the ratios compare with the paper's.
 """
 
 from __future__ import annotations
@@ -103,7 +106,7 @@ def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
 
 
 def _spread(workload: DNN, seed: int, requests: int, repeats: int) -> float:
-    """In percent, over runs, of two instances of four threads."""
+    """The spread over runs with two instances of four threads, in percent."""
     machine = workload.machine(seed)
     configuration = {"instances": 2, "inter_op_threads": 1, "intra_op_threads": 4}
     rate_per_s = 0.9 * 2 / float(machine.table(configuration)[-1, 0])

@@ -1,13 +1,19 @@
 """The simulated stand-ins for SERF's three workloads, and the simulation that stands for its testbed.
 
 SERF (SC 2016) ran CIFAR-10, ImageNet-1K and ImageNet-22K on nodes of 8 cores (section V-A). What matters to
-its model is how service times depend on the parallelism; each stand-in draws that by seed:
+its model is how service times depend on the parallelism. Each stand-in draws that by seed:
 
     S[i, a, n] = work · (σ + (1 - σ)/a) · (1 - φ + φ/i) · (1 + μ·max(0, n - 2)) · max(1, n·a/8)^1.2 · e^ε
 
-σ in [0.03, 0.12], φ in [0.5, 0.9], ε normal of standard deviation 0.01; μ, the interference of each further
-request once two fit the cache (Figs. 3 and 6), from the workload's range. The inter-node parallelism of the
-paper is i here. Configurations are those with c·a at most 8: 20, 40 and 80 of them, as in the paper.
+| symbol | drawn from | meaning |
+|---|---|---|
+| σ | [0.03, 0.12] | serial fraction of an operator |
+| φ | [0.5, 0.9] | share of the work in parallel branches |
+| μ | the workload's range | interference of each further request once two fit the cache (Figs. 3 and 6) |
+| ε | normal, standard deviation 0.01 | roughness |
+
+The inter-node parallelism of the paper is i here. Configurations are those with c·a at most 8: 20, 40 and 80
+of them, as in the paper.
 """
 
 from __future__ import annotations
@@ -73,12 +79,12 @@ WORKLOADS = (CIFAR_10, IMAGENET_1K, IMAGENET_22K)
 
 
 def name_of(configuration: dict[str, int]) -> str:
-    """(service, inter, intra), the paper's order."""
+    """A configuration as (service, inter, intra), in the paper's order."""
     return "({instances}, {inter_op_threads}, {intra_op_threads})".format(**configuration)
 
 
 def enough_requests(utilisation: float) -> int:
-    """For a mean latency with about 1 % of noise: a busier queue forgets more slowly."""
+    """The requests for a mean latency with about 1 % of noise. A busier queue needs more of them."""
     return int(np.clip(4000 / (1 - utilisation) ** 2, 20_000, 400_000))
 
 
@@ -91,7 +97,7 @@ def measured_latency_s(
     discipline: Discipline = "fcfs",
     scv: float = 0.0,
 ) -> float:
-    """Mean latency of a long simulation that starts with an empty server; `scv` of the service times."""
+    """Mean latency of a long simulation from an empty server; `scv` is that of the service times."""
     rng = np.random.default_rng(seed)
     arrivals_s = np.cumsum(rng.exponential(1 / rate_per_s, requests))
     factors = lognormal_factors(math.sqrt(math.log(1 + scv)), rng)
