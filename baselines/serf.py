@@ -28,7 +28,7 @@ from rrl.load_levels import LoadLevels
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from rrl.views.reference_table import Entry, ReferenceTable
+from rrl.views.reference_table import ReferenceEntry, ReferenceTable
 
 PROFILE_REQUESTS = 10  # for each parallelism tuple (section V-D)
 
@@ -85,7 +85,7 @@ class SERF(Agent):
         for level in sorted({grid.level(rate_per_s) for rate_per_s in rates_per_s}):
             centre_per_s, half = grid.rate_per_s(level), math.sqrt(grid.ratio)
             number = self.best(centre_per_s)
-            entries[level] = Entry(
+            entries[level] = ReferenceEntry(
                 rate_per_s=(centre_per_s / half, centre_per_s * half),
                 configuration=self.space.configuration(number),
                 cost=float(self._costs(self.predicted(centre_per_s))[self._best[level]]),

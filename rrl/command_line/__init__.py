@@ -10,9 +10,10 @@ from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, unknown_agent
 from rrl.command_line.advise import advise_on
+from rrl.command_line.ending import DONE, INTERRUPTED
 from rrl.command_line.exporting import export_again, make_console
-from rrl.command_line.opening import DONE, INTERRUPTED, Shared, check_each
 from rrl.command_line.options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
+from rrl.command_line.several_models import SharedByModels, check_each
 from rrl.command_line.tune import tune
 from rrl.tuning.loop import Stopped
 from rrl.tuning.stop import STOPPING, Stop
@@ -52,7 +53,7 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
         beside = [other for other in models_of(options) if other != one.model]
-        shared = Shared(limits, beside, put_back.get(str(one.model)))
+        shared = SharedByModels(limits, beside, put_back.get(str(one.model)))
         code = advise_on(one, console, stop, shared) if options.advise else tune(one, console, stop, shared)
         if code != DONE:
             return code

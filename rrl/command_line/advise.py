@@ -9,27 +9,19 @@ from contextlib import closing
 import numpy as np
 from rich.console import Console
 
-from envs.live import cores_of
 from envs.simulated import SimulatedServing
-from rrl.advice import advice, careful_apply
-from rrl.advice.foresight import Simulate
+from rrl.advice import careful_apply
+from rrl.advice.advice import recommend, source
+from rrl.advice.cost_sources import Simulate
+from rrl.advice.earlier_table import earlier_table
+from rrl.advice.observation import DEFAULT_INTERVALS, measure_in_force, observed_in_words
 from rrl.agent import Task
-from rrl.command_line.opening import (
-    DONE,
-    INTERRUPTED,
-    Shared,
-    connected,
-    ended_early,
-    environment,
-    header_of,
-    over_its_share,
-    restored,
-    space_of,
-    with_its_share,
-)
-from rrl.command_line.options import TuneOptions, run_folder, without_forbidden
+from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
+from rrl.command_line.options import TuneOptions, run_folder
+from rrl.command_line.reach import connected, restored
+from rrl.command_line.search_grid import SearchGrid, without_forbidden
+from rrl.command_line.several_models import SharedByModels
 from rrl.knobs import in_words
-from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.keeping import Keeping
@@ -43,7 +35,7 @@ from serving_adapter.target import Target, TargetError
 SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
 
 
-def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared) -> int:
+def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: SharedByModels) -> int:
     """Says what the target does and what it had better do; changes it only if asked to and agreed."""
     try:
         asks = options.apply_after_advise
@@ -80,36 +72,33 @@ def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Cha
 
 
 def _recommended(
-    options: TuneOptions, console: Console, stop: Stop, target: Target, shared: Shared
+    options: TuneOptions, console: Console, stop: Stop, target: Target, shared: SharedByModels
 ) -> dict[str, int] | None:
     """The change that would be better, said with all that speaks for it; None for none."""
-    found = target.configuration()
-    objective = make_objective(options.objective, options.slo_p95_ms)
-    env = environment(options, target, objective, stop, space_of(options, target, found, found, console))
-    options = with_its_share(options, target, found, shared.beside, console)
-    over = over_its_share(options, env.space, found)
-    cores, in_place = cores_of(target, found), target.in_place_knobs
-    task = Task(env.space, objective, cores, in_place=in_place, excluded=over)
+    grid = SearchGrid.of(options, target, console)
+    env = grid.environment(stop)
+    grid = grid.within_budget(shared.beside, console)
+    task, found = grid.task(), grid.found
     here = Origin.of(target.address, target.server)
-    table = advice.earlier_table(options.reference_table, target.model, here, console.print)
+    table = earlier_table(options.reference_table, target.model, here, console.print)
     simulate = None if options.machine is None else _simulator(Machine.load(options.machine), task)
     if found and (why_not := target.why_not_tunable()):
         console.print(f"what is recommended must not be applied: {why_not}", style="yellow")
     for note in target.notes:
         console.print(note, style="yellow")
-    observed = advice.observe(env, env.start, options.intervals or advice.INTERVALS, console.print)
+    observed = measure_in_force(env, env.start, options.intervals or DEFAULT_INTERVALS, console.print)
     if (now := target.configuration()) != found:
         raise ValueError(
             f"the configuration changed while it was observed, from {in_words(found)} to {in_words(now)}; "
             "observe it again once it stays"
         )
-    tuned = {name: found[name] for name in env.space.names if name in found}
-    console.print(advice.observed_in_words(observed.standing, tuned))
+    tuned = grid.tuned_as_found
+    console.print(observed_in_words(observed.standing, tuned))
     if not tuned:
         console.print(f"no recommendation: {target.why_not_tunable()}")
         return None
-    by = advice.source(task, options.objective, observed, found, table, simulate)
-    return advice.recommend(console.print, task, observed, tuned, by)
+    by = source(task, options.objective, observed, found, table, simulate)
+    return recommend(console.print, task, observed, tuned, by)
 
 
 def _simulator(machine: Machine, task: Task) -> Simulate:
@@ -151,11 +140,10 @@ def _apply(
     found = target.configuration()
     both = careful_apply.two_configurations(found, configuration)
     space = without_forbidden(both, options.forbid, found)
-    objective = make_objective(options.objective, options.slo_p95_ms)
-    env = environment(
-        dataclasses.replace(options, advise=False, apply_after_advise=False), target, objective, stop, space
-    )
-    header = header_of(options, target, env, env.start, found)
+    changing = dataclasses.replace(options, advise=False, apply_after_advise=False)
+    grid = SearchGrid(changing, target, found, space)
+    env = grid.environment(stop)
+    header = grid.header(env.start)
     keeping = Keeping(target, space)
     change = careful_apply.AgreedChange(env, header, configuration, folder, point, keeping, limits, put_back)
     try:

@@ -1,30 +1,29 @@
-"""The options of `rrl-tune`, and what they mean for a run that is resumed."""
+"""The options of `rrl-tune`: what each means, and which go together."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import tyro
 
 from baselines import agents_for_tuning
-from rrl.journal import EMBEDDED, FILE_NAME, SIMULATION, Header, Record
+from rrl.journal import FILE_NAME
 from rrl.objective import make_objective
-from rrl.space import Configuration, ConfigurationSpace
+from rrl.space import ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
 from rrl.tuning.loop import MAX_INTERVAL_LENGTHS, TuningSettings, baseline_for
-from rrl.views.summary import summarise
 
-DEFAULT_INTERVALS = 50
 AGENT_HELP = f"Who proposes configurations: {agents_for_tuning()}."
-GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
-SHORTEST_WINDOW = MAX_INTERVAL_LENGTHS + 1  # intervals: to try one configuration, and to change back
+DEFAULT_INTERVALS = 50
+FLAGS_GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
+MIN_WINDOW_INTERVALS = MAX_INTERVAL_LENGTHS + 1  # to try one configuration, and to change back
 
 
 @dataclass(frozen=True)
@@ -102,57 +101,8 @@ class TuneOptions:
     """Embedded load: sizes of the requests, as rrl-load takes them."""
 
     def __post_init__(self) -> None:
-        make_objective(self.objective, self.slo_p95_ms)
-        if self.seed < 0:
-            raise ValueError(f"--seed must be at least 0, got {self.seed}")
-        if self.intervals is not None and self.intervals < 1:
-            raise ValueError(f"--intervals must be at least 1, got {self.intervals}")
-        if self.intervals is not None and self.duration is not None:
-            raise ValueError("give --intervals or --duration, not both")
-        if self.duration is not None:
-            seconds(self.duration)
-        if not 0 <= self.settle_s < self.interval_s < math.inf:
-            raise ValueError(
-                f"--interval-s must be above --settle-s, and that not negative, "
-                f"got {self.interval_s:g} and {self.settle_s:g}"
-            )
-        _check_models(self)
-        if self.rate is not None and not 0 < self.rate < math.inf:
-            raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
-        if self.advise and self.target is None:
-            raise ValueError("--advise observes a running server: give --target HOST:PORT")
-        if self.out is not None and self.resume is not None:
-            raise ValueError("--resume goes on in its own folder: leave --out away")
-        if self.agent_from is not None and self.resume is not None:
-            raise ValueError("--resume starts from what its own run started from: leave --agent-from away")
-        if self.agent_from is not None and self.advise:
-            raise ValueError("--advise observes and runs no agent: leave --agent-from away")
-        if self.duration is not None and self.advise:
-            raise ValueError("--advise observes so many --intervals: leave --duration away")
-        if self.apply_after_advise and not self.advise:
-            raise ValueError("--apply-after-advise applies what --advise recommends: give both")
-        if self.validation < 0:
-            raise ValueError(f"--validation must be at least 0, got {self.validation}")
-        if self.knobs:
-            ConfigurationSpace.parse(self.knobs)
-        for window in change_limits(self).windows:
-            if window.length_s < SHORTEST_WINDOW * self.interval_s:
-                raise ValueError(
-                    f"a --change-window of {window.length_s:g} s is too short to try anything: it must hold "
-                    f"{SHORTEST_WINDOW:g} intervals of {self.interval_s:g} s (--interval-s)"
-                )
-
-
-def _check_models(options: TuneOptions) -> None:
-    models = models_of(options)
-    if len(set(models)) < len(models) or "" in models:
-        raise ValueError(f"--model must name models once each, as in minilm,resnet, got {options.model!r}")
-    if len(models) > 1 and options.target is None:
-        raise ValueError("the local server serves one model: give --target HOST:PORT to tune several")
-    if len(models) > 1 and (options.resume or options.agent_from):
-        raise ValueError("--resume and --agent-from are of one model: name one --model")
-    if options.cores is not None and options.cores < 1:
-        raise ValueError(f"--cores must be at least 1, got {options.cores}")
+        for check in CHECKS:
+            check(self)
 
 
 def models_of(options: TuneOptions) -> list[str]:
@@ -180,7 +130,7 @@ def run_folder(options: TuneOptions) -> Path:
 def check_given_once(arguments: Sequence[str]) -> None:
     """ValueError for a flag that is given again: the second would silently replace the first."""
     names = [argument.split("=")[0].replace("_", "-") for argument in arguments]
-    for flag in GIVEN_ONCE:
+    for flag in FLAGS_GIVEN_ONCE:
         if names.count(flag) > 1:
             raise ValueError(f"{flag} is given twice: give it once, with all its values behind it")
 
@@ -194,31 +144,6 @@ def forbidden_knobs(forbid: Sequence[str]) -> set[str]:
     return {name for text in forbid for name in text.replace(",", " ").split()}
 
 
-def without_forbidden(
-    space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
-) -> ConfigurationSpace:
-    """The grid without the knobs that are never to be changed; ValueError for one that the target lacks."""
-    forbidden, has = forbidden_knobs(forbid), list(names)
-    if not has:  # what tells no knob can only be observed
-        return space
-    unknown = sorted(forbidden - set(has))
-    if unknown:
-        raise ValueError(f"--forbid: the target has no knob {', '.join(unknown)}; it has {', '.join(has)}")
-    left = tuple(knob for knob in space.knobs if knob.name not in forbidden)
-    if not left:
-        raise ValueError(f"--forbid leaves nothing to tune: it forbids all of {', '.join(space.names)}")
-    return ConfigurationSpace(left)
-
-
-def without_smaller_batches(space: ConfigurationSpace, start: Configuration) -> ConfigurationSpace:
-    """The grid without values of max_batch_size below the start's."""
-    values = {knob.name: list(knob.values) for knob in space.knobs}
-    if values.keys() & start.keys() >= {"max_batch_size"}:
-        least = start["max_batch_size"]
-        values["max_batch_size"] = [v for v in values["max_batch_size"] if v >= least] or [least]
-    return ConfigurationSpace.of(**values)
-
-
 def seconds(text: float | str) -> float:
     """`300`, `300s`, `5m` or `1.5h` in seconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(text))
@@ -227,75 +152,133 @@ def seconds(text: float | str) -> float:
     return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]
 
 
-def as_before(options: TuneOptions, header: Header) -> TuneOptions:
-    """The options of a resumed run: what is left at its default is as it was."""
-    if header.target == SIMULATION:
-        raise ValueError(
-            f"{options.resume} is no run to resume, rrl-train wrote it: start from it with --agent-from"
-        )
-    before: dict[str, Any] = {
-        "target": None if header.target == EMBEDDED else header.target,
-        "model": header.model,
-        "metrics_url": header.metrics_url,
-        "interval_s": header.interval_s,
-        "settle_s": header.settle_s,
-        "machine": None if header.machine is None else Path(header.machine),
-        "validation": header.validation,
-    }
-    before |= (header.load or {}) | limits_from_json(header.limits or {})
-    if options.duration is None:
-        before["intervals"] = header.intervals
-    return _completed(options, _learning(header) | before)
-
-
-def limits_to_json(options: TuneOptions) -> dict[str, Any] | None:
-    """For the header: what keeps the changes of a run within limits, and so of one that resumes it."""
-    limits = {
-        name: getattr(options, name) for name in ("max_changes_per_hour", "change_window", "forbid", "cores")
-    }
-    given = {name: value for name, value in limits.items() if value}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()} or None
-
-
-def limits_from_json(limits: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in limits.items()}
-
-
-def as_trained(options: TuneOptions, header: Header) -> TuneOptions:
-    """The options of a run whose agent starts from an earlier journal: what it learns is as it was there."""
-    return _completed(options, _learning(header))
-
-
-def _learning(header: Header) -> dict[str, Any]:
-    return {
-        "agent": header.agent,
-        "objective": header.objective,
-        "slo_p95_ms": header.slo_p95_ms,
-        "knobs": tuple(f"{knob.name}={','.join(map(str, knob.values))}" for knob in header.space.knobs),
-        "seed": header.seed,
-    }
-
-
-def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
-    """The options, with the earlier values of those that are left at their default."""
-    defaults = {field.name: field.default for field in dataclasses.fields(TuneOptions)}
-    same = {name: value for name, value in before.items() if getattr(options, name) == defaults[name]}
-    return dataclasses.replace(options, **same)
-
-
-def check_unfinished(options: TuneOptions, header: Header, records: list[Record]) -> None:
-    done = sum(r.kind == "tune" and r.counted for r in records)
-    summary = summarise(header, records)
-    validated = summary.validated or summary.best.configuration == summary.start.configuration
-    if done >= tuning_intervals(options) and validated:
-        raise ValueError(
-            f"the run in {options.resume} is complete ({done} intervals); "
-            f"give --intervals more than {done} to go on with it"
-        )
-
-
 def tuning_intervals(options: TuneOptions) -> int:
+    """How many intervals the run tunes for; a duration holds those of the start and the validation, too."""
     if options.duration is None:
         return options.intervals or DEFAULT_INTERVALS
     others = baseline_for(options.validation) + 2 * options.validation
     return max(1, round(seconds(options.duration) / options.interval_s) - others)
+
+
+# --- What options may be, checked in this order ---
+
+
+def _check_objective(options: TuneOptions) -> None:
+    make_objective(options.objective, options.slo_p95_ms)
+
+
+def _check_seed(options: TuneOptions) -> None:
+    if options.seed < 0:
+        raise ValueError(f"--seed must be at least 0, got {options.seed}")
+
+
+def _check_length_of_run(options: TuneOptions) -> None:
+    if options.intervals is not None and options.intervals < 1:
+        raise ValueError(f"--intervals must be at least 1, got {options.intervals}")
+    if options.intervals is not None and options.duration is not None:
+        raise ValueError("give --intervals or --duration, not both")
+    if options.duration is not None:
+        seconds(options.duration)
+
+
+def _check_interval(options: TuneOptions) -> None:
+    if not 0 <= options.settle_s < options.interval_s < math.inf:
+        raise ValueError(
+            f"--interval-s must be above --settle-s, and that not negative, "
+            f"got {options.interval_s:g} and {options.settle_s:g}"
+        )
+
+
+def _check_models(options: TuneOptions) -> None:
+    models = models_of(options)
+    if len(set(models)) < len(models) or "" in models:
+        raise ValueError(f"--model must name models once each, as in minilm,resnet, got {options.model!r}")
+    if len(models) > 1 and options.target is None:
+        raise ValueError("the local server serves one model: give --target HOST:PORT to tune several")
+    if len(models) > 1 and (options.resume or options.agent_from):
+        raise ValueError("--resume and --agent-from are of one model: name one --model")
+
+
+def _check_cores(options: TuneOptions) -> None:
+    if options.cores is not None and options.cores < 1:
+        raise ValueError(f"--cores must be at least 1, got {options.cores}")
+
+
+def _check_rate(options: TuneOptions) -> None:
+    if options.rate is not None and not 0 < options.rate < math.inf:
+        raise ValueError(f"--rate must be above 0 requests per second, got {options.rate:g}")
+
+
+class Clash(NamedTuple):
+    """Options that do not go together, and what to do about it."""
+
+    found: Callable[[TuneOptions], bool]
+    sentence: str
+
+
+CLASHES = (
+    Clash(
+        lambda o: o.advise and o.target is None,
+        "--advise observes a running server: give --target HOST:PORT",
+    ),
+    Clash(
+        lambda o: o.out is not None and o.resume is not None,
+        "--resume goes on in its own folder: leave --out away",
+    ),
+    Clash(
+        lambda o: o.agent_from is not None and o.resume is not None,
+        "--resume starts from what its own run started from: leave --agent-from away",
+    ),
+    Clash(
+        lambda o: o.agent_from is not None and o.advise,
+        "--advise observes and runs no agent: leave --agent-from away",
+    ),
+    Clash(
+        lambda o: o.duration is not None and o.advise,
+        "--advise observes so many --intervals: leave --duration away",
+    ),
+    Clash(
+        lambda o: o.apply_after_advise and not o.advise,
+        "--apply-after-advise applies what --advise recommends: give both",
+    ),
+)
+
+
+def _check_clashes(options: TuneOptions) -> None:
+    for clash in CLASHES:
+        if clash.found(options):
+            raise ValueError(clash.sentence)
+
+
+def _check_validation(options: TuneOptions) -> None:
+    if options.validation < 0:
+        raise ValueError(f"--validation must be at least 0, got {options.validation}")
+
+
+def _check_knobs(options: TuneOptions) -> None:
+    if options.knobs:
+        ConfigurationSpace.parse(options.knobs)
+
+
+def _check_change_limits(options: TuneOptions) -> None:
+    for window in change_limits(options).windows:
+        if window.length_s < MIN_WINDOW_INTERVALS * options.interval_s:
+            raise ValueError(
+                f"a --change-window of {window.length_s:g} s is too short to try anything: it must hold "
+                f"{MIN_WINDOW_INTERVALS:g} intervals of {options.interval_s:g} s (--interval-s)"
+            )
+
+
+CHECKS: tuple[Callable[[TuneOptions], None], ...] = (
+    _check_objective,
+    _check_seed,
+    _check_length_of_run,
+    _check_interval,
+    _check_models,
+    _check_cores,
+    _check_rate,
+    _check_clashes,
+    _check_validation,
+    _check_knobs,
+    _check_change_limits,
+)

@@ -9,11 +9,9 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from rrl.journal import Decision, Kind
 from rrl.tuning.listener import TIME, TIME_LENGTH, Change, Listener
 
 FILE_NAME = "changes.log"
-PUT_BACK = "again"  # of a change, by nobody's decision: another configuration was in force meanwhile
 
 
 class ChangeLog(Listener):
@@ -38,18 +36,3 @@ def times_since(folder: Path, at_s: float) -> list[float]:
         with suppress(ValueError):  # a line torn by a kill
             times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).timestamp())
     return [time_s for time_s in times_s if time_s + 1 > at_s]
-
-
-def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:
-    """Why an interval changes the configuration, from what its record says; an agent says itself why."""
-    if decision == "agent":
-        return reason or "the agent proposes it"
-    if decision == "rollback":
-        return f"the guard rolled back: {reason}"
-    if decision == "refused":
-        return f"the guard refused the agent's proposal: {reason}"
-    if decision == "wait":
-        return f"the best known to be safe, while no change is allowed: {reason}"
-    if kind == "validation":
-        return "validation: measures the best and the start in turns"
-    return "measures the start"

@@ -29,7 +29,7 @@ from rrl.journal import Decision, Ending, Journal, Kind, Record
 from rrl.measurement import Measurement, Progress, SoFar, has_traffic
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits
-from rrl.tuning.change_log import PUT_BACK, reason_in_words
+from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change, Listener
 
 BASELINE_WITHOUT_VALIDATION = 3  # intervals of the found configuration where it is not measured again

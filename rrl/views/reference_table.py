@@ -21,7 +21,7 @@ FILE_NAME = "reference_table.yaml"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReferenceEntry:
     """The best configuration known at one load level."""
 
     rate_per_s: tuple[float, float]  # the level's span
@@ -60,7 +60,7 @@ class ReferenceTable:
     objective: str
     unit: str
     model: str
-    levels: dict[int, Entry]
+    levels: dict[int, ReferenceEntry]
     origin: Origin | None = None  # unknown of a table that an earlier version wrote
     slo_p95_ms: float | None = None  # the limit that costs were measured under
 
@@ -94,12 +94,12 @@ class ReferenceTable:
         }
         return cls(objective, unit, model, entries, origin, slo_p95_ms)
 
-    def recommend(self, arrival_rate_per_s: float) -> Entry | None:
+    def recommend(self, arrival_rate_per_s: float) -> ReferenceEntry | None:
         """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
         if not self.levels or arrival_rate_per_s <= 0:
             return None
 
-        def distance(entry: Entry) -> float:
+        def distance(entry: ReferenceEntry) -> float:
             low, high = entry.rate_per_s
             return abs(math.log(arrival_rate_per_s / math.sqrt(low * high)))
 
@@ -135,7 +135,7 @@ class ReferenceTable:
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
             levels = {
-                int(level): Entry(
+                int(level): ReferenceEntry(
                     rate_per_s=(float(row["rate_per_s"][0]), float(row["rate_per_s"][1])),
                     configuration={str(k): int(v) for k, v in row["configuration"].items()},
                     cost=float(row["cost"]),
@@ -170,12 +170,12 @@ def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
 
 def _entry(
     fit: Sequence[Record], level: int, grid: LoadLevels, space: ConfigurationSpace, tried: int
-) -> Entry:
+) -> ReferenceEntry:
     costs = costs_by_configuration((record.number, record.cost) for record in fit)
     number = best_known(costs)
     half = math.sqrt(grid.ratio)
     centre = grid.rate_per_s(level)
-    return Entry(
+    return ReferenceEntry(
         rate_per_s=(centre / half, centre * half),
         configuration=space.configuration(number),
         cost=sum(costs[number]) / len(costs[number]),

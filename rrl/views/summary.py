@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -99,44 +100,74 @@ def summarise(
 ) -> Summary:
     """The figures of a run, finished or not.
 
-    `left` is what the run left in force, and why; without it, what a guard would leave that saw these
-    records.
-    Start and best are validated by `turns` intervals each at least, or as many as the run planned, or by one
-    of the start between two of the best where that settles it.
+    `left` is what the run left in force, and why. Without it, it is what a guard would leave that saw these
+    records. Start and best are validated by `turns` intervals each at least (default: as many as the run
+    planned), or by one of the start between two of the best where that settles it.
     """
-    turns = header.validation if turns is None else turns
-    start = header.space.number(header.start)
-    guard = Guard(start, settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
-    for record in records:
-        guard.replay(record)
-    measured = [r for r in records if r.counted and math.isfinite(r.cost)]
-    validation = whole_turns(records) if turns else []
-    costs = costs_by_configuration((r.number, r.cost) for r in validation)
-    whole = all(len(c) >= turns for c in costs.values()) or guard.turns.are_settled(costs)
-    validated = len(costs) == 2 and start in costs and whole and (left is None or left.number in costs)
+    guard = _guard_that_saw(header, records, settings)
+    validation = _LastValidation.of(records, header.validation if turns is None else turns, guard)
+    validated = validation.validates(guard.start) and (left is None or left.number in validation.costs)
     if left is None:
-        left = guard.keeping(costs if validated else _broken_off(guard, records))
+        left = guard.keeping(validation.costs if validated else _broken_off(guard, records))
     if validated:
-        best = next(n for n in costs if n != start)
+        best = validation.other_than(guard.start)
     else:
-        best = guard.best if left.number == start else left.number
-    pool = validation if validated else [r for r in measured if r.learned]
-    baseline = [r for r in measured if r.kind == "baseline" and r.learned]
-    of_start = [r for r in (validation if validated else baseline) if r.number == start]
-    of_best = of_start if best == start else [r for r in pool if r.number == best]
-    decisions = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
+        best = guard.best if left.number == guard.start else left.number
+    compared = validation.records if validated else _learned(records)
+    of_start = [r for r in compared if r.number == guard.start and (validated or r.kind == "baseline")]
+    of_best = of_start if best == guard.start else [r for r in compared if r.number == best]
     return Summary(
         start=Standing.of(of_start, header.start),
         best=Standing.of(of_best, header.space.configuration(best)),
         left=header.space.configuration(left.number),
         why_left=left.reason,
         validated=validated,
-        turns=guard.turns.gain(costs) if validated else UNKNOWN,
+        turns=guard.turns.gain(validation.costs) if validated else UNKNOWN,
         exploration=cost_of_exploration(records, guard.start_latency_ms),
-        decision_ms=decisions[len(decisions) // 2] if decisions else math.nan,
+        decision_ms=_median_decision_ms(records),
         start_records=tuple(of_start),
         best_records=tuple(of_best),
     )
+
+
+def _guard_that_saw(header: Header, records: Sequence[Record], settings: GuardSettings | None) -> Guard:
+    guard = Guard(header.space.number(header.start), settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
+    for record in records:
+        guard.replay(record)
+    return guard
+
+
+class _LastValidation(NamedTuple):
+    """The turns of the last validation that count."""
+
+    records: list[Record]
+    costs: dict[int, list[float]]  # by configuration
+    whole: bool  # as many turns as were asked for, or no question open without them
+
+    @classmethod
+    def of(cls, records: Sequence[Record], turns: int, guard: Guard) -> _LastValidation:
+        counted = whole_turns(records) if turns else []
+        costs = costs_by_configuration((r.number, r.cost) for r in counted)
+        whole = all(len(each) >= turns for each in costs.values()) or guard.turns.are_settled(costs)
+        return cls(counted, costs, whole)
+
+    def validates(self, start: int) -> bool:
+        """True if another configuration was compared with the start."""
+        return self.whole and len(self.costs) == 2 and start in self.costs
+
+    def other_than(self, start: int) -> int:
+        return next(number for number in self.costs if number != start)
+
+
+def _learned(records: Sequence[Record]) -> list[Record]:
+    """The intervals that tell a cost to learn from."""
+    return [r for r in records if r.counted and r.learned and math.isfinite(r.cost)]
+
+
+def _median_decision_ms(records: Sequence[Record]) -> float:
+    """NaN where no decision was timed."""
+    decisions_ms = sorted(r.decision_ms for r in records if math.isfinite(r.decision_ms))
+    return decisions_ms[len(decisions_ms) // 2] if decisions_ms else math.nan
 
 
 def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float]] | None:

@@ -17,6 +17,7 @@ from rrl.guarding.gain import CONFIDENCE
 from rrl.guarding.guard import Guard
 from rrl.journal import Decision, Header, Journal, Kind, Record
 from rrl.knobs import in_words
+from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import TuningSettings
 from rrl.views.summary import Standing, Summary
@@ -40,7 +41,7 @@ class PlainView(Listener):
         self._done += uses_up(record)
         self._total = max(self._total, self._done)  # the validation may need more turns than planned
         m = record.measurement
-        remarks = "; ".join(filter(None, (_choice(record.decision, record.reason), record.verdict)))
+        remarks = "; ".join(filter(None, (remark_in_words(record.decision, record.reason), record.verdict)))
         self._print(
             f"[{self._done}/{self._total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
             f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
@@ -92,7 +93,7 @@ class LiveView(Listener):
         self._in_force = number
         self._waits = reason if decision == "wait" else ""
         if decision in ("rollback", "hold", "refused"):
-            self._guard_said = _choice(decision, reason)
+            self._guard_said = remark_in_words(decision, reason)
         self._live.update(self._view())
 
     def changed(self, change: Change) -> None:
@@ -232,18 +233,6 @@ def _add_row(table: Table, header: Header, name: str, standing: Standing, style:
     if header.objective != "latency":
         cells.append(f"{standing.cost:.1f}")
     table.add_row(name, in_words(standing.configuration), *cells, style=style)
-
-
-def _choice(decision: Decision, reason: str) -> str:
-    if decision == "rollback":
-        return f"rolled back to the best known: {reason}"
-    if decision == "hold":
-        return f"kept the configuration: {reason}"
-    if decision == "refused":
-        return f"refused the agent's proposal: {reason}"
-    if decision == "wait":
-        return f"waits: {reason}"
-    return ""
 
 
 def _ms(value: float) -> str:

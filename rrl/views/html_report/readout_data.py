@@ -6,7 +6,7 @@ import json
 
 from rrl.journal import Record
 from rrl.knobs import in_words
-from rrl.tuning.change_log import reason_in_words
+from rrl.tuning.decision_words import reason_in_words, who_decided
 from rrl.views.html_report.markup import plain_text
 from rrl.views.html_report.numbers import duration, ms
 from rrl.views.html_report.run_view import RunView
@@ -53,8 +53,6 @@ def readout_data(run: RunView) -> str:
 
 def _unchanged(record: Record) -> str:
     """Why the guard kept what was in force, where it did."""
-    if record.decision == "hold":
-        return f"the guard kept the configuration: {record.reason}"
-    if record.decision in ("refused", "rollback", "wait"):
-        return reason_in_words(record.kind, record.decision, record.reason)
-    return ""
+    if who_decided(record.decision) != "guard":
+        return ""
+    return reason_in_words(record.kind, record.decision, record.reason)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rrl.journal import EMBEDDED, SIMULATION, Header, Record
 from rrl.objective import slo_violated
-from rrl.tuning.change_log import PUT_BACK, reason_in_words
+from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
 from rrl.views.exploration_cost import excess_request_s

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from rrl.knobs import shown, words_of
-from rrl.tuning.change_log import PUT_BACK
+from rrl.tuning.decision_words import PUT_BACK, who_decided
 from rrl.views.html_report import charts
 from rrl.views.html_report.latency_chart import is_long, latency_chart, marks_of, unmeasured
 from rrl.views.html_report.markup import percent, tag
@@ -78,7 +78,7 @@ def _legend(run: RunView) -> Element:
                 tag("li", _swatch(tag("use", href=f"#{symbol}", x=9, y=6, class_=f"mark {symbol}")), name)
             )
     for who, name in _WHO.items():
-        if any(_who(changed.change.decision) == who for changed in run.changes):
+        if any(who_decided(changed.change.decision) == who for changed in run.changes):
             line = tag("line", x1=9, x2=9, y1=0, y2=12, class_=f"tick-{who}")
             items.append(tag("li", _swatch(line), f"changed {name}"))
     if any(not record.counted for record in run.records):
@@ -101,12 +101,6 @@ _WHO = {
 }
 
 
-def _who(decision: str) -> str:
-    if decision in ("agent", PUT_BACK):
-        return decision
-    return "guard" if decision in ("rollback", "hold", "refused", "wait") else "schedule"
-
-
 def _rail(run: RunView) -> Element:
     """A tick at every change, with its reason."""
     ticks = []
@@ -114,9 +108,8 @@ def _rail(run: RunView) -> Element:
         minutes = run.length_min if changed.interval is None else float(run.begins_min[changed.interval])
         change = changed.change
         title = f"{duration(60 * minutes)}: {in_arrows(change.what)}. {change.reason}"
-        ticks.append(
-            charts.upright(run.share(minutes), 1, RAIL - 1, f"change tick-{_who(change.decision)}", title)
-        )
+        who = who_decided(change.decision)
+        ticks.append(charts.upright(run.share(minutes), 1, RAIL - 1, f"change tick-{who}", title))
     return charts.plot(
         RAIL, f"{len(run.changes)} changes of configuration, listed in the table below", ticks, class_="rail"
     )

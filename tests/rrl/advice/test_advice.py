@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rrl.advice import advice
-from rrl.advice.advice import EarlierTable, Observed, Source
-from rrl.advice.foresight import Foresight
-from rrl.advice.prediction import Prediction
+from rrl.advice.advice import Source, recommend, source
+from rrl.advice.earlier_table import EarlierTable, earlier_table, fitting_entry
+from rrl.advice.observation import MeasuredInForce, measure_in_force, observed_in_words
+from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency, StrictSLO
 from rrl.space import ConfigurationSpace
-from rrl.views.reference_table import FILE_NAME, Entry, Origin, ReferenceTable
+from rrl.views.reference_table import FILE_NAME, Origin, ReferenceEntry, ReferenceTable
 
 SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4])
 TASK = Task(SPACE)
@@ -63,15 +63,15 @@ class Lived:
         return np.zeros(1), {"measurement": measurement, "cost": measurement.latency.mean_ms}
 
 
-def observed(*measurements: Measurement) -> Observed:
-    return advice.observe(Lived(*measurements), 0, len(measurements), print)
+def observed(*measurements: Measurement) -> MeasuredInForce:
+    return measure_in_force(Lived(*measurements), 0, len(measurements), print)
 
 
 def test_intervals_without_traffic_or_with_a_gap_are_waited_out_and_told_of_once() -> None:
     said: list[str] = []
     silent = replace(interval(arrivals=0), latency=LatencySummary())
     lived = Lived(silent, silent, interval(40.0), interval(gap="the server restarted"), interval(60.0))
-    seen = advice.observe(lived, 0, 2, said.append)
+    seen = measure_in_force(lived, 0, 2, said.append)
     assert said == ["no requests arrive: waiting"]
     assert [t.cost for t in seen.transitions] == [40.0, 60.0]
     assert seen.standing.mean_ms == pytest.approx(50.0)
@@ -79,26 +79,28 @@ def test_intervals_without_traffic_or_with_a_gap_are_waited_out_and_told_of_once
 
 def test_what_is_observed_is_one_line() -> None:
     seen = observed(interval(), interval())
-    assert advice.observed_in_words(seen.standing, FOUND) == (
+    assert observed_in_words(seen.standing, FOUND) == (
         "observed: 40.0 requests/s, mean 43.0 ms, p95 86.0 ms in 1 inst. · batch 1"
     )
     untold = observed(interval(latency=LatencySummary(43.0)))
-    assert advice.observed_in_words(untold.standing, {}) == "observed: 40.0 requests/s, mean 43.0 ms"
+    assert observed_in_words(untold.standing, {}) == "observed: 40.0 requests/s, mean 43.0 ms"
     unanswered = observed(unanswered_interval())
-    assert advice.observed_in_words(unanswered.standing, FOUND) == "observed: no answers in 1 inst. · batch 1"
+    assert observed_in_words(unanswered.standing, FOUND) == "observed: no answers in 1 inst. · batch 1"
 
 
-def entry(**changes: object) -> Entry:
-    made = Entry((30.0, 50.0), {"instances": 2, "max_batch_size": 4}, 20.0, 5, 9)
+def entry(**changes: object) -> ReferenceEntry:
+    made = ReferenceEntry((30.0, 50.0), {"instances": 2, "max_batch_size": 4}, 20.0, 5, 9)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def table(only: Entry, objective: str = "latency") -> ReferenceTable:
+def table(only: ReferenceEntry, objective: str = "latency") -> ReferenceTable:
     return ReferenceTable(objective, "ms", "minilm", {LEVEL: only}, HERE)
 
 
-def fitting(only: Entry, objective: str = "latency", rate_per_s: float = 40.0, **found: int) -> Entry | None:
-    return advice.fitting_entry(table(only), objective, rate_per_s, TASK, FOUND | found)
+def fitting(
+    only: ReferenceEntry, objective: str = "latency", rate_per_s: float = 40.0, **found: int
+) -> ReferenceEntry | None:
+    return fitting_entry(table(only), objective, rate_per_s, TASK, FOUND | found)
 
 
 def test_a_table_is_gone_by_where_it_fits() -> None:
@@ -110,7 +112,7 @@ def test_a_table_is_gone_by_where_it_fits() -> None:
     assert entry().apart_from(20.0) == pytest.approx(math.log(1.5))
     assert fitting(entry(), objective="strict-slo") is None
     limited = replace(table(entry()), slo_p95_ms=80.0)
-    assert advice.fitting_entry(limited, "latency", 40.0, TASK, FOUND) is None
+    assert fitting_entry(limited, "latency", 40.0, TASK, FOUND) is None
 
 
 def test_a_table_is_not_gone_by_where_it_wants_what_may_not_be_changed() -> None:
@@ -124,17 +126,17 @@ def test_a_table_is_not_gone_by_where_it_wants_what_may_not_be_changed() -> None
 def test_the_newest_table_of_the_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    assert advice.earlier_table(None, "minilm", HERE, said.append) is None
+    assert earlier_table(None, "minilm", HERE, said.append) is None
     for name, model in (("a", "minilm"), ("b", "resnet"), ("several/bert", "bert")):
         (tmp_path / "runs" / name).mkdir(parents=True)
         replace(table(entry()), model=model).write(tmp_path / "runs" / name / FILE_NAME)
-    found = advice.earlier_table(None, "minilm", HERE, said.append)
+    found = earlier_table(None, "minilm", HERE, said.append)
     assert found is not None
     assert found.path == Path("runs/a") / FILE_NAME
-    several = advice.earlier_table(None, "bert", HERE, said.append)
+    several = earlier_table(None, "bert", HERE, said.append)
     assert several is not None
     assert several.path == Path("runs/several/bert") / FILE_NAME
-    assert advice.earlier_table(Path("runs/b"), "minilm", HERE, said.append) is not None
+    assert earlier_table(Path("runs/b"), "minilm", HERE, said.append) is not None
     assert not said
 
 
@@ -144,7 +146,7 @@ def earlier(origin: Origin | None, given: bool = False) -> tuple[EarlierTable | 
     said: list[str] = []
     folder.mkdir(parents=True, exist_ok=True)
     replace(table(entry()), origin=origin).write(folder / FILE_NAME)
-    return advice.earlier_table(folder if given else None, "minilm", HERE, said.append), said
+    return earlier_table(folder if given else None, "minilm", HERE, said.append), said
 
 
 OTHERS = [
@@ -162,7 +164,7 @@ def test_the_table_of_another_target_is_gone_by_only_where_it_is_given_and_that_
     monkeypatch.chdir(tmp_path)
     assert earlier(other) == (None, [])
     given, _ = earlier(other, given=True)
-    by = advice.source(TASK, "latency", observed(interval()), FOUND, given, None)
+    by = source(TASK, "latency", observed(interval()), FOUND, given, None)
     assert by is not None
     assert by.words.endswith(
         f"requests/s; it was measured on another target, {other.in_words()}, so trust it the less"
@@ -173,8 +175,8 @@ def test_the_table_of_another_model_is_gone_by_only_where_it_is_given_and_that_i
     tmp_path: Path,
 ) -> None:
     replace(table(entry()), model="resnet", origin=HERE).write(tmp_path / FILE_NAME)
-    given = advice.earlier_table(tmp_path, "minilm", HERE, pytest.fail)
-    by = advice.source(TASK, "latency", observed(interval()), FOUND, given, None)
+    given = earlier_table(tmp_path, "minilm", HERE, pytest.fail)
+    by = source(TASK, "latency", observed(interval()), FOUND, given, None)
     assert by is not None
     assert by.words.endswith("requests/s; it is of another model, 'resnet', so trust it the less")
 
@@ -214,7 +216,7 @@ def test_a_table_that_cannot_be_read_is_said_and_left_out(
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / FILE_NAME).write_text("levels: broken")
     said: list[str] = []
-    assert advice.earlier_table(None, "minilm", HERE, said.append) is None
+    assert earlier_table(None, "minilm", HERE, said.append) is None
     assert said[0].startswith(f"left out: runs/a/{FILE_NAME} is not a reference table")
 
 
@@ -225,9 +227,9 @@ def simulate(rate_per_s: float, slower: float) -> np.ndarray:
 def test_a_machine_file_goes_before_a_table_and_that_before_observation_alone() -> None:
     seen = observed(interval(), interval())
     known = EarlierTable(table(entry()), Path("runs/a"))
-    by_file = advice.source(TASK, "latency", seen, FOUND, known, simulate)
-    by_table = advice.source(TASK, "latency", seen, FOUND, known, None)
-    alone = advice.source(TASK, "latency", seen, FOUND, None, None)
+    by_file = source(TASK, "latency", seen, FOUND, known, simulate)
+    by_table = source(TASK, "latency", seen, FOUND, known, None)
+    alone = source(TASK, "latency", seen, FOUND, None, None)
     assert by_file is not None
     assert by_table is not None
     assert alone is not None
@@ -238,22 +240,23 @@ def test_a_machine_file_goes_before_a_table_and_that_before_observation_alone() 
 
 
 def test_without_service_times_or_costs_there_is_nothing_to_go_by() -> None:
-    assert advice.source(TASK, "latency", observed(interval(telemetry=())), FOUND, None, None) is None
+    assert source(TASK, "latency", observed(interval(telemetry=())), FOUND, None, None) is None
     unanswered = observed(unanswered_interval())
-    assert advice.source(TASK, "latency", unanswered, FOUND, None, simulate) is None
+    assert source(TASK, "latency", unanswered, FOUND, None, simulate) is None
 
 
 def foreseen(*costs: list[float], observed_cost: float = 43.0, extrapolates: bool = True) -> Source:
-    prediction = Prediction(np.array(costs), np.arange(float(len(costs))), observed_cost)
-    return Source(Foresight(prediction, np.arange(len(costs))), "by what there is", extrapolates)
+    k = len(costs)
+    possible = PossibleCosts(np.array(costs), np.arange(float(k)), observed_cost, np.arange(k))
+    return Source(possible, "by what there is", extrapolates)
 
 
 def said(
-    by: Source | None, task: Task = TASK, seen: Observed | None = None
+    by: Source | None, task: Task = TASK, seen: MeasuredInForce | None = None
 ) -> tuple[dict[str, int] | None, list[str]]:
     lines: list[str] = []
     seen = seen or observed(interval(), interval())
-    return advice.recommend(lines.append, task, seen, FOUND, by), lines
+    return recommend(lines.append, task, seen, FOUND, by), lines
 
 
 PRESENT = [42.0, 43.0, 44.0] * 7

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rrl.command_line.opening import FAILED, INTERRUPTED, ended_early, restored, space_of, with_its_share
+from rrl.command_line.ending import FAILED, INTERRUPTED, ended_early
 from rrl.command_line.options import TuneOptions
+from rrl.command_line.reach import restored
+from rrl.command_line.search_grid import space_of, with_its_share
 from rrl.space import ConfigurationSpace
 from rrl.tuning.restore import RestorePoint
 from serving_adapter.target import NotPutBack, TargetError, TargetLost

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rrl.tuning.change_log import FILE_NAME, ChangeLog, reason_in_words, times_since
+from rrl.tuning.change_log import FILE_NAME, ChangeLog, times_since
+from rrl.tuning.decision_words import reason_in_words
 from rrl.tuning.listener import Change
 
 AT = datetime(2026, 11, 22, 14, 3, 5)

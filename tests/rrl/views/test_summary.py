@@ -10,6 +10,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from envs.simulated import SimulatedServing
+from rrl.agent import Agent
 from rrl.guarding.guard import Guard, ToKeep
 from rrl.journal import Header, Journal, Record, read
 from rrl.knobs import in_words
@@ -29,7 +30,7 @@ from rrl.views.terminal import LiveView, PlainView, cost_table, sparkline
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
 
 
-class Sweeper:
+class Sweeper(Agent):
     def __init__(self) -> None:
         self._next = 0
 

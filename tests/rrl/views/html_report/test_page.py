@@ -12,7 +12,8 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from rrl.command_line.options import TuneOptions, as_before
+from rrl.command_line.earlier import as_before
+from rrl.command_line.options import TuneOptions
 from rrl.guarding.gain import Gain, pooled_noise
 from rrl.guarding.guard import ToKeep
 from rrl.journal import Header

@@ -14,7 +14,8 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, family_cores, family_machine
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson
-from rrl.advice.foresight import Foresight, by_machine, by_observation, by_table
+from rrl.advice.cost_sources import by_machine, by_observation, by_table
+from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task, Transition
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency
@@ -63,19 +64,19 @@ def observed(scenario: Scenario, number: int, rate_per_s: float, tells: Tells, s
 class Case(NamedTuple):
     """What was foreseen of a machine under a load, and what is true."""
 
-    foresight: Foresight
+    possible: PossibleCosts
     true_costs: np.ndarray
     present: int
 
     @property
     def recommended(self) -> int | None:
-        position = self.foresight.prediction.recommended()
-        return None if position is None else int(self.foresight.numbers[position])
+        position = self.possible.recommended()
+        return None if position is None else int(self.possible.numbers[position])
 
     def holds(self, number: int) -> bool:
         """True if the interval foreseen holds the true cost."""
-        position = int(np.flatnonzero(self.foresight.numbers == number)[0])
-        low, _, high = self.foresight.prediction.expectation(position)
+        position = int(np.flatnonzero(self.possible.numbers == number)[0])
+        low, _, high = self.possible.expectation(position)
         return bool(low <= self.true_costs[number] <= high)
 
 
@@ -88,9 +89,9 @@ def case(seed: int, tells: Tells) -> Case:
     bearable = np.flatnonzero((true_costs > 1.5 * true_costs.min()) & (true_costs < 8 * true_costs.min()))
     present = int(np.random.default_rng(seed).choice(bearable))
     task = Task(SPACE, cores=cores)
-    foresight = by_observation(task, observed(scenario, present, rate_per_s, tells, seed), seed)
-    assert foresight is not None
-    return Case(foresight, true_costs, present)
+    possible = by_observation(task, observed(scenario, present, rate_per_s, tells, seed), seed)
+    assert possible is not None
+    return Case(possible, true_costs, present)
 
 
 @pytest.mark.parametrize("tells", [everything, by_batch_size])
@@ -108,9 +109,9 @@ def test_nothing_is_recommended_where_the_best_is_in_force() -> None:
     scenario = Scenario(family_machine(41), "family-41", carry_backlog=True)
     best = int(ExpectedCosts(scenario, SPACE, MeanLatency()).costs(RATE_PER_S).argmin())
     task = Task(SPACE, cores=family_cores(41))
-    foresight = by_observation(task, observed(scenario, best, RATE_PER_S, everything, seed=0))
-    assert foresight is not None
-    assert foresight.prediction.recommended() is None
+    possible = by_observation(task, observed(scenario, best, RATE_PER_S, everything, seed=0))
+    assert possible is not None
+    assert possible.recommended() is None
 
 
 @pytest.mark.parametrize("mean_ms", [math.nan, 100.0])
@@ -124,7 +125,7 @@ def test_without_service_times_by_batch_size_nothing_is_foreseen(mean_ms: float)
 
 
 def test_the_seed_fixes_what_is_foreseen() -> None:
-    first, again = (case(43, everything).foresight.prediction.costs for _ in range(2))
+    first, again = (case(43, everything).possible.costs for _ in range(2))
     np.testing.assert_array_equal(first, again)
 
 
@@ -139,11 +140,11 @@ def test_of_a_large_space_the_promising_and_the_near_are_simulated() -> None:
     action = large.action(present)
     following, _, _, _, info = env.step(action)
     transition = Transition(observation, action, info["cost"], following, info["measurement"])
-    foresight = by_observation(Task(large), [transition])
-    assert foresight is not None
-    assert 400 <= len(foresight.numbers) < len(large)
-    assert set(large.region(present, 2.0)) <= set(foresight.numbers)
-    assert foresight.numbers[foresight.prediction.present] == present
+    possible = by_observation(Task(large), [transition])
+    assert possible is not None
+    assert 400 <= len(possible.numbers) < len(large)
+    assert set(large.region(present, 2.0)) <= set(possible.numbers)
+    assert possible.numbers[possible.present] == present
 
 
 THREADS = ConfigurationSpace.of(intra_op_threads=[1, 2])
@@ -158,10 +159,10 @@ def test_threads_are_expected_to_gain_little_where_other_programs_have_the_cores
     measurement = Measurement(10.0, 400, 400, 0, LatencySummary(26.0), telemetry=rows, mean_batch_size=1.0)
     measurement = replace(measurement, cpu_utilisation=cpu_utilisation)
     seen = [Transition(none, THREADS.action(0), 26.0, none, measurement)] * INTERVALS
-    foresight = by_observation(Task(THREADS, cores=2), seen)
-    assert foresight is not None
-    assert bool(foresight.prediction.gain[1] > 1.3) is gains
-    assert foresight.prediction.recommended() is None  # some models gain nothing from threads
+    possible = by_observation(Task(THREADS, cores=2), seen)
+    assert possible is not None
+    assert bool(possible.gain[1] > 1.3) is gains
+    assert possible.recommended() is None  # some models gain nothing from threads
 
 
 LINE = ConfigurationSpace.of(instances=[1, 2, 3])
@@ -180,36 +181,36 @@ def simulated(rate_per_s: float, slower: float) -> np.ndarray:
 
 
 def test_by_a_machine_file_the_simulated_costs_are_expected_within_its_error() -> None:
-    prediction, numbers = by_machine(Task(LINE), measured(60.0), simulated)
-    assert numbers.tolist() == [0, 1, 2]
-    assert prediction.recommended() == 1
-    low, middle, high = prediction.expectation(1)
+    possible = by_machine(Task(LINE), measured(60.0), simulated)
+    assert possible.numbers.tolist() == [0, 1, 2]
+    assert possible.recommended() == 1
+    low, middle, high = possible.expectation(1)
     assert middle == pytest.approx(40.0, rel=0.05)
     assert 1.15 < middle / low < 1.5
     assert 1.15 < high / middle < 1.5
 
 
 def test_a_machine_that_has_become_slower_than_its_file_is_taken_for_slower() -> None:
-    slower, _ = by_machine(Task(LINE), measured(75.0), simulated)
+    slower = by_machine(Task(LINE), measured(75.0), simulated)
     assert slower.expectation(1).middle == pytest.approx(45.0, rel=0.05)
-    growing, _ = by_machine(Task(LINE), measured(75.0, backlog_growth=40), simulated)
+    growing = by_machine(Task(LINE), measured(75.0, backlog_growth=40), simulated)
     assert growing.expectation(1).middle == pytest.approx(40.0, rel=0.05)  # no latency to go by
 
 
 def test_by_a_table_the_two_costs_measured_are_compared() -> None:
-    prediction, numbers = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
-    assert numbers.tolist() == [0, 2]
-    assert prediction.recommended() == 1
-    assert prediction.expectation(1) == pytest.approx((18.6, 25.0, 33.6), rel=0.03)
-    unsure, _ = by_table(Task(LINE), measured(40.0), number=2, cost=36.0, intervals=1)
+    possible = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
+    assert possible.numbers.tolist() == [0, 2]
+    assert possible.recommended() == 1
+    assert possible.expectation(1) == pytest.approx((18.6, 25.0, 33.6), rel=0.03)
+    unsure = by_table(Task(LINE), measured(40.0), number=2, cost=36.0, intervals=1)
     assert unsure.recommended() is None
-    same, numbers = by_table(Task(LINE), measured(40.0), number=0, cost=36.0, intervals=9)
-    assert (numbers.tolist(), same.recommended()) == ([0], None)
+    same = by_table(Task(LINE), measured(40.0), number=0, cost=36.0, intervals=9)
+    assert (same.numbers.tolist(), same.recommended()) == ([0], None)
 
 
 def test_a_table_of_another_load_tells_less() -> None:
-    near, _ = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
-    far, _ = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4, apart=math.log(1.6))
+    near = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4)
+    far = by_table(Task(LINE), measured(40.0), number=2, cost=25.0, intervals=4, apart=math.log(1.6))
     assert far.expectation(1).high > 1.5 * near.expectation(1).high
     assert far.recommended() is None
 
@@ -221,11 +222,11 @@ def test_the_objective_decides_what_is_foreseen() -> None:
         {"instances": 4, "intra_op_threads": 4, "max_batch_size": 1, "max_queue_delay_us": 0}
     )
     seen = observed(scenario, number, 0.3 * RATE_PER_S, everything, seed=0)
-    foresight = by_observation(task, [replace(transition, cost=16.0) for transition in seen])
-    assert foresight is not None
-    recommended = foresight.prediction.recommended()
+    possible = by_observation(task, [replace(transition, cost=16.0) for transition in seen])
+    assert possible is not None
+    recommended = possible.recommended()
     assert recommended is not None
-    assert SPACE.threads[foresight.numbers[recommended]] < 16
+    assert SPACE.threads[possible.numbers[recommended]] < 16
 
 
 def test_a_capacity_is_the_rate_from_which_a_configuration_is_overloaded() -> None:

@@ -7,8 +7,8 @@
 | P(c) | `no_worse` | the share of the worlds with x_d(c) <= x_d(c_0) |
 | g(c) | `gain` | exp of the mean of ln x_d(c_0)/x_d(c): how many times lower the cost is |
 
-A world is one of the ways in which things may be, by all that is known: the same in it are the machine and
-the load for all configurations, so a comparison within it is one of configurations alone.
+A world is one of the ways in which things may be, by all that is known. Machine and load are the same in it
+for all configurations, so that a comparison within it is one of configurations alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-CREDIBILITY = 0.9  # of the intervals, and of being no worse
-LEAST_GAIN = 1.05  # less is not worth a change
-AS_GOOD = 1.02  # gains within such a factor are equal
-FARTHEST = 3.5  # standard deviations from what was observed, beyond which all worlds are equally unlikely
-WORST = 10.0  # times the observed cost: how much an overload, or anything worse, counts in a gain
+CREDIBILITY = 0.9  # Of the intervals, and of being no worse.
+MIN_GAIN_TO_RECOMMEND = 1.05  # Less is not worth a change.
+EQUAL_GAINS_RATIO = 1.02  # Gains within such a factor count as equal.
+MAX_DISTANCE_SD = 3.5  # Worlds farther than this from what was observed are all equally unlikely.
+MAX_COST_RATIO = 10.0  # To the observed cost: an overload, or anything worse, counts as much in a gain.
 
 
 class Expectation(NamedTuple):
@@ -34,12 +34,13 @@ class Expectation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The costs of K configurations, given by their positions, in D worlds."""
+class PossibleCosts:
+    """The costs of K configurations in D worlds; a method names a configuration by its position."""
 
     costs: np.ndarray  # (K, D)
     distances: np.ndarray  # (K,) from the present one
     observed_cost: float  # of the present one
+    numbers: np.ndarray  # (K,) of the configurations on the grid
 
     @property
     def present(self) -> int:
@@ -51,15 +52,15 @@ class Prediction:
 
     @property
     def no_worse(self) -> np.ndarray:
-        """(K,)"""
+        """(K,) the share of the worlds in which each costs no more than the present one."""
         no_worse = np.isfinite(self.costs) & (self.costs <= self.costs[self.present])
         result: np.ndarray = no_worse.mean(axis=1)
         return result
 
     @property
     def gain(self) -> np.ndarray:
-        """(K,)"""
-        bounded = np.log(np.minimum(self.costs, WORST * self.observed_cost))
+        """(K,) how many times lower each cost is than the present one's."""
+        bounded = np.log(np.minimum(self.costs, MAX_COST_RATIO * self.observed_cost))
         result: np.ndarray = np.exp((bounded[self.present] - bounded).mean(axis=1))
         return result
 
@@ -71,24 +72,24 @@ class Prediction:
         """The position of the largest gain that is no loss with `CREDIBILITY`; None if it is too small."""
         gain = np.where(self.no_worse >= CREDIBILITY, self.gain, 0.0)
         best = self._nearest_of_the_largest(gain)
-        return best if best != self.present and gain[best] >= LEAST_GAIN else None
+        return best if best != self.present and gain[best] >= MIN_GAIN_TO_RECOMMEND else None
 
     def _nearest_of_the_largest(self, gain: np.ndarray) -> int:
-        """Of gains that are as good as equal, that of the smallest change."""
-        largest = np.flatnonzero(gain * AS_GOOD >= gain.max())
+        """The position of the largest gain; of gains that count as equal, that of the smallest change."""
+        largest = np.flatnonzero(gain * EQUAL_GAINS_RATIO >= gain.max())
         return int(largest[np.lexsort((-gain[largest], self.distances[largest]))[0]])
 
 
-def likely(
+def likely_worlds(
     predicted: np.ndarray, observed: float, sd: float, count: int, rng: np.random.Generator
 ) -> np.ndarray:
     """(count,) worlds drawn by how well they explain what was observed (systematic resampling).
 
-    `predicted` is what each world lets expect, `sd` the standard deviation of its logarithm. A world that
-    cannot be reconciled with the observation keeps a little weight: the model that says so may be wrong.
+    `predicted` is what each world lets expect, and `sd` the standard deviation of its logarithm. A world that
+    contradicts the observation keeps a little weight, as the model of it may be wrong.
     """
     distance = np.abs(np.log(np.clip(predicted, 1e-9, 1e9) / observed)) / sd
-    weights = np.exp(-0.5 * np.minimum(distance, FARTHEST) ** 2)
+    weights = np.exp(-0.5 * np.minimum(distance, MAX_DISTANCE_SD) ** 2)
     positions = (np.arange(count) + rng.random()) / count
     drawn = np.searchsorted(np.cumsum(weights / weights.sum()), positions)
     return np.minimum(drawn, len(weights) - 1)

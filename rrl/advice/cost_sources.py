@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from rrl.advice.prediction import Prediction, likely
+from rrl.advice.possible_costs import PossibleCosts, likely_worlds
 from rrl.agent import Task, Transition
 from rrl.guided.agent import GuidedRRL
 from rrl.guided.latency_prior import Circumstances, LatencyPrior
@@ -31,27 +31,24 @@ from rrl.guided.telemetry import tells_batch_sizes
 from rrl.measured_costs import NOISE
 from rrl.space import Configuration
 
-WORLDS = 60  # in which everything is simulated ...
-DRAWN = 400  # ... chosen from so many
-MOST_CONFIGURATIONS = 400  # that are simulated in each: the most promising ...
-NEAR = 2.0  # ... and those within this distance of the one in force
-THREADS_SD = 0.4  # of the exponent of threads, beside the process's own: some models gain nothing from them
-OBSERVED_SD = 0.15  # of ln of what was observed around what a world predicts
+WORLDS_DRAWN = 400
+WORLDS_SIMULATED = 60  # These are chosen from the worlds drawn.
+MAX_CONFIGURATIONS = 400  # The most promising ones are simulated in each world.
+NEAR_DISTANCE = 2.0  # Configurations this near to the one in force are simulated besides.
 
-FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # by which a machine may be slower than its file
-ANOTHER_RUN = 0.15  # sd of ln of a cost that an earlier run measured around what it is now
-MODEL_SD = 0.1  # of ln of a cost simulated from a machine file: `scripts/bench serf-model` finds 9 %
+# Standard deviations of natural logarithms:
+THREADS_SD = 0.4  # The exponent of threads, beside the process's own: some models gain nothing from threads.
+OBSERVED_SD = 0.15  # What was observed, around what a world predicts.
+EARLIER_RUN_SD = 0.15  # A cost that an earlier run measured, around what it is now.
+MODEL_SD = 0.1  # A cost simulated from a machine file: `scripts/bench serf-model` finds 9 %.
+
+SLOWER_FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # How much slower a machine is than its file.
 
 Simulate = Callable[[float, float], np.ndarray]
 """simulate(rate, how many times slower) -> (size,) costs by a machine file, infinite where overloaded."""
 
 
-class Foresight(NamedTuple):
-    prediction: Prediction
-    numbers: np.ndarray  # (K,) of its configurations
-
-
-def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> Foresight | None:
+def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> PossibleCosts | None:
     """From intervals of the configuration in force; None if they tell no service times by batch size."""
     task = replace(task, cores=_cores_left(task, observed))
     agent = GuidedRRL(task, seed=seed)
@@ -64,28 +61,32 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     numbers = _allowed(_promising(agent, task, present), task, present)
     worlds = _worlds(agent, task, present, rng)
     if _grows(task, observed):  # a queue that grows has no latency to compare
-        chosen = np.arange(WORLDS)
+        chosen = np.arange(WORLDS_SIMULATED)
     else:
         latency_ms = np.array([_mean_ms(world, present) for world in worlds])
         seen_ms = float(np.mean([t.measurement.latency.mean_ms for t in observed]))
-        chosen = likely(latency_ms, seen_ms, OBSERVED_SD, WORLDS, rng)
+        chosen = likely_worlds(latency_ms, seen_ms, OBSERVED_SD, WORLDS_SIMULATED, rng)
     costs = np.stack([_costs(worlds[k], numbers, task) for k in chosen], axis=1)
-    return _foresight(costs, numbers, task, observed)
+    return _possible_costs(costs, numbers, task, observed)
 
 
-def by_machine(task: Task, observed: Sequence[Transition], simulate: Simulate, seed: int = 0) -> Foresight:
+def by_machine(
+    task: Task, observed: Sequence[Transition], simulate: Simulate, seed: int = 0
+) -> PossibleCosts:
     """From the simulation of a machine file, at the load observed."""
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
     numbers = _allowed(np.arange(len(task.space)), task, present)
     rate_per_s = float(np.mean([t.measurement.arrival_rate_per_s for t in observed]))
-    simulated = np.stack([simulate(rate_per_s, factor)[numbers] for factor in FACTORS.tolist()], axis=1)
-    drawn = rng.integers(len(FACTORS), size=DRAWN)
-    costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), DRAWN)))
+    simulated = np.stack(
+        [simulate(rate_per_s, factor)[numbers] for factor in SLOWER_FACTORS.tolist()], axis=1
+    )
+    drawn = rng.integers(len(SLOWER_FACTORS), size=WORLDS_DRAWN)
+    costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), WORLDS_DRAWN)))
     if not _grows(task, observed):
         in_force = costs[np.flatnonzero(numbers == present)[0]]
-        costs = costs[:, likely(in_force, _mean_cost(observed), OBSERVED_SD, DRAWN, rng)]
-    return _foresight(costs, numbers, task, observed)
+        costs = costs[:, likely_worlds(in_force, _mean_cost(observed), OBSERVED_SD, WORLDS_DRAWN, rng)]
+    return _possible_costs(costs, numbers, task, observed)
 
 
 def by_table(
@@ -96,29 +97,29 @@ def by_table(
     intervals: int,
     apart: float = 0.0,
     seed: int = 0,
-) -> Foresight:
+) -> PossibleCosts:
     """From what a configuration cost over some intervals of an earlier run.
 
-    Beside the noise of its intervals it may be wrong because that run was another (`ANOTHER_RUN`), and
+    Beside the noise of its intervals it may be wrong because that run was another (`EARLIER_RUN_SD`), and
     because its load differed: `apart`, the logarithm of the factor, is taken for an error of the cost.
     """
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
-    elsewhere = math.hypot(NOISE / math.sqrt(intervals), ANOTHER_RUN, apart)
+    elsewhere = math.hypot(NOISE / math.sqrt(intervals), EARLIER_RUN_SD, apart)
     known = {present: (_mean_cost(observed), NOISE / math.sqrt(len(observed))), number: (cost, elsewhere)}
     costs = [
-        mean * np.exp(error * rng.permutation(ndtri((np.arange(DRAWN) + 0.5) / DRAWN)))
+        mean * np.exp(error * rng.permutation(ndtri((np.arange(WORLDS_DRAWN) + 0.5) / WORLDS_DRAWN)))
         for mean, error in known.values()
     ]
     numbers = np.array(list(known))
-    return _foresight(np.stack(costs), numbers, task, observed)
+    return _possible_costs(np.stack(costs), numbers, task, observed)
 
 
-def _foresight(
+def _possible_costs(
     costs: np.ndarray, numbers: np.ndarray, task: Task, observed: Sequence[Transition]
-) -> Foresight:
+) -> PossibleCosts:
     distances = task.space.distances(_present(task, observed))[numbers]
-    return Foresight(Prediction(costs, distances, _mean_cost(observed)), numbers)
+    return PossibleCosts(costs, distances, _mean_cost(observed), numbers)
 
 
 def _allowed(numbers: np.ndarray, task: Task, present: int) -> np.ndarray:
@@ -158,20 +159,22 @@ def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
 def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:
     """(K,) the lowest costs by the likeliest service times, and what is near the configuration in force."""
     space = task.space
-    if len(space) <= MOST_CONFIGURATIONS:
+    if len(space) <= MAX_CONFIGURATIONS:
         return np.arange(len(space))
     latencies = agent.prior.screened(np.arange(len(space)), np.ones(len(space)), agent.forecast.rate_per_s)
     costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, space.threads[:, None]).mean(axis=1)
-    return np.union1d(np.argsort(costs, kind="stable")[:MOST_CONFIGURATIONS], space.region(present, NEAR))
+    return np.union1d(
+        np.argsort(costs, kind="stable")[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE)
+    )
 
 
 def _worlds(agent: GuidedRRL, task: Task, present: int, rng: np.random.Generator) -> list[_World]:
     forecast, model = agent.forecast, agent.service_times
-    rates_per_s = forecast.rate_per_s * np.exp(forecast.log_sd * rng.standard_normal(DRAWN))
+    rates_per_s = forecast.rate_per_s * np.exp(forecast.log_sd * rng.standard_normal(WORLDS_DRAWN))
     threads = _speed_ups(agent, task.space.configuration(present), rng)
     worlds = []
     for times_s, factor, rate_per_s in zip(
-        model.draws(DRAWN, rng), threads, rates_per_s.tolist(), strict=True
+        model.draws(WORLDS_DRAWN, rng), threads, rates_per_s.tolist(), strict=True
     ):
         prior = LatencyPrior(agent.space, model, rng)
         prior.refresh(times_s * factor)
@@ -180,14 +183,14 @@ def _worlds(agent: GuidedRRL, task: Task, present: int, rng: np.random.Generator
 
 
 def _speed_ups(agent: GuidedRRL, present: Configuration, rng: np.random.Generator) -> np.ndarray:
-    """(DRAWN, tables, 1, 1) what other numbers of threads change beyond what the process admits."""
+    """(WORLDS_DRAWN, tables, 1, 1) what other numbers of threads change beyond what the process admits."""
     model = agent.service_times
     inter = np.log(model.inter / present.get("inter_op_threads", 1))
     intra = np.log(model.intra / present.get("intra_op_threads", 1))
-    exponents = THREADS_SD * rng.standard_normal((DRAWN, 2, 1, 1))
-    logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (DRAWN, inter, intra)
+    exponents = THREADS_SD * rng.standard_normal((WORLDS_DRAWN, 2, 1, 1))
+    logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (WORLDS_DRAWN, inter, intra)
     per_table = np.repeat(logs[..., None], len(model.instances), axis=-1)
-    result: np.ndarray = np.exp(per_table).reshape(DRAWN, -1, 1, 1)
+    result: np.ndarray = np.exp(per_table).reshape(WORLDS_DRAWN, -1, 1, 1)
     return result
 
 

@@ -1,0 +1,76 @@
+"""What the configuration in force does, measured without changing anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rrl.agent import Transition
+from rrl.journal import Record
+from rrl.knobs import in_words
+from rrl.measurement import Measurement, has_traffic
+from rrl.space import Configuration
+from rrl.tuning.loop import Environment
+from rrl.views.summary import Standing
+
+DEFAULT_INTERVALS = 3
+
+
+class MeasuredInForce(NamedTuple):
+    """What the configuration in force does."""
+
+    standing: Standing
+    transitions: list[Transition]  # Of the intervals that tell a cost.
+    measurements: list[Measurement]  # Of all intervals.
+
+    @property
+    def nothing_completed(self) -> bool:
+        return not any(measurement.completions for measurement in self.measurements)
+
+
+def measure_in_force(
+    env: Environment, start: int, intervals: int, say: Callable[[str], None]
+) -> MeasuredInForce:
+    """Measures the configuration in force, waiting for requests where there are none."""
+    action = env.space.action(start)
+    observation, info = env.reset()
+    records: list[Record] = []
+    waiting = False
+    while True:
+        measurement = info["measurement"]
+        if has_traffic(measurement) and not measurement.gap:
+            transition = Transition(observation, action, info["cost"], observation, measurement)
+            records.append(_baseline_record(env.space.configuration(start), start, transition))
+        elif not waiting:
+            waiting = True
+            say(f"{measurement.gap or 'no requests arrive'}: waiting")
+        if len(records) >= intervals:
+            standing = Standing.of(records, env.space.configuration(start))
+            learned = [record.transition for record in records if record.learned]
+            return MeasuredInForce(standing, learned, [record.measurement for record in records])
+        observation, _, _, _, info = env.step(action)
+
+
+def _baseline_record(configuration: dict[str, int], number: int, transition: Transition) -> Record:
+    return Record(
+        kind="baseline",
+        number=number,
+        configuration=configuration,
+        transition=transition,
+        decision="schedule",
+        reason="",
+        verdict="",
+        rollback=False,
+        learned=math.isfinite(transition.cost),
+        wall_time_s=0.0,
+    )
+
+
+def observed_in_words(now: Standing, found: Configuration) -> str:
+    """The load and the latency in one line, with the values found of the knobs that may be tuned."""
+    percentile = f", p95 {now.p95_ms:.1f} ms" if math.isfinite(now.p95_ms) else ""
+    where = f" in {in_words(found)}" if found else ""
+    if math.isnan(now.arrival_rate_per_s):  # It is weighted by completions, of which there were none.
+        return f"observed: no answers{where}"
+    return f"observed: {now.arrival_rate_per_s:.1f} requests/s, mean {now.mean_ms:.1f} ms{percentile}{where}"

@@ -1,0 +1,37 @@
+"""How a command ends: its exit code, and what is said where a run ends before its time."""
+
+from __future__ import annotations
+
+import sys
+
+from rrl.tuning.keeping import Keeping
+from rrl.tuning.restore import RestorePoint
+from serving_adapter.options import in_a_sentence
+from serving_adapter.target import NotPutBack, TargetError
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
+
+
+def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:
+    """Says what state an impatient Ctrl-C leaves the target in."""
+    if point is not None and not keeping.done:
+        print(
+            "broken off before what the run leaves was in force: the target may have any configuration that "
+            "was explored; the next rrl-tune on it puts the found one back",
+            file=sys.stderr,
+        )
+    return INTERRUPTED
+
+
+def ended_early(point: RestorePoint | None, keeping: Keeping, error: Exception, stopped: bool) -> int:
+    """Says which error ended a run, and what becomes of its target."""
+    restores = point is not None and not keeping.done
+    is_broken = isinstance(error, NotPutBack)
+    if stopped and restores and isinstance(error, TargetError) and not is_broken:
+        print(f"the target is away; the next start restores it ({error})", file=sys.stderr)
+        return INTERRUPTED
+    print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
+    if restores:
+        once = ", once the model is loaded" if is_broken else ""
+        print(f"the next rrl-tune on this target puts the found configuration back{once}", file=sys.stderr)
+    return INTERRUPTED if stopped else FAILED

@@ -1,0 +1,164 @@
+"""How a run reaches the server that it tunes: one that runs already, or one that it starts beside itself.
+
+| | a server that runs already | the embedded server |
+|---|---|---|
+| its load | whatever its users send | started by the run, and over with it |
+| after a killed run | what was found is put back | gone, with its server |
+| the journal's `load` | unknown | as asked for |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from rrl.command_line.earlier import Earlier
+from rrl.command_line.embedded import Embedded, EmbeddedSettings, LoadWatch
+from rrl.command_line.options import TuneOptions
+from rrl.guarding.guard import Guard
+from rrl.journal import Header
+from rrl.space import ConfigurationSpace
+from rrl.tuning.keeping import BestInStateFile, restore
+from rrl.tuning.listener import Change, Listener
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.stop import Stop
+from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
+from serving_adapter.load.sizes import make_sizes
+from serving_adapter.target import Target, TargetError, TargetLost
+
+
+class ChangesBefore(NamedTuple):
+    """Changes of the server's configuration, before a run, that no record tells of."""
+
+    put_back: Change | None  # of what a killed run had left in force
+    times_s: list[float]  # of all, Unix times
+
+
+class RunningServer:
+    """A server that runs already: what is in force there outlives the run."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.point: RestorePoint | None = RestorePoint(target.address, target.model)
+
+    def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
+        """Puts back what a killed run had found, and counts what was changed; `put_back` was done before."""
+        times_s = earlier.unrecorded_changes_s()
+        if self.point is not None:
+            put_back = restored(self.point, self.target, console) or put_back
+        return ChangesBefore(put_back, times_s + ([] if put_back is None else [put_back.at.timestamp()]))
+
+    def under_load(self, header: Header, console: Console) -> Header:
+        """Sees to it that requests arrive; returns the header, which tells of them as far as is known."""
+        return header
+
+    def claim(self, header: Header) -> None:
+        """Notes on disk how the server was found: from now on a killed run is put right by the next."""
+        if self.point is not None:
+            self.point.claim(header.found, header.found_config_pbtxt or "")
+
+    def release(self) -> None:
+        """Forgets that: what the run keeps is in force."""
+        if self.point is not None:
+            self.point.release()
+
+    def listeners(self, view: Listener, guard: Guard, space: ConfigurationSpace) -> list[Listener]:
+        """Who looks on because of the kind of server."""
+        return [] if self.point is None else [BestInStateFile(self.point, guard, space)]
+
+    def end_load(self) -> int | None:
+        """Ends a load that the run started; how many of its requests failed, by the clients' count."""
+        return None
+
+
+class EmbeddedServer(RunningServer):
+    """The server that a run starts, with its load, and ends: there is nothing to restore."""
+
+    def __init__(self, target: Target, embedded: Embedded, options: TuneOptions) -> None:
+        self.target, self.point = target, None
+        self._embedded, self._options = embedded, options
+
+    def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
+        """None: an earlier run changed another server."""
+        return ChangesBefore(None, [])
+
+    def under_load(self, header: Header, console: Console) -> Header:
+        embedded, options = self._embedded, self._options
+        embedded.start_load()
+        console.print(f"serving {embedded.settings.model} on {embedded.address} at {embedded.rate_per_s:g}/s")
+        load: dict[str, Any] = {
+            "rate": embedded.rate_per_s,
+            "model": options.model,
+            "arrivals": options.arrivals,
+            "sizes": options.sizes,
+        }
+        return dataclasses.replace(header, load=load)
+
+    def listeners(self, view: Listener, guard: Guard, space: ConfigurationSpace) -> list[Listener]:
+        return [LoadWatch(self._embedded, view)]
+
+    def end_load(self) -> int | None:
+        return self._embedded.end_load()
+
+
+@contextmanager
+def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> Iterator[RunningServer]:
+    """The server to tune, connected to; an embedded one is started first, and ended last."""
+    if options.target is not None:
+        with closing(connected(options, options.target, options.model, control=True)) as target:
+            _print_notes(target, console)
+            yield RunningServer(target)
+        return
+    with closing(Embedded(folder, embedded_settings(options))) as embedded:
+        console.print(f"starting the server and its load (logs in {folder}) ...")
+        embedded.start_server(stop.sleep)
+        with closing(connected(options, embedded.address, None, control=True)) as target:
+            _print_notes(target, console)
+            yield EmbeddedServer(target, embedded, options)
+
+
+def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
+    """A target, connected to; `control`: its configuration is to be changed."""
+    key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
+    target = Target(address, model, options.metrics_url, key, options.tls_ca)
+    target.connect(control=control)
+    return target
+
+
+def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
+    """What a killed run had found, put back; a TargetError that tells what to do where it cannot be."""
+    try:
+        return restore(point, target, console)
+    except TargetLost:
+        raise
+    except TargetError as error:
+        raise TargetError(
+            f"an earlier rrl-tune was killed here, and what it had found cannot be put back: {error}; put "
+            f"{target.model!r} right by hand, then remove {point.path}"
+        ) from None
+
+
+def embedded_settings(options: TuneOptions) -> EmbeddedSettings:
+    """ValueError for a load that rrl-load would refuse."""
+    arrivals = make_arrivals(options.arrivals, options.rate or 1.0)
+    make_sizes(options.sizes, arrivals.sizes if isinstance(arrivals, TimestampTrace) else None)
+    if options.rate is None and options.sizes.startswith("trace"):
+        raise ValueError("--sizes trace needs a --rate: the server is measured without the trace")
+    return EmbeddedSettings(
+        model=options.model or "minilm",
+        rate_per_s=options.rate,
+        arrivals=options.arrivals,
+        sizes=options.sizes,
+        seed=options.seed,
+    )
+
+
+def _print_notes(target: Target, console: Console) -> None:
+    for note in target.notes:
+        console.print(note, style="yellow")

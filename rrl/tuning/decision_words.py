@@ -1,0 +1,61 @@
+"""What each decision is called in every log, view and page: who made it, and why.
+
+| decision | who | beside its interval | as the reason of a change |
+|---|---|---|---|
+| `agent` | agent | | what the agent says of it |
+| `rollback` | guard | rolled back to the best known: ... | the guard rolled back: ... |
+| `hold` | guard | kept the configuration: ... | the guard kept the configuration: ... |
+| `refused` | guard | refused the agent's proposal: ... | the guard refused the agent's proposal: ... |
+| `wait` | guard | waits: ... | the best known to be safe, while no change is allowed: ... |
+| `schedule` | schedule | | measures the start, or validation |
+| `again` | again | | another configuration was in force meanwhile |
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rrl.journal import Decision, Kind
+
+PUT_BACK = "again"
+"""The decision of a change that nobody chose: the run's own configuration comes back into force."""
+
+
+class DecisionWords(NamedTuple):
+    """How a decision is told; `{}` is the reason that its record holds."""
+
+    who: str
+    beside: str  # its interval, which names the configuration
+    of_change: str
+
+
+_WORDS: dict[str, DecisionWords] = {
+    "agent": DecisionWords("agent", "", "{}"),
+    "rollback": DecisionWords("guard", "rolled back to the best known: {}", "the guard rolled back: {}"),
+    "hold": DecisionWords("guard", "kept the configuration: {}", "the guard kept the configuration: {}"),
+    "refused": DecisionWords(
+        "guard", "refused the agent's proposal: {}", "the guard refused the agent's proposal: {}"
+    ),
+    "wait": DecisionWords("guard", "waits: {}", "the best known to be safe, while no change is allowed: {}"),
+    PUT_BACK: DecisionWords(PUT_BACK, "", "{}"),
+}
+_SCHEDULED = DecisionWords("schedule", "", "measures the start")
+_SCHEDULED_VALIDATION = DecisionWords("schedule", "", "validation: measures the best and the start in turns")
+
+
+def who_decided(decision: str) -> str:
+    """`agent`, `guard`, `schedule` or `PUT_BACK`; a run's first and last changes are of its schedule."""
+    return _WORDS.get(decision, _SCHEDULED).who
+
+
+def remark_in_words(decision: Decision, reason: str) -> str:
+    """What is said of a decision beside its interval; empty for what is as planned."""
+    return _WORDS.get(decision, _SCHEDULED).beside.format(reason)
+
+
+def reason_in_words(kind: Kind, decision: Decision, reason: str) -> str:
+    """Why an interval changes the configuration, or why the guard did not let it."""
+    if decision == "agent" and not reason:
+        return "the agent proposes it"
+    scheduled = _SCHEDULED_VALIDATION if kind == "validation" else _SCHEDULED
+    return _WORDS.get(decision, scheduled).of_change.format(reason)
