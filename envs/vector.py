@@ -16,7 +16,16 @@ from gymnasium.vector.utils import batch_space
 from envs.simulated import SimulatedServing, lognormal_factors
 from rrl.agent import OBSERVATION_LIMIT
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-from rrl.queueing.kernels import interval_ends_s, run_servers
+from rrl.queueing.kernels import (
+    Length,
+    ServerArrivals,
+    ServerResults,
+    ServerRules,
+    Servers,
+    Stream,
+    interval_ends_s,
+    run_servers,
+)
 from rrl.queueing.machine import Machine
 
 _NO_CHUNKS: Iterator[np.ndarray] = iter(())
@@ -151,31 +160,13 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._reserve(int(np.max((backlog_before + arrived)[which])))
         run_servers(
             which,
-            one.discipline == "ps",
-            one.carry_backlog,
-            one.padded_batches,
-            begin_s,
-            end_s,
-            knobs.delay_s[numbers],
-            knobs.threads[numbers],
-            knobs.instances[numbers],
-            knobs.full_size[numbers],
-            knobs.table[numbers] + self._slow * knobs.tables,
+            self._rules(numbers),
             knobs.tables_s,
-            self._factors,
-            arrivals.times_s,
-            arrivals.first,
-            last,
-            self._work(which, arrived),
-            self._started,
-            self._counts,
-            self._waiting,
-            self._serving,
-            self._running,
-            self._totals,
-            self._summaries,
-            self._telemetry,
-            self._rows,
+            ServerArrivals(
+                begin_s, end_s, arrivals.times_s, arrivals.first, last, self._work(which, arrived)
+            ),
+            Servers(self._factors, self._started, self._counts, self._waiting, self._serving, self._running),
+            ServerResults(self._totals, self._summaries, self._telemetry, self._rows),
         )
         self._now_s[which] = end_s[which]
         arrivals.first[which] = last[which]
@@ -253,6 +244,20 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             "cost": costs,
         }
         return info | {f"_{name}": told.copy() for name in info}
+
+    def _rules(self, numbers: np.ndarray) -> ServerRules:
+        """How each environment's server serves under the configuration of this number."""
+        one, knobs = self._one, self._knobs
+        return ServerRules(
+            one.discipline == "ps",
+            one.padded_batches,
+            one.carry_backlog,
+            knobs.delay_s[numbers],
+            knobs.threads[numbers],
+            knobs.instances[numbers],
+            knobs.full_size[numbers],
+            knobs.table[numbers] + self._slow * knobs.tables,
+        )
 
     def _work(self, which: np.ndarray, arrived: np.ndarray) -> np.ndarray:
         """(num_envs, most arrivals) service times as multiples of the table's; or none at all."""
@@ -335,20 +340,10 @@ class _ArrivalStreams:
     ) -> tuple[np.ndarray, np.ndarray]:
         """When the intervals that begin now end, and where in `times_s` their arrivals do."""
         end_s, last = begin_s.copy(), self.first.copy()
-        length_s = math.nan if interval_s is None else interval_s
+        length = Length(requests, math.nan if interval_s is None else interval_s)
         while len(which):
-            unclear = interval_ends_s(
-                which,
-                self.times_s,
-                self.first,
-                self.known,
-                self._all_known,
-                begin_s,
-                requests,
-                length_s,
-                end_s,
-                last,
-            )
+            stream = Stream(self.times_s, self.first, self.known, self._all_known)
+            unclear = interval_ends_s(which, stream, begin_s, length, end_s, last)
             which = np.flatnonzero(unclear)
             for e in which.tolist():
                 self._read(e)

@@ -28,7 +28,7 @@ import numpy as np
 from envs.scenarios.scenario import Scenario
 from envs.simulated import lognormal_factors
 from rrl.objective import Objective
-from rrl.queueing.kernels import interval_latencies_ms
+from rrl.queueing.kernels import Intervals, Rules, Service, interval_latencies_ms
 from rrl.space import Configuration, ConfigurationSpace
 
 STAGES = ((1.0, 0, 30), (0.1, 40, 300), (0.02, 12, 2000))
@@ -127,15 +127,16 @@ class ExpectedCosts:
         carries = scenario.carry_backlog and stable
         requests = intervals * self._requests
         latencies_ms = interval_latencies_ms(
-            scenario.discipline == "ps",
-            carries,
-            begins_s[:requests],
-            ends_s[:requests],
-            self._requests,
-            self._work[:requests],
-            1e-6 * configuration.get("max_queue_delay_us", 0),
-            table_s,
-            self._factors,
+            Rules(
+                sharing=scenario.discipline == "ps",
+                padded=False,
+                delay_s=1e-6 * configuration.get("max_queue_delay_us", 0),
+                threads=1.0,
+                instances=c,
+                full_size=full_size,
+            ),
+            Service(table_s, self._factors),
+            Intervals(begins_s[:requests], ends_s[:requests], self._work[:requests], self._requests, carries),
         )
         if carries:
             latencies_ms = latencies_ms[int(_WARM_UP * intervals) :]

@@ -24,7 +24,7 @@ from scipy.special import ndtri
 from rrl.guided.service_times import ServiceTimeModel
 from rrl.guided.telemetry import busy_instances
 from rrl.queueing import interference
-from rrl.queueing.kernels import candidate_latencies_ms
+from rrl.queueing.kernels import Candidates, Intervals, candidate_latencies_ms
 from rrl.space import ConfigurationSpace
 
 REQUESTS_PER_INTERVAL = 100
@@ -136,19 +136,15 @@ class LatencyPrior:
         carries: bool,
     ) -> Latencies:
         ends_s = np.cumsum(gaps_s)
-        latencies_ms = candidate_latencies_ms(
-            carries,
+        candidates = Candidates(
             self.instances[numbers],
             self.max_batch_size[numbers],
             self.delay_s[numbers],
             self._table[numbers],
             scale,
-            self._times_s,
-            ends_s - gaps_s,
-            ends_s,
-            requests,
-            factors,
         )
+        intervals = Intervals(ends_s - gaps_s, ends_s, np.empty(0), requests, carries)
+        latencies_ms = candidate_latencies_ms(candidates, self._times_s, factors, intervals)
         return Latencies(*np.nan_to_num(np.moveaxis(latencies_ms, -1, 0), nan=np.inf))
 
     def _between_batch_sizes(self, times_s: np.ndarray) -> np.ndarray:

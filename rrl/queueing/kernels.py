@@ -1,14 +1,17 @@
-"""The compiled parts of the simulator. `simulator` says what they simulate; numba compiles them.
+"""The compiled parts of the simulator: one run of one server, and of many servers in turn.
 
-They are one module because numba's cache notices a change of the file that a function is in, but not of the
-files that the function calls into.
+`simulator` says what is simulated. All of it is in this one module because numba's cache notices a change of
+the file that a function is in, but not of the files that the function calls into.
+
+What belongs together travels as a named tuple, which numba compiles to plain variables. The arrays in one are
+changed in place, while counts are returned. Loops take values out of their tuples first, which is faster.
 
 Limited processor sharing ("ps"):
 
 | symbol | here | meaning |
 |---|---|---|
 | c | `instances` | batches that may be in service at once; the others wait, first come, first served |
-| n(t) | `n_running` | batches in service at the moment t |
+| n(t) | `Counts.running` | batches in service at the moment t |
 | S[n, b] | `table_s` | service time of a batch of b requests that had n in service all the time |
 | w_k | `WORK` | work of batch k: the mean size of its requests (padded: the largest) times its variation |
 | r_k | `LEFT` | the share of batch k that is left: dr_k/dt = -1 / (S[n(t), b_k] · w_k), from 1 to 0 |
@@ -19,21 +22,160 @@ holds at once for the batches in service too: they share the processors with its
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-# Rows of the arrays that hold one request or one batch a column.
+_compiled = numba.njit(cache=True, nogil=True)
+# What the innermost loops call is put into them: calls with arrays cost a tenth of the simulator's speed.
+_inlined = numba.njit(cache=True, nogil=True, inline="always")
+
+# Rows of the arrays in which a column is a request or a batch.
 ARRIVAL, SIZE = 0, 1  # waiting requests
-START, FINISH = 1, 2  # requests in service, and done; ARRIVAL is their row 0 too
+START, FINISH = 1, 2  # requests in service and finished requests, whose row 0 is ARRIVAL too
 B_START, B_FINISH, B_BUSY, B_SIZE, B_THREADS = range(5)  # batches
-LEFT, WORK = 1, 4  # of batches that share the processors, in place of B_FINISH and B_THREADS
+LEFT, WORK = 1, 4  # batches that share the processors, in place of B_FINISH and B_THREADS
 
-NOT_ASCENDING = -1  # the answer to arrivals that do not
+NOT_ASCENDING = -1  # stands for a number of requests where arrivals do not ascend
 
 
-@numba.njit(cache=True, nogil=True)
+class Rules(NamedTuple):
+    """How one server serves: its discipline, and what the configuration in force says."""
+
+    sharing: bool  # True: "ps", limited processor sharing; False: "fcfs", times fixed at the start
+    padded: bool  # a batch takes the time of its largest request, not that of its mean one
+    delay_s: float  # d
+    threads: float  # that one batch keeps busy
+    instances: int  # c
+    full_size: int  # B
+
+
+class Service(NamedTuple):
+    """How long batches take."""
+
+    table_s: np.ndarray  # S: at least (c, B); for "ps" at least what is in service, too
+    factors: np.ndarray  # variation: batch number k takes factors[k % len(factors)] times as long
+
+
+class Arrivals(NamedTuple):
+    """New requests of one run."""
+
+    times_s: np.ndarray  # (requests,) ascending
+    sizes: np.ndarray  # (requests,), or empty: all 1
+
+
+class Buffers(NamedTuple):
+    """The arrays that a run works on. Each has room for all requests, so that a run allocates nothing."""
+
+    waiting: np.ndarray  # (2, capacity), kept from run to run, and so are the next two
+    serving: np.ndarray  # (3, capacity): requests in service; for "ps" in the order of their batches
+    running: np.ndarray  # (5, capacity): batches in service
+    free_s: np.ndarray  # (c or more,) scratch: when each instance is free
+    done: np.ndarray  # (3, enough), filled with the requests that finish
+    batches: np.ndarray  # (4, enough), filled with the batches that finish
+
+
+class Counts(NamedTuple):
+    """How much of the buffers is in use: the rest of a server's state."""
+
+    waiting: int = 0  # requests
+    serving: int = 0  # requests
+    running: int = 0  # batches
+    started: int = 0  # batches since the simulation began
+
+
+class Finished(NamedTuple):
+    """What finished in a run."""
+
+    requests: int
+    batches: int
+    busy_thread_s: float  # thread-seconds in service within the run, of unfinished batches too
+
+
+# What both disciplines do alike
+
+
+@_compiled
+def _queued(arrivals: Arrivals, waiting: np.ndarray, n_waiting: int) -> int:
+    """Puts new requests behind those that wait; how many wait then, or `NOT_ASCENDING`."""
+    times_s, sizes = arrivals.times_s, arrivals.sizes
+    n = n_waiting
+    for k in range(len(times_s)):
+        if k > 0 and not times_s[k] >= times_s[k - 1]:
+            return NOT_ASCENDING
+        waiting[ARRIVAL, n] = times_s[k]
+        waiting[SIZE, n] = sizes[k] if len(sizes) else 1.0
+        n += 1
+    return n
+
+
+@_inlined
+def _ready_s(arrival_s: np.ndarray, head: int, n: int, delay_s: float, full_size: int) -> float:
+    """When the batch headed by request `head` of n is full or due."""
+    last = head + full_size - 1
+    due_s = arrival_s[head] + delay_s
+    return min(due_s, arrival_s[last]) if last < n else due_s
+
+
+@_inlined
+def _tail(arrival_s: np.ndarray, head: int, n: int, full_size: int, start_s: float) -> int:
+    """Where the batch headed by request `head` ends, if it starts then: it takes all that is there."""
+    end = min(head + full_size, n)
+    tail = head + 1
+    while tail < end and arrival_s[tail] <= start_s:
+        tail += 1
+    return tail
+
+
+@_inlined
+def _work(size: np.ndarray, head: int, tail: int, padded: bool) -> float:
+    """What a batch multiplies its service time by, for the sizes of its requests."""
+    work = 0.0
+    for k in range(head, tail):
+        work = max(work, size[k]) if padded else work + size[k]
+    return work if padded else work / (tail - head)
+
+
+@_inlined
+def _enter_requests(
+    rows: np.ndarray, n: int, arrival_s: np.ndarray, head: int, tail: int, served_s: tuple[float, float]
+) -> int:
+    """Enters the requests of one batch, from `head` to `tail`, behind n others; how many there are then."""
+    start_s, finish_s = served_s
+    for k in range(head, tail):
+        rows[ARRIVAL, n], rows[START, n], rows[FINISH, n] = arrival_s[k], start_s, finish_s
+        n += 1
+    return n
+
+
+@_inlined
+def _enter_batch(rows: np.ndarray, n: int, start_s: float, finish_s: float, busy: float, size: float) -> int:
+    """Enters a batch behind n others; how many there are then."""
+    rows[B_START, n], rows[B_FINISH, n], rows[B_BUSY, n], rows[B_SIZE, n] = start_s, finish_s, busy, size
+    return n + 1
+
+
+@_inlined
+def _copy(rows: np.ndarray, k: int, to: np.ndarray, n: int) -> int:
+    """Copies column k of some rows to column n of others, as far as they have rows; returns n + 1."""
+    for row in range(len(to)):
+        to[row, n] = rows[row, k]
+    return n + 1
+
+
+@_inlined
+def _close_up(waiting: np.ndarray, head: int, n: int) -> int:
+    """Moves the requests from `head` on to the front of the queue; how many there are."""
+    for k in range(head, n):
+        waiting[ARRIVAL, k - head], waiting[SIZE, k - head] = waiting[ARRIVAL, k], waiting[SIZE, k]
+    return n - head
+
+
+# First come, first served
+
+
+@_compiled
 def _occupy(finishes_s: np.ndarray, finish_s: float) -> None:
     """Enters a finish time among the latest ones, ascending, in place of the earliest."""
     if finish_s <= finishes_s[0]:
@@ -45,298 +187,223 @@ def _occupy(finishes_s: np.ndarray, finish_s: float) -> None:
     finishes_s[k] = finish_s
 
 
-@numba.njit(cache=True, nogil=True)
-def _queued(new_arrivals: np.ndarray, new_sizes: np.ndarray, waiting: np.ndarray, n_waiting: int) -> int:
-    """Puts new requests behind those that wait; how many wait then, or `NOT_ASCENDING`."""
-    n = n_waiting
-    for k in range(len(new_arrivals)):
-        if k > 0 and not new_arrivals[k] >= new_arrivals[k - 1]:
-            return NOT_ASCENDING
-        waiting[ARRIVAL, n] = new_arrivals[k]
-        waiting[SIZE, n] = new_sizes[k] if len(new_sizes) else 1.0
-        n += 1
-    return n
+@_inlined
+def _busy(finishes_s: np.ndarray, start_s: float) -> int:
+    """How many instances are busy once a batch has started then, its own included."""
+    c = len(finishes_s)
+    free = 1
+    while free < c and finishes_s[free] <= start_s:
+        free += 1
+    return c - free + 1
 
 
-@numba.njit(cache=True, nogil=True)
-def run_fcfs(
-    now_s: float,
-    until_s: float,
-    delay_s: float,
-    threads: float,
-    padded_batches: bool,
-    table_s: np.ndarray,  # (c, B)
-    factors: np.ndarray,
-    started: int,  # batches since the simulation began
-    new_arrivals: np.ndarray,
-    new_sizes: np.ndarray,  # empty: all 1
-    waiting: np.ndarray,  # (2, capacity), changed in place; so are serving and running
-    n_waiting: int,
-    serving: np.ndarray,  # (3, capacity)
-    n_serving: int,
-    running: np.ndarray,  # (5, capacity)
-    n_running: int,
-    finishes_s: np.ndarray,  # (c,) scratch, all -inf: when each instance is free
-    done: np.ndarray,  # (3, enough), filled
-    batches: np.ndarray,  # (4, enough), filled
-) -> Any:
-    """One run. Allocates nothing; changes nothing that counts before it knows that the arrivals ascend."""
-    arrival_s, size = waiting[ARRIVAL], waiting[SIZE]
-    n = _queued(new_arrivals, new_sizes, waiting, n_waiting)
-    if n == NOT_ASCENDING:
-        return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
-
-    # What was in service: finish it, or keep it for the next run.
-    n_done = n_batches = kept = 0
-    for k in range(n_serving):
+@_compiled
+def _finish_earlier(now_s: float, until_s: float, buffers: Buffers, counts: Counts) -> Any:
+    """Finishes what was in service when the run began, or keeps it for the next run."""
+    serving, running, done, batches = buffers.serving, buffers.running, buffers.done, buffers.batches
+    n_done = n_batches = kept_requests = kept = 0
+    for k in range(counts.serving):
         if serving[FINISH, k] < until_s:
-            done[:, n_done] = serving[:, k]
-            n_done += 1
+            n_done = _copy(serving, k, done, n_done)
         else:
-            serving[:, kept] = serving[:, k]
-            kept += 1
-    n_serving, kept = kept, 0
+            kept_requests = _copy(serving, k, serving, kept_requests)
     busy_thread_s = 0.0
-    for k in range(n_running):
-        finish = running[B_FINISH, k]
-        _occupy(finishes_s, finish)
-        busy_thread_s += (min(finish, until_s) - now_s) * running[B_THREADS, k]
-        if finish < until_s:
-            batches[:, n_batches] = running[:B_THREADS, k]
-            n_batches += 1
+    for k in range(counts.running):
+        finish_s = running[B_FINISH, k]
+        _occupy(buffers.free_s, finish_s)
+        busy_thread_s += (min(finish_s, until_s) - now_s) * running[B_THREADS, k]
+        if finish_s < until_s:
+            n_batches = _copy(running, k, batches, n_batches)
         else:
-            running[:, kept] = running[:, k]
-            kept += 1
-    n_running = kept
+            kept = _copy(running, k, running, kept)
+    kept_counts = Counts(counts.waiting, kept_requests, kept, counts.started)
+    return kept_counts, Finished(n_done, n_batches, busy_thread_s)
 
-    c, full_size = table_s.shape
+
+@_compiled
+def _run_fcfs(
+    now_s: float, until_s: float, rules: Rules, service: Service, buffers: Buffers, counts: Counts
+) -> Any:
+    """One run; `counts.waiting` includes the new requests, and `buffers.free_s` is (c,), all -inf."""
+    counts, finished = _finish_earlier(now_s, until_s, buffers, counts)
+    n, n_serving, n_running, started = counts
+    n_done, n_batches, busy_thread_s = finished
+    arrival_s, size = buffers.waiting[ARRIVAL], buffers.waiting[SIZE]
+    serving, running, done, batches = buffers.serving, buffers.running, buffers.done, buffers.batches
+    finishes_s, table_s, factors = buffers.free_s, service.table_s, service.factors
+    _, padded, delay_s, threads, _, full_size = rules
     head = 0
     while head < n:
-        ready = arrival_s[head] + delay_s
-        last = head + full_size - 1
-        if last < n and arrival_s[last] < ready:
-            ready = arrival_s[last]
-        start = max(now_s, finishes_s[0], ready)
-        if not start < until_s:
+        start_s = max(now_s, finishes_s[0], _ready_s(arrival_s, head, n, delay_s, full_size))
+        if not start_s < until_s:
             break
-        tail = head + 1
-        while tail <= last and tail < n and arrival_s[tail] <= start:
-            tail += 1
-        free = 1
-        while free < c and finishes_s[free] <= start:
-            free += 1
-        work = 0.0
-        for k in range(head, tail):
-            work = max(work, size[k]) if padded_batches else work + size[k]
-        if not padded_batches:
-            work /= tail - head
-        finish = start + table_s[c - free, tail - head - 1] * work * factors[started % len(factors)]
+        tail = _tail(arrival_s, head, n, full_size, start_s)
+        busy = _busy(finishes_s, start_s)
+        time_s = table_s[busy - 1, tail - head - 1] * _work(size, head, tail, padded)
+        finish_s = start_s + time_s * factors[started % len(factors)]
         started += 1
-        _occupy(finishes_s, finish)
-        busy_thread_s += (min(finish, until_s) - start) * threads
-
-        if finish < until_s:
-            for k in range(head, tail):
-                done[ARRIVAL, n_done], done[START, n_done], done[FINISH, n_done] = arrival_s[k], start, finish
-                n_done += 1
-            batches[B_START, n_batches], batches[B_FINISH, n_batches] = start, finish
-            batches[B_BUSY, n_batches], batches[B_SIZE, n_batches] = c - free + 1, tail - head
-            n_batches += 1
+        _occupy(finishes_s, finish_s)
+        busy_thread_s += (min(finish_s, until_s) - start_s) * threads
+        if finish_s < until_s:
+            n_done = _enter_requests(done, n_done, arrival_s, head, tail, (start_s, finish_s))
+            n_batches = _enter_batch(batches, n_batches, start_s, finish_s, busy, tail - head)
         else:
-            for k in range(head, tail):
-                serving[ARRIVAL, n_serving], serving[START, n_serving] = arrival_s[k], start
-                serving[FINISH, n_serving] = finish
-                n_serving += 1
-            running[B_START, n_running], running[B_FINISH, n_running] = start, finish
-            running[B_BUSY, n_running], running[B_SIZE, n_running] = c - free + 1, tail - head
+            n_serving = _enter_requests(serving, n_serving, arrival_s, head, tail, (start_s, finish_s))
             running[B_THREADS, n_running] = threads
-            n_running += 1
+            n_running = _enter_batch(running, n_running, start_s, finish_s, busy, tail - head)
         head = tail
-
-    for k in range(head, n):
-        arrival_s[k - head], size[k - head] = arrival_s[k], size[k]
-    return n_done, n_batches, n - head, n_serving, n_running, started, busy_thread_s
+    n_waiting = _close_up(buffers.waiting, head, n)
+    return Counts(n_waiting, n_serving, n_running, started), Finished(n_done, n_batches, busy_thread_s)
 
 
-@numba.njit(cache=True, nogil=True)
-def run_sharing(
-    now_s: float,
-    until_s: float,
-    delay_s: float,
-    threads: float,
-    padded_batches: bool,
-    instances: int,
-    full_size: int,
-    table_s: np.ndarray,  # (at least instances and batches in service, at least full_size and their size)
-    factors: np.ndarray,
-    started: int,  # batches since the simulation began
-    new_arrivals: np.ndarray,
-    new_sizes: np.ndarray,  # empty: all 1
-    waiting: np.ndarray,  # (2, capacity), changed in place; so are serving and running
-    n_waiting: int,
-    serving: np.ndarray,  # (3, capacity): the requests of the batches in service, in the batches' order
-    n_serving: int,
-    running: np.ndarray,  # (5, capacity)
-    n_running: int,
-    done: np.ndarray,  # (3, enough), filled in order of finishing
-    batches: np.ndarray,  # (4, enough), likewise
+# Limited processor sharing
+
+
+@_inlined
+def _whole_s(running: np.ndarray, k: int, n_running: int, table_s: np.ndarray) -> float:
+    """S[n, b_k] · w_k"""
+    return running[WORK, k] * table_s[n_running - 1, int(running[B_SIZE, k]) - 1]
+
+
+@_inlined
+def _next_finish_s(now_s: float, running: np.ndarray, n_running: int, table_s: np.ndarray) -> float:
+    """When the next batch finishes if none starts before; infinite if none is in service."""
+    finish_s = np.inf
+    for k in range(n_running):
+        finish_s = min(finish_s, now_s + running[LEFT, k] * _whole_s(running, k, n_running, table_s))
+    return finish_s
+
+
+@_inlined
+def _work_off(now_s: float, event_s: float, running: np.ndarray, n_running: int, table_s: np.ndarray) -> None:
+    """Takes what is done until the event from what is left of each batch; 0.0 is left of what finishes."""
+    for k in range(n_running):
+        whole_s = _whole_s(running, k, n_running, table_s)
+        if now_s + running[LEFT, k] * whole_s <= event_s:
+            running[LEFT, k] = 0.0
+        else:
+            running[LEFT, k] -= (event_s - now_s) / whole_s
+
+
+@_compiled
+def _finish_sharing(now_s: float, buffers: Buffers, n_running: int, finished: tuple[int, int]) -> Any:
+    """Finishes the batches of which nothing is left; the others close up."""
+    serving, running, done, batches = buffers.serving, buffers.running, buffers.done, buffers.batches
+    arrival_s = serving[ARRIVAL]
+    n_done, n_batches = finished
+    first = kept = kept_requests = 0
+    for k in range(n_running):
+        start_s, busy, size = running[B_START, k], running[B_BUSY, k], running[B_SIZE, k]
+        last = first + int(size)
+        if running[LEFT, k] == 0.0:
+            n_done = _enter_requests(done, n_done, arrival_s, first, last, (start_s, now_s))
+            n_batches = _enter_batch(batches, n_batches, start_s, now_s, busy, size)
+        else:
+            kept = _copy(running, k, running, kept)
+            for j in range(first, last):
+                kept_requests = _copy(serving, j, serving, kept_requests)
+        first = last
+    return kept_requests, kept, (n_done, n_batches)
+
+
+@_compiled
+def _run_sharing(
+    now_s: float, until_s: float, rules: Rules, service: Service, buffers: Buffers, counts: Counts
 ) -> Any:
-    """One run, as `run_fcfs`."""
-    arrival_s, size = waiting[ARRIVAL], waiting[SIZE]
-    n = _queued(new_arrivals, new_sizes, waiting, n_waiting)
-    if n == NOT_ASCENDING:
-        return NOT_ASCENDING, 0, 0, 0, 0, 0, 0.0
-
-    n_done = n_batches = head = 0
-    busy_thread_s = 0.0
+    """One run, from event to event; `counts.waiting` includes the new requests."""
+    arrival_s, size = buffers.waiting[ARRIVAL], buffers.waiting[SIZE]
+    serving, running, table_s, factors = buffers.serving, buffers.running, service.table_s, service.factors
+    n, n_serving, n_running, started = counts
+    _, padded, delay_s, threads, instances, full_size = rules
+    finished, busy_thread_s, head = (0, 0), 0.0, 0
     while True:
-        ready = np.inf  # when the next batch is full or due
+        ready_s = np.inf  # when the next batch is full or due
         while n_running < instances and head < n:
-            ready = arrival_s[head] + delay_s
-            last = head + full_size - 1
-            if last < n and arrival_s[last] < ready:
-                ready = arrival_s[last]
-            if ready > now_s:
+            ready_s = _ready_s(arrival_s, head, n, delay_s, full_size)
+            if ready_s > now_s:
                 break
-            tail, work = head, 0.0
-            while tail <= last and tail < n and arrival_s[tail] <= now_s:
-                work = max(work, size[tail]) if padded_batches else work + size[tail]
-                serving[ARRIVAL, n_serving], serving[START, n_serving] = arrival_s[tail], now_s
-                n_serving += 1
-                tail += 1
-            if not padded_batches:
-                work /= tail - head
-            running[B_START, n_running], running[LEFT, n_running] = now_s, 1.0
-            running[B_BUSY, n_running], running[B_SIZE, n_running] = n_running + 1, tail - head
-            running[WORK, n_running] = work * factors[started % len(factors)]
-            n_running += 1
+            tail = _tail(arrival_s, head, n, full_size, now_s)
+            n_serving = _enter_requests(serving, n_serving, arrival_s, head, tail, (now_s, np.nan))
+            running[WORK, n_running] = _work(size, head, tail, padded) * factors[started % len(factors)]
+            n_running = _enter_batch(running, n_running, now_s, 1.0, n_running + 1, tail - head)  # LEFT: 1
             started += 1
-            head, ready = tail, np.inf
-
-        finish = np.inf
-        for k in range(n_running):
-            whole_s = running[WORK, k] * table_s[n_running - 1, int(running[B_SIZE, k]) - 1]
-            finish = min(finish, now_s + running[LEFT, k] * whole_s)
-        event = min(finish, ready, until_s)
-        if event == np.inf:
+            head, ready_s = tail, np.inf
+        finish_s = _next_finish_s(now_s, running, n_running, table_s)
+        event_s = min(finish_s, ready_s, until_s)
+        if event_s == np.inf:
             break
-        elapsed = event - now_s
-        for k in range(n_running):
-            whole_s = running[WORK, k] * table_s[n_running - 1, int(running[B_SIZE, k]) - 1]
-            if now_s + running[LEFT, k] * whole_s <= event:
-                running[LEFT, k] = 0.0
-            else:
-                running[LEFT, k] -= elapsed / whole_s
-        busy_thread_s += elapsed * n_running * threads
-        now_s = event
-        if not event < until_s:
+        _work_off(now_s, event_s, running, n_running, table_s)
+        busy_thread_s += (event_s - now_s) * n_running * threads
+        now_s = event_s
+        if not event_s < until_s:
             break
-        if finish <= event:
-            first = kept = kept_requests = 0
-            for k in range(n_running):
-                members = int(running[B_SIZE, k])
-                if running[LEFT, k] == 0.0:
-                    for j in range(first, first + members):
-                        done[ARRIVAL, n_done], done[START, n_done] = serving[ARRIVAL, j], serving[START, j]
-                        done[FINISH, n_done] = event
-                        n_done += 1
-                    batches[B_START, n_batches], batches[B_FINISH, n_batches] = running[B_START, k], event
-                    batches[B_BUSY, n_batches], batches[B_SIZE, n_batches] = running[B_BUSY, k], members
-                    n_batches += 1
-                else:
-                    running[:, kept] = running[:, k]
-                    kept += 1
-                    for j in range(first, first + members):
-                        serving[ARRIVAL, kept_requests] = serving[ARRIVAL, j]
-                        serving[START, kept_requests] = serving[START, j]
-                        kept_requests += 1
-                first += members
-            n_running, n_serving = kept, kept_requests
-
-    for k in range(head, n):
-        arrival_s[k - head], size[k - head] = arrival_s[k], size[k]
-    return n_done, n_batches, n - head, n_serving, n_running, started, busy_thread_s
+        if finish_s <= event_s:
+            n_serving, n_running, finished = _finish_sharing(now_s, buffers, n_running, finished)
+    n_waiting = _close_up(buffers.waiting, head, n)
+    counts = Counts(n_waiting, n_serving, n_running, started)
+    return counts, Finished(finished[0], finished[1], busy_thread_s)
 
 
-@numba.njit(cache=True, nogil=True)
+# Both disciplines
+
+
+@_compiled
 def run_one(
-    sharing: bool,  # the discipline
-    now_s: float,
-    until_s: float,
-    delay_s: float,
-    threads: float,
-    padded_batches: bool,
-    instances: int,
-    full_size: int,
-    table_s: np.ndarray,
-    factors: np.ndarray,
-    started: int,
-    new_arrivals: np.ndarray,
-    new_sizes: np.ndarray,
-    waiting: np.ndarray,
-    n_waiting: int,
-    serving: np.ndarray,
-    n_serving: int,
-    running: np.ndarray,
-    n_running: int,
-    free_s: np.ndarray,  # (instances or more,) scratch
-    done: np.ndarray,
-    batches: np.ndarray,
+    span_s: tuple[float, float],  # from now on, until then
+    rules: Rules,
+    service: Service,
+    arrivals: Arrivals,
+    buffers: Buffers,
+    counts: Counts,
 ) -> Any:
-    """One run of one server under either discipline, its table as large as the configuration or larger."""
-    if sharing:
-        return run_sharing(
-            now_s,
-            until_s,
-            delay_s,
-            threads,
-            padded_batches,
-            instances,
-            full_size,
-            table_s,
-            factors,
-            started,
-            new_arrivals,
-            new_sizes,
-            waiting,
-            n_waiting,
-            serving,
-            n_serving,
-            running,
-            n_running,
-            done,
-            batches,
-        )
-    free_s[:instances] = -np.inf
-    return run_fcfs(
-        now_s,
-        until_s,
-        delay_s,
-        threads,
-        padded_batches,
-        table_s[:instances, :full_size],
-        factors,
-        started,
-        new_arrivals,
-        new_sizes,
-        waiting,
-        n_waiting,
-        serving,
-        n_serving,
-        running,
-        n_running,
-        free_s[:instances],
-        done,
-        batches,
+    """One run of one server: its counts then, and what finished.
+
+    Where the arrivals do not ascend, nothing changes, and `NOT_ASCENDING` requests finish.
+    """
+    now_s, until_s = span_s
+    n = _queued(arrivals, buffers.waiting, counts.waiting)
+    if n == NOT_ASCENDING:
+        return counts, Finished(NOT_ASCENDING, 0, 0.0)
+    queued = Counts(n, counts.serving, counts.running, counts.started)
+    if rules.sharing:
+        return _run_sharing(now_s, until_s, rules, service, buffers, queued)
+    free_s = buffers.free_s[: rules.instances]
+    free_s[:] = -np.inf
+    b = buffers
+    own = Buffers(b.waiting, b.serving, b.running, free_s, b.done, b.batches)
+    return _run_fcfs(now_s, until_s, rules, service, own, queued)
+
+
+@_compiled
+def run_tuples(
+    span_s: tuple[float, float], rules: Any, service: Any, arrivals: Any, buffers: Any, counts: Any
+) -> Any:
+    """`run_one` for Python, with plain tuples: named ones take 1.5 µs each to get into compiled code."""
+    counts, finished = run_one(
+        span_s, Rules(*rules), Service(*service), Arrivals(*arrivals), Buffers(*buffers), Counts(*counts)
     )
+    n_waiting, n_serving, n_running, started = counts
+    n_done, n_batches, busy_thread_s = finished
+    return (n_waiting, n_serving, n_running, started), (n_done, n_batches, busy_thread_s)
 
 
-@numba.njit(cache=True, nogil=True)
+# Summaries
+
+
+@_compiled
+def _percentile(ascending: np.ndarray, fraction: float) -> float:
+    """np.percentile's default, of values that are sorted."""
+    position = fraction * (len(ascending) - 1)
+    low = int(position)
+    high = min(low + 1, len(ascending) - 1)
+    return ascending[low] + (position - low) * (ascending[high] - ascending[low])
+
+
+@_compiled
 def summaries_ms(arrival_s: np.ndarray, start_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
     """(3, 4): mean, p50, p95, p99 of latency, queue, service; np.percentile's default, much faster."""
     result = np.full((3, 4), np.nan)
-    n = len(arrival_s)
-    if n == 0:
+    if len(arrival_s) == 0:
         return result
     for row, (earlier, later) in enumerate(
         ((arrival_s, finish_s), (arrival_s, start_s), (start_s, finish_s))
@@ -345,14 +412,11 @@ def summaries_ms(arrival_s: np.ndarray, start_s: np.ndarray, finish_s: np.ndarra
         result[row, 0] = 1e3 * np.mean(values)
         values.sort()
         for column, fraction in enumerate((0.5, 0.95, 0.99)):
-            position = fraction * (n - 1)
-            low = int(position)
-            high = min(low + 1, n - 1)
-            result[row, 1 + column] = 1e3 * (values[low] + (position - low) * (values[high] - values[low]))
+            result[row, 1 + column] = 1e3 * _percentile(values, fraction)
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def service_times(
     busy: np.ndarray, size: np.ndarray, start_s: np.ndarray, finish_s: np.ndarray
 ) -> np.ndarray:
@@ -374,111 +438,157 @@ def service_times(
     return rows
 
 
-@numba.njit(cache=True, nogil=True)
-def interval_latencies_ms(
-    sharing: bool,
-    carries: bool,
-    arrival_s: np.ndarray,  # (intervals · requests,)
-    end_s: np.ndarray,  # (intervals · requests,) of the gap that follows each arrival
-    requests: int,  # an interval
-    work: np.ndarray,  # (intervals · requests,), or empty: all 1
-    delay_s: float,
-    table_s: np.ndarray,  # (c, B)
-    factors: np.ndarray,
-) -> np.ndarray:
-    """(intervals, 2) mean and p95 latency of intervals in turn; NaN where nothing was answered.
+# One configuration, or several, in many intervals
 
-    `carries`: of what finishes in an interval; else an interval starts empty, and is served to its end.
-    """
-    intervals = len(arrival_s) // requests
+
+class Intervals(NamedTuple):
+    """The intervals in which configurations are simulated, one after the other."""
+
+    arrival_s: np.ndarray  # (intervals · requests,)
+    end_s: np.ndarray  # (intervals · requests,): the end of the gap that follows each arrival
+    work: np.ndarray  # (intervals · requests,): sizes of the requests, or empty: all 1
+    requests: int  # in each interval
+    carries: bool  # what waits at an interval's end is there in the next; else each is served to its end
+
+
+class Candidates(NamedTuple):
+    """K configurations."""
+
+    instances: np.ndarray  # (K,) int
+    full_size: np.ndarray  # (K,) int
+    delay_s: np.ndarray  # (K,)
+    table: np.ndarray  # (K,) int: which table of service times
+    scale: np.ndarray  # (K,): what the times of that table are multiplied by
+
+
+@_compiled
+def interval_latencies_ms(rules: Rules, service: Service, intervals: Intervals) -> np.ndarray:
+    """(intervals, 2): mean and p95 latency of what finishes in each; NaN where nothing does."""
+    arrival_s, end_s, work, requests, carries = intervals
     room = len(arrival_s) if carries else requests
-    waiting, serving, running = np.empty((2, room)), np.empty((3, room)), np.empty((5, room))
-    done, batches, free_s = np.empty((3, room)), np.empty((4, room)), np.empty(len(table_s))
-    n_waiting = n_serving = n_running = started = 0
-    result = np.full((intervals, 2), np.nan)
-    for k in range(intervals):
+    done = np.empty((3, room))
+    buffers = Buffers(
+        np.empty((2, room)),
+        np.empty((3, room)),
+        np.empty((5, room)),
+        np.empty(rules.instances),
+        done,
+        np.empty((4, room)),
+    )
+    counts = Counts(0, 0, 0, 0)
+    result = np.full((len(arrival_s) // requests, 2), np.nan)
+    for k in range(len(result)):
         first, last = k * requests, (k + 1) * requests
-        n_done, _, n_waiting, n_serving, n_running, started, _ = run_one(
-            sharing,
-            arrival_s[first],
-            end_s[last - 1] if carries else np.inf,
-            delay_s,
-            1.0,
-            False,
-            table_s.shape[0],
-            table_s.shape[1],
-            table_s,
-            factors,
-            started,
-            arrival_s[first:last],
-            work[first:last],
-            waiting,
-            n_waiting,
-            serving,
-            n_serving,
-            running,
-            n_running,
-            free_s,
-            done,
-            batches,
-        )
+        span_s = (arrival_s[first], end_s[last - 1] if carries else np.inf)
+        arrivals = Arrivals(arrival_s[first:last], work[first:last])
+        counts, finished = run_one(span_s, rules, service, arrivals, buffers, counts)
+        n_done = finished.requests
         if n_done > 0:
             latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
             result[k, 0] = 1e3 * np.mean(latency_s)
             latency_s.sort()
-            position = 0.95 * (n_done - 1)
-            low = int(position)
-            high = min(low + 1, n_done - 1)
-            result[k, 1] = 1e3 * (latency_s[low] + (position - low) * (latency_s[high] - latency_s[low]))
+            result[k, 1] = 1e3 * _percentile(latency_s, 0.95)
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
 def candidate_latencies_ms(
-    carries: bool,
-    instances: np.ndarray,  # (K,) int
-    max_batch_size: np.ndarray,  # (K,) int
-    delay_s: np.ndarray,  # (K,)
-    table: np.ndarray,  # (K,) int: which table of service times
-    scale: np.ndarray,  # (K,) what its times are multiplied by
+    candidates: Candidates,
     service_time_s: np.ndarray,  # (tables, N, B)
-    arrival_s: np.ndarray,
-    end_s: np.ndarray,
-    requests: int,
     factors: np.ndarray,
+    intervals: Intervals,
 ) -> np.ndarray:
-    """(K, intervals, 2) as `interval_latencies_ms` of K configurations, FCFS, under the same arrivals."""
-    result = np.empty((len(instances), len(arrival_s) // requests, 2))
-    work = np.empty(0)
+    """(K, intervals, 2) as `interval_latencies_ms`, of K configurations, FCFS, under the same arrivals."""
+    instances, full_size, delay_s, table, scale = candidates
+    result = np.empty((len(instances), len(intervals.arrival_s) // intervals.requests, 2))
     for k in range(len(instances)):
-        times_s = service_time_s[table[k], : instances[k], : max_batch_size[k]]
-        result[k] = interval_latencies_ms(
-            False, carries, arrival_s, end_s, requests, work, delay_s[k], scale[k] * times_s, factors
-        )
+        rules = Rules(False, False, delay_s[k], 1.0, instances[k], full_size[k])
+        times_s = service_time_s[table[k], : instances[k], : full_size[k]]
+        result[k] = interval_latencies_ms(rules, Service(scale[k] * times_s, factors), intervals)
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+# Many servers
+
+
+class Length(NamedTuple):
+    """Of an interval: a number of requests, unless it has a duration."""
+
+    requests: int
+    duration_s: float  # or NaN
+
+
+class Stream(NamedTuple):
+    """The arrivals of every server, as far as they are known."""
+
+    times_s: np.ndarray  # (servers, room)
+    first: np.ndarray  # (servers,): where the arrivals to come begin
+    known: np.ndarray  # (servers,): where those that are known end
+    all_known: np.ndarray  # (servers,) bool
+
+
+class ServerRules(NamedTuple):
+    """`Rules` of every server, and what becomes of what is left at an interval's end."""
+
+    sharing: bool
+    padded: bool
+    carries: bool  # what is left waits for the next interval; else it is served to its end
+    delay_s: np.ndarray  # (servers,), and so are the next
+    threads: np.ndarray
+    instances: np.ndarray
+    full_size: np.ndarray
+    table: np.ndarray  # which table of service times
+
+
+class ServerArrivals(NamedTuple):
+    """The interval of every server and its arrivals."""
+
+    now_s: np.ndarray  # (servers,)
+    until_s: np.ndarray  # (servers,)
+    times_s: np.ndarray  # (servers, room); those of the interval lie in first .. last - 1
+    first: np.ndarray  # (servers,)
+    last: np.ndarray  # (servers,)
+    work: np.ndarray  # (servers, the most arrivals of an interval), or (servers, 0): all 1
+
+
+class Servers(NamedTuple):
+    """The state of every server, changed in place; its variation is fixed."""
+
+    factors: np.ndarray  # (servers, factors)
+    started: np.ndarray  # (servers,)
+    counts: np.ndarray  # (servers, 3): `waiting`, `serving` and `running` of `Counts`
+    waiting: np.ndarray  # (servers, 2, capacity)
+    serving: np.ndarray  # (servers, 3, capacity)
+    running: np.ndarray  # (servers, 5, capacity)
+
+
+class ServerResults(NamedTuple):
+    """What every server's interval gave, filled in place."""
+
+    totals: np.ndarray  # (servers, 3): requests and batches that finished, thread-seconds
+    summaries: np.ndarray  # (servers, 3, 4) as `summaries_ms`
+    telemetry: np.ndarray  # (servers, N · B, 4) as `service_times`
+    rows: np.ndarray  # (servers,): of the telemetry
+
+
+@_compiled
 def interval_ends_s(
     which: np.ndarray,  # (K,) int: servers
-    arrival_s: np.ndarray,  # (servers, room); so many are known, from `first` on:
-    first: np.ndarray,  # (servers,)
-    known: np.ndarray,
-    all_known: np.ndarray,  # bool
-    begin_s: np.ndarray,
-    requests: int,  # an interval, unless it has a length:
-    interval_s: float,  # or NaN
+    stream: Stream,
+    begin_s: np.ndarray,  # (servers,)
+    length: Length,
     end_s: np.ndarray,  # (servers,) filled: the first arrival that is not in the interval
     last: np.ndarray,  # (servers,) filled: where the interval's arrivals end
 ) -> Any:
     """(servers,) bool: more arrivals must be known to tell. At the end of all arrivals the last has time."""
+    first, known, all_known = stream.first, stream.known, stream.all_known
     unclear = np.zeros(len(first), np.bool_)
     for e in which:
-        times_s = arrival_s[e, first[e] : known[e]]
+        times_s = stream.times_s[e, first[e] : known[e]]
         n = len(times_s)
-        if np.isnan(interval_s):
-            count = requests
-            while count < n and times_s[count] <= begin_s[e]:  # so many at one moment: take them all
+        if np.isnan(length.duration_s):
+            count = length.requests
+            while count < n and times_s[count] <= begin_s[e]:  # Simultaneous arrivals stay together.
                 count += 1
             if count < n:
                 end_s[e] = times_s[count]
@@ -487,114 +597,69 @@ def interval_ends_s(
             else:
                 unclear[e] = True
         else:
-            end_s[e] = begin_s[e] + interval_s
+            end_s[e] = begin_s[e] + length.duration_s
             unclear[e] = not all_known[e] and (n == 0 or times_s[n - 1] < end_s[e])
         if not unclear[e]:
             last[e] = first[e] + np.searchsorted(times_s, end_s[e])
     return unclear
 
 
-@numba.njit(cache=True, nogil=True)
+@_compiled
+def _drain(
+    now_s: float, rules: Rules, service: Service, buffers: Buffers, counts: Counts, finished: Finished
+) -> Any:
+    """Serves what is left to its end and adds it to what finished, its thread-seconds excepted."""
+    more = np.empty((3, counts.waiting + counts.serving))
+    more_batches = np.empty((4, counts.waiting + counts.running))
+    b = buffers
+    own = Buffers(b.waiting, b.serving, b.running, b.free_s, more, more_batches)
+    none = Arrivals(np.empty(0), np.empty(0))
+    counts, drained = run_one((now_s, np.inf), rules, service, none, own, counts)
+    n_done, n_batches = finished.requests + drained.requests, finished.batches + drained.batches
+    b.done[:, finished.requests : n_done] = more[:, : drained.requests]
+    b.batches[:, finished.batches : n_batches] = more_batches[:, : drained.batches]
+    return counts, Finished(n_done, n_batches, finished.busy_thread_s)
+
+
+@_compiled
+def _tell(e: int, buffers: Buffers, finished: Finished, results: ServerResults) -> None:
+    """Fills in what the interval of server e gave."""
+    n_done, n_batches, busy_thread_s = finished
+    done, batches = buffers.done, buffers.batches[:, :n_batches]
+    totals = results.totals
+    totals[e, 0], totals[e, 1], totals[e, 2] = n_done, n_batches, busy_thread_s
+    results.summaries[e] = summaries_ms(done[ARRIVAL, :n_done], done[START, :n_done], done[FINISH, :n_done])
+    times = service_times(batches[B_BUSY], batches[B_SIZE], batches[B_START], batches[B_FINISH])
+    results.rows[e] = len(times)
+    results.telemetry[e, : len(times)] = times
+
+
+@_compiled
 def run_servers(
     which: np.ndarray,  # (K,) int: servers
-    sharing: bool,
-    carries: bool,  # what is left waits for the next interval; else it is served to its end
-    padded_batches: bool,
-    now_s: np.ndarray,  # (servers,), and so are the next
-    until_s: np.ndarray,
-    delay_s: np.ndarray,
-    threads: np.ndarray,
-    instances: np.ndarray,
-    full_size: np.ndarray,
-    table: np.ndarray,  # which of the tables
+    configured: ServerRules,
     tables_s: np.ndarray,  # (tables, N, B)
-    factors: np.ndarray,  # (servers, factors)
-    arrival_s: np.ndarray,  # (servers, room)
-    first: np.ndarray,
-    last: np.ndarray,
-    work: np.ndarray,  # (servers, the most arrivals of an interval), or (servers, 0): all 1
-    started: np.ndarray,  # changed, and so are the next
-    counts: np.ndarray,  # (servers, 3): waiting, in service, batches in service
-    waiting: np.ndarray,  # (servers, 2, capacity)
-    serving: np.ndarray,  # (servers, 3, capacity)
-    running: np.ndarray,  # (servers, 5, capacity)
-    totals: np.ndarray,  # (servers, 3) filled: requests and batches that finished, thread-seconds
-    summaries: np.ndarray,  # (servers, 3, 4) filled as `summaries_ms`
-    telemetry: np.ndarray,  # (servers, N · B, 4) filled as `service_times`
-    rows: np.ndarray,  # (servers,) filled: of the telemetry
+    arrivals: ServerArrivals,
+    servers: Servers,
+    results: ServerResults,
 ) -> None:
-    """One interval of each server."""
+    """One interval of each of these servers."""
+    sharing, padded, carries, delay_s, threads, instances, full_size, table = configured
+    now_s, until_s, times_s, first, last, work = arrivals
+    factors, started, kept, waiting, serving, running = servers
     capacity = waiting.shape[2]
     free_s = np.empty(tables_s.shape[1])
     done, batches = np.empty((3, capacity)), np.empty((4, capacity))
-    drained, drained_batches = np.empty((3, capacity)), np.empty((4, capacity))
-    none = np.empty(0)
     for e in which:
+        rules = Rules(sharing, padded, delay_s[e], threads[e], instances[e], full_size[e])
+        service = Service(tables_s[table[e]], factors[e])
+        buffers = Buffers(waiting[e], serving[e], running[e], free_s, done, batches)
         if not carries:
-            counts[e] = 0
-        arrivals = last[e] - first[e]
-        n_done, n_batches, n_waiting, n_serving, n_running, begun, busy_thread_s = run_one(
-            sharing,
-            now_s[e],
-            until_s[e],
-            delay_s[e],
-            threads[e],
-            padded_batches,
-            instances[e],
-            full_size[e],
-            tables_s[table[e]],
-            factors[e],
-            started[e],
-            arrival_s[e][first[e] : last[e]],
-            work[e][:arrivals],
-            waiting[e],
-            counts[e, 0],
-            serving[e],
-            counts[e, 1],
-            running[e],
-            counts[e, 2],
-            free_s,
-            done,
-            batches,
-        )
-        if not carries and n_waiting + n_serving > 0:
-            n_drained, n_drained_batches, n_waiting, n_serving, n_running, begun, _ = run_one(
-                sharing,
-                until_s[e],
-                np.inf,
-                delay_s[e],
-                threads[e],
-                padded_batches,
-                instances[e],
-                full_size[e],
-                tables_s[table[e]],
-                factors[e],
-                begun,
-                none,
-                none,
-                waiting[e],
-                n_waiting,
-                serving[e],
-                n_serving,
-                running[e],
-                n_running,
-                free_s,
-                drained,
-                drained_batches,
-            )
-            done[:, n_done : n_done + n_drained] = drained[:, :n_drained]
-            batches[:, n_batches : n_batches + n_drained_batches] = drained_batches[:, :n_drained_batches]
-            n_done += n_drained
-            n_batches += n_drained_batches
-        counts[e, 0], counts[e, 1], counts[e, 2] = n_waiting, n_serving, n_running
-        started[e] = begun
-        totals[e, 0], totals[e, 1], totals[e, 2] = n_done, n_batches, busy_thread_s
-        summaries[e] = summaries_ms(done[ARRIVAL, :n_done], done[START, :n_done], done[FINISH, :n_done])
-        times = service_times(
-            batches[B_BUSY, :n_batches],
-            batches[B_SIZE, :n_batches],
-            batches[B_START, :n_batches],
-            batches[B_FINISH, :n_batches],
-        )
-        rows[e] = len(times)
-        telemetry[e, : len(times)] = times
+            kept[e] = 0
+        counts = Counts(kept[e, 0], kept[e, 1], kept[e, 2], started[e])
+        new = Arrivals(times_s[e][first[e] : last[e]], work[e][: last[e] - first[e]])
+        counts, finished = run_one((now_s[e], until_s[e]), rules, service, new, buffers, counts)
+        if not carries and counts.waiting + counts.serving > 0:
+            counts, finished = _drain(until_s[e], rules, service, buffers, counts, finished)
+        kept[e, 0], kept[e, 1], kept[e, 2], started[e] = counts
+        _tell(e, buffers, finished, results)

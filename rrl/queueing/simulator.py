@@ -26,7 +26,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rrl.queueing.kernels import B_SIZE, NOT_ASCENDING, run_one
+from rrl.queueing.kernels import B_SIZE, NOT_ASCENDING, Counts, Rules, run_tuples
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.space import Configuration
@@ -60,20 +60,19 @@ class Simulation:
         self.now_s = 0.0
         self._padded_batches = padded_batches
         self._factors = factors
-        self._batches_started = 0
         self._waiting = np.empty((2, 0))
         self._serving = np.empty((3, 0))
         self._running = np.empty((5, 0))
-        self._waiting_count = self._serving_count = self._running_count = 0
+        self._counts = Counts()
 
     @property
     def backlog(self) -> int:
         """Requests in the server: waiting or in service."""
-        return self._waiting_count + self._serving_count
+        return self._counts.waiting + self._counts.serving
 
     def drop_backlog(self) -> None:
         """Empties the server: nothing waits and nothing is in service from now on."""
-        self._waiting_count = self._serving_count = self._running_count = 0
+        self._counts = Counts(started=self._counts.started)
 
     def run(
         self,
@@ -86,56 +85,30 @@ class Simulation:
 
         Knobs the configuration lacks: 1 instance, 1 thread, batches of 1, no delay. `until_s` may be inf.
         """
-        delay_s = 1e-6 * configuration.get("max_queue_delay_us", 0)
-        threads = configuration.get("intra_op_threads", 1) * configuration.get("inter_op_threads", 1)
-        arrivals = np.ascontiguousarray(arrival_times_s, dtype=np.float64)
-        count = len(arrivals)
-        if delay_s < 0:
-            raise ValueError(f"max_queue_delay_us must not be negative, got {1e6 * delay_s:g}")
-        if not until_s >= self.now_s:
-            raise ValueError(f"the simulation is at {self.now_s:g} s already and cannot run to {until_s:g} s")
-        if count and not (arrivals[0] >= self.now_s and arrivals[-1] < until_s):
-            raise ValueError(
-                f"arrivals must lie in [{self.now_s:g}, {until_s:g}) s, "
-                f"got {arrivals[0]:g} to {arrivals[-1]:g} s"
-            )
-        work = _NONE if sizes is None else _checked_sizes(sizes, count)
-        table_s = self._table(configuration)
-        self._reserve(self.backlog + count)
-        done = np.empty((3, self.backlog + count))
-        batches = np.empty((4, self._running_count + self._waiting_count + count))
-        state = run_one(
-            self.discipline == "ps",
-            self.now_s,
-            float(until_s),
-            delay_s,
-            float(threads),
-            self._padded_batches,
-            configuration.get("instances", 1),
-            configuration.get("max_batch_size", 1),
-            table_s,
-            self._factors,
-            self._batches_started,
+        rules = self._rules(configuration)
+        times_s = self._checked_arrivals(arrival_times_s, until_s)
+        count = len(times_s)
+        arrivals = times_s, _NONE if sizes is None else _checked_sizes(sizes, count)
+        service = self._table(configuration), self._factors
+        requests = self.backlog + count
+        self._reserve(requests)
+        done = np.empty((3, requests))
+        batches = np.empty((4, self._counts.running + self._counts.waiting + count))
+        free_s = np.empty(len(service[0]))
+        counts, finished = run_tuples(
+            (self.now_s, float(until_s)),
+            tuple(rules),
+            service,
             arrivals,
-            work,
-            self._waiting,
-            self._waiting_count,
-            self._serving,
-            self._serving_count,
-            self._running,
-            self._running_count,
-            np.empty(len(table_s)),
-            done,
-            batches,
+            (self._waiting, self._serving, self._running, free_s, done, batches),
+            tuple(self._counts),
         )
-        n_done, n_batches, waiting, serving, running, started, busy_thread_s = state
+        n_done, n_batches, busy_thread_s = finished
         if n_done == NOT_ASCENDING:
             raise ValueError("arrivals must be numbers in ascending order")
-        self._waiting_count, self._serving_count, self._running_count = waiting, serving, running
-        self._batches_started = started
+        self._counts = Counts(*counts)
         self.now_s = float(until_s)
-        requests, rows = done[:, :n_done], batches[:, :n_batches]
-        return Outcome(*requests, *rows, busy_thread_s)  # type: ignore[call-arg]
+        return Outcome(*done[:, :n_done], *batches[:, :n_batches], busy_thread_s)  # type: ignore[call-arg]
 
     def drain(self, configuration: Configuration) -> Outcome:
         """Serves what is in the server to its end, without arrivals; the clock is then put back."""
@@ -144,15 +117,35 @@ class Simulation:
         self.now_s = now_s
         return outcome
 
+    def _rules(self, configuration: Configuration) -> Rules:
+        value = configuration.get
+        delay_s = 1e-6 * value("max_queue_delay_us", 0)
+        if delay_s < 0:
+            raise ValueError(f"max_queue_delay_us must not be negative, got {1e6 * delay_s:g}")
+        threads = float(value("intra_op_threads", 1) * value("inter_op_threads", 1))
+        instances, full_size = value("instances", 1), value("max_batch_size", 1)
+        return Rules(self.discipline == "ps", self._padded_batches, delay_s, threads, instances, full_size)
+
+    def _checked_arrivals(self, arrival_times_s: np.ndarray, until_s: float) -> np.ndarray:
+        arrivals = np.ascontiguousarray(arrival_times_s, dtype=np.float64)
+        if not until_s >= self.now_s:
+            raise ValueError(f"the simulation is at {self.now_s:g} s already and cannot run to {until_s:g} s")
+        if len(arrivals) and not (arrivals[0] >= self.now_s and arrivals[-1] < until_s):
+            raise ValueError(
+                f"arrivals must lie in [{self.now_s:g}, {until_s:g}) s, "
+                f"got {arrivals[0]:g} to {arrivals[-1]:g} s"
+            )
+        return arrivals
+
     def _table(self, configuration: Configuration) -> np.ndarray:
         """The service times of the configuration; shared processors need those of what is in service too."""
-        if self.discipline == "fcfs" or self._running_count == 0:
+        if self.discipline == "fcfs" or self._counts.running == 0:
             return self.machine.table(configuration)
-        largest = int(self._running[B_SIZE, : self._running_count].max())
+        largest = int(self._running[B_SIZE, : self._counts.running].max())
         return self.machine.table(
             {
                 **configuration,
-                "instances": max(configuration.get("instances", 1), self._running_count),
+                "instances": max(configuration.get("instances", 1), self._counts.running),
                 "max_batch_size": max(configuration.get("max_batch_size", 1), largest),
             }
         )
@@ -160,14 +153,18 @@ class Simulation:
     def _reserve(self, requests: int) -> None:
         """Makes room for so many requests to wait, or to be in service one by one."""
         if requests > self._waiting.shape[1]:
-            for name in ("_waiting", "_serving", "_running"):
-                old = getattr(self, name)
-                new = np.empty((len(old), 2 * requests))
-                new[:, : old.shape[1]] = old
-                setattr(self, name, new)
+            self._waiting = _widened(self._waiting, 2 * requests)
+            self._serving = _widened(self._serving, 2 * requests)
+            self._running = _widened(self._running, 2 * requests)
 
 
 _NONE = np.empty(0)
+
+
+def _widened(rows: np.ndarray, columns: int) -> np.ndarray:
+    wide = np.empty((len(rows), columns))
+    wide[:, : rows.shape[1]] = rows
+    return wide
 
 
 def _checked_sizes(sizes: np.ndarray, count: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from rrl.guided.latency_prior import INTERVALS, Circumstances, LatencyPrior
 from rrl.guided.service_times import ServiceTimeModel
 from rrl.objective import MeanLatency
 from rrl.queueing import interference
-from rrl.queueing.kernels import candidate_latencies_ms
+from rrl.queueing.kernels import Candidates, Intervals, candidate_latencies_ms
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.queueing.simulator import Simulation
@@ -97,17 +97,16 @@ def test_candidates_fare_as_in_the_simulator(carries: bool, factors: list[float]
     scale = np.array([1.0, 0.8, 1.3])
     ends_s = np.cumsum(gaps_s)
     found = candidate_latencies_ms(
-        carries,
-        np.array([c["instances"] for c in CANDIDATES]),
-        np.array([c["max_batch_size"] for c in CANDIDATES]),
-        np.array([1e-6 * c["max_queue_delay_us"] for c in CANDIDATES]),
-        np.arange(3),
-        scale,
+        Candidates(
+            np.array([c["instances"] for c in CANDIDATES]),
+            np.array([c["max_batch_size"] for c in CANDIDATES]),
+            np.array([1e-6 * c["max_queue_delay_us"] for c in CANDIDATES]),
+            np.arange(3),
+            scale,
+        ),
         tables_s,
-        ends_s - gaps_s.ravel(),
-        ends_s,
-        40,
         np.array(factors),
+        Intervals(ends_s - gaps_s.ravel(), ends_s, np.empty(0), 40, carries),
     )
     expected = [
         simulated_ms(machine, candidate, s, gaps_s, np.array(factors), carries)
