@@ -21,7 +21,7 @@ from rrl import journal
 from rrl.agent import Task
 from rrl.guarding.guard import Guard, GuardSettings
 from rrl.objective import make_objective
-from rrl.views.summary import reference_table, summarise
+from rrl.views.summary import reference_table_of, summarise
 
 RECORDED = Path(__file__).parent / "recorded"
 IN_PLACE = {"embedded": None, "bursts": None, "triton": frozenset({"instances"})}
@@ -62,7 +62,7 @@ def replayed(run: str) -> dict[str, Any]:
         "validated": summary.validated,
         "turns": list(summary.turns),
         "exploration": list(summary.exploration),
-        "table": reference_table(header, records).to_yaml()["levels"],
+        "table": reference_table_of(header, records).to_yaml()["levels"],
     }
 
 

@@ -1,1 +1,1 @@
-"""`rrl-tune --advise`: what a target had better do, by what was observed of it."""
+"""`rrl-tune --advise` recommends a configuration by what was observed of a target."""

@@ -22,11 +22,11 @@ MIN_CONTRADICTION_RATIO = 1.2  # How far outside of its expected interval a cost
 
 @dataclass(frozen=True)
 class Source:
-    """What a recommendation goes by, and in words."""
+    """The evidence that a recommendation goes by, and its name in words."""
 
     possible: PossibleCosts
     words: str
-    extrapolates: bool = False  # nothing but the configuration in force was seen
+    extrapolates: bool = False  # Nothing but the configuration in force was seen.
 
 
 def source(
@@ -62,7 +62,7 @@ def source(
 def recommend(
     say: Callable[[str], None], task: Task, observed: MeasuredInForce, found: Configuration, by: Source | None
 ) -> dict[str, int] | None:
-    """Says what would be better, how much, how surely and by what; returns it, None for no change."""
+    """Says what would be better, by how much, how surely and on what evidence. Returns it, or None."""
     if by is None:
         say(f"no recommendation: {_why_none(observed)}")
         return None
@@ -118,7 +118,7 @@ def _reach(by: Source, found: Configuration, configuration: Configuration) -> st
 
 
 def _contradiction(task: Task, by: Source) -> str:
-    """Where the cost observed is not what the source lets expect."""
+    """A warning where the cost observed is not what the source lets expect."""
     possible = by.possible
     foreseen = possible.expectation(possible.present)
     if (
@@ -127,7 +127,7 @@ def _contradiction(task: Task, by: Source) -> str:
         <= foreseen.high * MIN_CONTRADICTION_RATIO
     ):
         return ""
-    if math.isinf(foreseen.low):  # of an overload the cost depends on how long it has lasted
+    if math.isinf(foreseen.low):  # The cost of an overload depends on how long it has lasted.
         return ""
     return f"; it lets expect {_expected(task, foreseen)} of what is in force, so trust it the less"
 

@@ -1,7 +1,7 @@
 """`--apply-after-advise`: one change, asked for on the terminal, watched by the guard, undone if it is worse.
 
-The intervals are those of a tuning run whose agent knows a single configuration: first the start's, then the
-recommended one's, judged and journalled as ever.
+It is a tuning run whose agent knows a single configuration. The start is measured first, then the recommended
+configuration. Both are judged and journalled as in any run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import handled_by
 from rrl.views.terminal import make_view
 
-AGENT = "advice"  # in the journal's header
+AGENT = "advice"  # In the journal's header.
 SETTINGS = TuningSettings(intervals=5, baseline=BASELINE_WITHOUT_VALIDATION, validation=0)
 
 
@@ -45,9 +45,9 @@ def check_can_ask(stdin: TextIO | None = None) -> None:
 
 
 def agreed(console: Console) -> bool:
-    """Asks once; anything but a yes is a no. Ctrl-C and SIGTERM end the question: KeyboardInterrupt."""
+    """Asks once. Anything but a yes is a no. Ctrl-C and SIGTERM raise KeyboardInterrupt."""
     try:
-        with handled_by(signal.default_int_handler):  # one that does not raise would have `input` wait on
+        with handled_by(signal.default_int_handler):  # A handler must raise: `input` would wait on.
             answer = console.input("apply it? \\[y/N] ")
     except EOFError:
         return False
@@ -67,7 +67,7 @@ def two_configurations(found: Configuration, recommended: Configuration) -> Conf
 
 
 class Recommended(Agent):
-    """The agent: proposes one configuration until the guard puts another in force, from then on the start."""
+    """Proposes one configuration until the guard puts another in force, and the start from then on."""
 
     def __init__(self, space: ConfigurationSpace, start: int, recommended: int) -> None:
         self._space, self._start, self._proposal = space, start, recommended
@@ -87,7 +87,7 @@ class Recommended(Agent):
 
 @dataclass
 class ApplyingGuard(Guard):
-    """Leaves what was applied, unless it turned out worse than the start; a tuning run asks for more."""
+    """Keeps what was applied unless it turned out worse than the start. A tuning run asks for more proof."""
 
     applied: int = 0
 
@@ -104,33 +104,33 @@ class ApplyingGuard(Guard):
         return ToKeep(self.start, f"what was recommended is worse: {words}")
 
 
-class Counted(Listener):
-    """Tells the limits of every change: the next model's may not be allowed any more."""
+class CountedChanges(Listener):
+    """Tells the shared limits of every change, as they limit the next model, too."""
 
     def __init__(self, limits: ChangeLimits) -> None:
         self._limits = limits
 
     def changed(self, change: Change) -> None:
-        if change.decision != "refused":  # which tells that there was none
+        if change.decision != "refused":  # Such a change was never made.
             self._limits.changed(change.at.timestamp())
 
 
 @dataclass
 class AgreedChange:
-    """The change somebody said yes to; `keeping` and `point` see to the target, however it ends.
+    """The change somebody said yes to. `keeping` and `point` see to the target, however it ends.
 
-    `check_allowed` saw that the hour's changes suffice for it, and for undoing it where an hour may have two.
-    It does not wait for more: undoing is never held back.
+    `check_allowed` has seen that the hour's changes suffice for it, and for undoing it where an hour may have
+    two. It does not wait for more, as undoing is never held back.
     """
 
     env: Environment
-    header: Header  # as of a tuning run
+    header: Header  # As of a tuning run.
     recommended: Configuration
-    folder: Path  # for journal and log of changes
+    folder: Path  # Of the journal and the log of changes.
     point: RestorePoint
     keeping: Keeping
     limits: ChangeLimits = field(default_factory=ChangeLimits)
-    restored: Change | None = None  # what a killed run had left was put back before
+    restored: Change | None = None  # What put back the configuration that a killed run had found.
 
     def run(self, console: Console, stop: Callable[[], bool] = lambda: False) -> Kept:
         space, header = self.env.space, self._header()
@@ -142,7 +142,7 @@ class AgreedChange:
             self.point.claim(header.found, header.found_config_pbtxt or "")
             view = make_view(console, log, guard, SETTINGS)
             listeners: list[Listener] = [ChangeLog(self.folder), view]
-            listeners += [BestInStateFile(self.point, guard, space), Counted(self.limits)]
+            listeners += [BestInStateFile(self.point, guard, space), CountedChanges(self.limits)]
             if self.restored is not None:
                 for listener in listeners:
                     listener.changed(self.restored)

@@ -1,4 +1,4 @@
-"""What configurations would cost that are not in force, by what there is to go by.
+"""What configurations that are not in force would cost, by three sources of evidence.
 
 | source | a world is |
 |---|---|
@@ -6,11 +6,10 @@
 | `by_machine`: a machine file | a factor on all its service times, an error of each configuration's cost |
 | `by_table`: a reference table | an error of the two costs that were measured, more for the earlier one |
 
-By observation: what the default agent learns from the intervals (`rrl.guided.agent`) holds, besides the
-likeliest service times of every configuration, how uncertain they are. A simulated queue tells what every
-configuration costs in each of the worlds drawn from that. Worlds that explain the latency observed are drawn
-in preference: service times that the target did not tell, such as those with more instances busy, show in the
-queue.
+By observation: the default agent (`rrl.guided.agent`) learns from the intervals the likeliest service times
+of every configuration, and how uncertain they are. Worlds are drawn from that, and a simulated queue tells
+what every configuration costs in each. Worlds that explain the latency observed are drawn in preference.
+So service times that the target did not tell, such as those with more instances busy, show in the queue.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Simulate = Callable[[float, float], np.ndarray]
 
 
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> PossibleCosts | None:
-    """From intervals of the configuration in force; None if they tell no service times by batch size."""
+    """From intervals of the configuration in force. None if they tell no service times by batch size."""
     task = replace(task, cores=_cores_left(task, observed))
     agent = GuidedRRL(task, seed=seed)
     for transition in observed:
@@ -100,8 +99,8 @@ def by_table(
 ) -> PossibleCosts:
     """From what a configuration cost over some intervals of an earlier run.
 
-    Beside the noise of its intervals it may be wrong because that run was another (`EARLIER_RUN_SD`), and
-    because its load differed: `apart`, the logarithm of the factor, is taken for an error of the cost.
+    That cost may be wrong by the noise of its intervals, and because that run was another (`EARLIER_RUN_SD`).
+    The load may have differed, too: `apart`, the logarithm of the factor, is taken for an error of the cost.
     """
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
@@ -123,7 +122,7 @@ def _possible_costs(
 
 
 def _allowed(numbers: np.ndarray, task: Task, present: int) -> np.ndarray:
-    """Those that may be proposed, and the one in force."""
+    """The configurations that may be proposed, and the one in force."""
     return numbers[~np.isin(numbers, list(task.excluded - {present}))]
 
 
@@ -136,14 +135,14 @@ def _mean_cost(observed: Sequence[Transition]) -> float:
 
 
 class _World(NamedTuple):
-    prior: LatencyPrior  # with its service times and arrivals
+    prior: LatencyPrior  # It holds service times and arrivals.
     given: Circumstances
 
 
 def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
     """The cores that other programs leave to the model, as far as that is told.
 
-    What is busy beyond the threads of the batches in service is theirs; a server that tells only its own use
+    What is busy beyond the threads of the batches in service is theirs. A server that tells only its own use
     shows none.
     """
     present = _present(task, observed)
@@ -157,7 +156,7 @@ def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
 
 
 def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:
-    """(K,) the lowest costs by the likeliest service times, and what is near the configuration in force."""
+    """(K,) the configurations that cost least by the likeliest service times, or are near to it."""
     space = task.space
     if len(space) <= MAX_CONFIGURATIONS:
         return np.arange(len(space))
@@ -200,7 +199,7 @@ def _mean_ms(world: _World, number: int) -> float:
 
 
 def _costs(world: _World, numbers: np.ndarray, task: Task) -> np.ndarray:
-    """(K,)"""
+    """(K,) the costs of these configurations in a world, infinite where overloaded."""
     latencies = world.prior.simulated(numbers, np.ones(len(numbers)), world.given)
     threads = task.space.threads[numbers][:, None]
     costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, threads).mean(axis=1)

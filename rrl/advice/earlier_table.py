@@ -67,7 +67,7 @@ def _elsewhere(table: ReferenceTable, model: str, here: Origin) -> str:
 def fitting_entry(
     table: ReferenceTable, objective: str, rate_per_s: float, task: Task, found: Configuration
 ) -> ReferenceEntry | None:
-    """The table's best at this load; None where it is for another objective or limit, or cannot be had.
+    """The table's best at this load. None if it is for another objective or limit, or cannot be had.
 
     What is in force may be changed on the grid of the task alone.
     """

@@ -26,7 +26,7 @@ MAX_COST_RATIO = 10.0  # To the observed cost: an overload, or anything worse, c
 
 
 class Expectation(NamedTuple):
-    """The median of a cost, and the bounds that hold it with `CREDIBILITY`; infinite for an overload."""
+    """The median of a cost, and the bounds that hold it with `CREDIBILITY`. An overload is infinite."""
 
     low: float
     middle: float
@@ -35,7 +35,7 @@ class Expectation(NamedTuple):
 
 @dataclass(frozen=True)
 class PossibleCosts:
-    """The costs of K configurations in D worlds; a method names a configuration by its position."""
+    """The costs of K configurations in D worlds. The methods name a configuration by its position."""
 
     costs: np.ndarray  # (K, D)
     distances: np.ndarray  # (K,) from the present one
@@ -69,13 +69,13 @@ class PossibleCosts:
         return self._nearest_of_the_largest(self.gain)
 
     def recommended(self) -> int | None:
-        """The position of the largest gain that is no loss with `CREDIBILITY`; None if it is too small."""
+        """The position of the largest gain that is no loss with `CREDIBILITY`. None if it is too small."""
         gain = np.where(self.no_worse >= CREDIBILITY, self.gain, 0.0)
         best = self._nearest_of_the_largest(gain)
         return best if best != self.present and gain[best] >= MIN_GAIN_TO_RECOMMEND else None
 
     def _nearest_of_the_largest(self, gain: np.ndarray) -> int:
-        """The position of the largest gain; of gains that count as equal, that of the smallest change."""
+        """The position of the largest gain. Among equal gains it is that of the smallest change."""
         largest = np.flatnonzero(gain * EQUAL_GAINS_RATIO >= gain.max())
         return int(largest[np.lexsort((-gain[largest], self.distances[largest]))[0]])
 

@@ -1,4 +1,4 @@
-"""`rrl-tune`: tunes a running inference server; the one place that puts everything together."""
+"""`rrl-tune` tunes a running inference server. Everything is put together here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def main(argv: list[str] | None = None) -> None:
     _check_agent(options.agent)
     if options.export is not None:
         export_again(options.export)
-    torch.set_num_threads(1)  # the cores are the server's
-    threadpool_limits(1)  # NumPy's too
+    torch.set_num_threads(1)  # The cores are the server's.
+    threadpool_limits(1)  # NumPy's threads, too.
     console = make_console()
     stop = Stop(console.print)
     console.reader_gone = stop.set
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
-    """Tunes, or advises on, the models in turn; ends with the first that does not end well."""
+    """Tunes the models in turn, or advises on them. The first one that does not end well ends the command."""
     runs, limits = for_each_model(options), change_limits(options)
     put_back = check_each(runs, console) if len(runs) > 1 else {}
     for one in runs:

@@ -32,16 +32,16 @@ from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target import Target, TargetError
 
-SIMULATED_REQUESTS = 2000  # a configuration, to advise from a machine file
+SIMULATED_REQUESTS = 2000  # For each configuration, to advise from a machine file.
 
 
 def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: SharedByModels) -> int:
-    """Says what the target does and what it had better do; changes it only if asked to and agreed."""
+    """Says what the target does and what would be better. Changes it only if asked to, and agreed to."""
     try:
         asks = options.apply_after_advise
         if asks:
             careful_apply.check_can_ask()
-            run_folder(options)  # where there is a run already, that is said before anything is asked
+            run_folder(options)  # Raises where there is a run already, before anything is asked.
         with closing(connected(options, str(options.target), options.model, control=asks)) as target:
             put_back = _after_a_killed_run(target, console, asks)
             recommended = _recommended(options, console, stop, target, shared)
@@ -50,15 +50,17 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
             careful_apply.check_allowed(shared.limits, options.interval_s)
             if not careful_apply.agreed(console):
                 return DONE
-            careful_apply.check_allowed(shared.limits, options.interval_s)  # the answer may have taken hours
+            careful_apply.check_allowed(shared.limits, options.interval_s)  # The answer may have taken hours.
             return _apply(options, console, stop, target, recommended, shared.limits, put_back)
     except (ValueError, TargetError, OSError) as error:
         fail(in_a_sentence(error))
 
 
 def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Change | None:
-    """What one had found is put back where this one may change something, else said; TargetTaken where it
-    lives."""
+    """Puts back what a killed run had found, or only says so where nothing may be changed.
+
+    Raises TargetTaken if the other run is alive.
+    """
     point = RestorePoint(target.address, target.model)
     if restores:
         return restored(point, target, console)
@@ -74,7 +76,7 @@ def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Cha
 def _recommended(
     options: TuneOptions, console: Console, stop: Stop, target: Target, shared: SharedByModels
 ) -> dict[str, int] | None:
-    """The change that would be better, said with all that speaks for it; None for none."""
+    """The change that would be better, said with all that speaks for it. None if there is none."""
     grid = SearchGrid.of(options, target, console)
     env = grid.environment(stop)
     grid = grid.within_budget(shared.beside, console)
@@ -132,7 +134,7 @@ def _apply(
     limits: ChangeLimits,
     put_back: Change | None = None,
 ) -> int:
-    """The change that was agreed to: made, watched, kept or undone. Errors before it come out as they are."""
+    """Makes the change that was agreed to, watches it, and keeps or undoes it."""
     folder = run_folder(options)
     target.connect(control=True)
     point = RestorePoint(target.address, target.model)

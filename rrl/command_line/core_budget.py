@@ -1,7 +1,7 @@
 """One budget of cores for the models of a server.
 
-A configuration uses as many cores as it puts threads to work (`rrl.space.THREAD_KNOBS`). A model may use what
-the others leave of the budget, and never less than it was found with: what was in force can come back.
+A configuration uses as many cores as it puts threads to work (`rrl.knobs.THREAD_KNOBS`). A model may use what
+the others leave of the budget. It may always use what it was found with, so that this can come back.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from rrl.space import Configuration, ConfigurationSpace
 
 
 def cores_used(configuration: Configuration) -> int:
+    """The threads that a configuration puts to work, one on each core."""
     return math.prod(configuration.get(name, 1) for name in THREAD_KNOBS)
 
 
 def share(budget: int, found: Configuration, others: Iterable[Configuration]) -> int:
-    """Cores for a model found so, beside others in these configurations; ValueError without a budget."""
+    """The cores for a model found so, beside others in these configurations. ValueError without a budget."""
     if budget < 1:
         raise ValueError(f"the budget must be at least 1 core, got {budget}; give --cores")
     left = budget - sum(cores_used(other) for other in others)
@@ -26,6 +27,6 @@ def share(budget: int, found: Configuration, others: Iterable[Configuration]) ->
 
 
 def over_budget(space: ConfigurationSpace, cores: int, found: Configuration) -> frozenset[int]:
-    """The numbers of the configurations that use more cores than these; knobs off the grid stay as found."""
+    """The numbers of the configurations that use more cores than these. Knobs off the grid stay as found."""
     numbers = range(len(space))
     return frozenset(n for n in numbers if cores_used({**found, **space.configuration(n)}) > cores)

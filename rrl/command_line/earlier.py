@@ -44,7 +44,7 @@ class Earlier:
 
     @classmethod
     def of(cls, options: TuneOptions) -> Earlier:
-        """Reads them; ValueError where the run in them cannot go on as asked."""
+        """Reads the journals. ValueError where the run in them cannot go on as asked."""
         if options.resume is None:
             pretraining = starting_from(options.agent_from, None)
             if pretraining is not None:
@@ -89,7 +89,7 @@ class Earlier:
         return shared if self.header is None else change_limits(self.options)
 
     def teach(self, agent: Agent, header: Header, console: Console, stop: Stop) -> Header:
-        """Replays into the agent what it starts from; returns the header, which then says so."""
+        """Replays into the agent what it starts from. Returns the header, which then says so."""
         if self.pretraining is None:
             return header
         # A resumed run must take over as much as it did then, however long that takes.

@@ -1,7 +1,7 @@
 """The embedded server and load: what `rrl-tune` tunes where no target is given.
 
-Both are processes of their own, in sessions of their own, so that Ctrl-C reaches the tuner alone, which
-ends them in order: first the load, then the server.
+Both are processes in sessions of their own, so that Ctrl-C reaches the tuner alone. The tuner ends the load
+first, then the server.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rrl.journal import Record
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Stopped
 
-SERVER = "serving_adapter.server.command_line"
-LOAD = "serving_adapter.load.command_line"
+SERVER_MODULE = "serving_adapter.server.command_line"
+LOAD_MODULE = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 40.0
-# The default load, of what the start serves of a burst: it only just bears it. (The load and the tuner use
-# the same cores, so under a steady load the start serves less than of a burst.)
-UTILISATION = 0.85
-BURST = 200  # requests sent at once to see how fast the start serves them
+# The default load is this share of the rate at which the start serves a burst. The start only just bears it:
+# load and tuner use the same cores, so it serves a steady load more slowly than a burst.
+DEFAULT_UTILISATION = 0.85
+BURST_REQUESTS = 200  # They are sent at once to see how fast the start serves them.
 
 _READY = re.compile(r"^serving .* on (\S+:\d+), metrics on (\S+)$", re.MULTILINE)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class EmbeddedFailed(Exception):
-    """The embedded server or load did not start, or broke; the text says where its log is."""
+    """The embedded server or load did not start, or broke. The text says where its log is."""
 
 
 class LoadEnded(Stopped):
@@ -48,14 +48,14 @@ class LoadEnded(Stopped):
 @dataclass(frozen=True)
 class EmbeddedSettings:
     model: str = "minilm"
-    rate_per_s: float | None = None  # None: `UTILISATION` of what the start can serve, measured
+    rate_per_s: float | None = None  # None: `DEFAULT_UTILISATION` of what the start can serve.
     arrivals: str = "poisson"
     sizes: str = "fixed:32"
     seed: int = 0
 
 
 class Embedded:
-    """`rrl-serve` and `rrl-load` as subprocesses; their logs and the load's report go to `folder`."""
+    """`rrl-serve` and `rrl-load` as subprocesses. Their logs and the load's report go to `folder`."""
 
     def __init__(self, folder: Path, settings: EmbeddedSettings) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Embedded:
         log = self.folder / "server.log"
         arguments = ["--model", self.settings.model, "--port", "0", "--metrics-port", "0"]
         log.write_bytes(b"")
-        self._server = _spawn(SERVER, arguments, log)
+        self._server = _spawn(SERVER_MODULE, arguments, log)
         end_s = time.monotonic() + START_TIMEOUT_S
         while (ready := _READY.search(log.read_text(errors="replace"))) is None:
             status = self._server.poll()
@@ -85,10 +85,10 @@ class Embedded:
     def start_load(self) -> None:
         """Starts the load, at the rate given or at one that the server's start only just bears."""
         given_per_s = self.settings.rate_per_s
-        self.rate_per_s = given_per_s or round(UTILISATION * self._capacity_per_s(), 1)
+        self.rate_per_s = given_per_s or round(DEFAULT_UTILISATION * self._capacity_per_s(), 1)
         until_ended = ["--rate", str(self.rate_per_s), "--duration-s", "0"]
         arguments = self._load_arguments([*until_ended, "--arrivals", self.settings.arrivals], self.folder)
-        self._load = _spawn(LOAD, arguments, self.folder / "load.log")
+        self._load = _spawn(LOAD_MODULE, arguments, self.folder / "load.log")
 
     def check(self) -> None:
         """LoadEnded if the load's trace is over, EmbeddedFailed if the load broke."""
@@ -105,7 +105,7 @@ class Embedded:
         self._load = self._server = None
 
     def end_load(self) -> int | None:
-        """Ends the load; returns how many of its requests failed, by the clients' count."""
+        """Ends the load. Returns how many of its requests failed by the clients' count, if they tell."""
         _end(self._load)
         self._load = None
         try:
@@ -117,8 +117,8 @@ class Embedded:
     def _capacity_per_s(self) -> float:
         """Requests per second that the server serves of a burst, in its present configuration."""
         folder = self.folder / "burst"
-        at_once = ["--rate", str(20 * BURST), "--duration-s", "0.05", "--timeout-s", "20"]
-        process = _spawn(LOAD, self._load_arguments(at_once, folder), self.folder / "load.log")
+        at_once = ["--rate", str(20 * BURST_REQUESTS), "--duration-s", "0.05", "--timeout-s", "20"]
+        process = _spawn(LOAD_MODULE, self._load_arguments(at_once, folder), self.folder / "load.log")
         try:
             process.wait(START_TIMEOUT_S)
             report = json.loads((folder / "load.json").read_text(encoding="utf-8"))
@@ -167,7 +167,8 @@ def _spawn(module: str, arguments: list[str], log: Path) -> subprocess.Popen[byt
         )
 
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before any thread: used after a fork
+# Loaded before any thread starts, as it is used after a fork.
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""What an earlier run exports, written anew."""
+"""`--export` writes report and exports of an earlier run anew."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rrl.views.summary import summarise
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target.kept_configuration import KeptConfiguration
 
-LOG_WIDTH = 140  # where the output is no terminal
+LOG_WIDTH = 140  # Where the output is no terminal.
 
 
 def make_console() -> Output:
@@ -24,7 +24,7 @@ def make_console() -> Output:
 
 
 def export_again(folder: Path) -> NoReturn:
-    """Writes what an earlier run exports anew."""
+    """Writes the exports of an earlier run anew, and ends the command."""
     try:
         show_again(folder)
     except (ValueError, OSError) as error:

@@ -22,8 +22,8 @@ from rrl.tuning.loop import MAX_INTERVAL_LENGTHS, TuningSettings, baseline_for
 
 AGENT_HELP = f"Who proposes configurations: {agents_for_tuning()}."
 DEFAULT_INTERVALS = 50
-FLAGS_GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # several values follow one flag
-MIN_WINDOW_INTERVALS = MAX_INTERVAL_LENGTHS + 1  # to try one configuration, and to change back
+FLAGS_GIVEN_ONCE = ("--knobs", "--change-window", "--forbid")  # Several values follow one flag.
+MIN_WINDOW_INTERVALS = MAX_INTERVAL_LENGTHS + 1  # To try one configuration, and to change back.
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class TuneOptions:
     """The model to tune; may be left out where the server has only one (embedded: minilm). Several, as in
     minilm,resnet, are tuned in turn, each in its own folder under --out."""
     cores: int | None = None
-    """Cores that the models named may put to work together, a thread a core (default: no limit for one model,
-    the machine's for several, which the Triton of another machine does not tell)."""
+    """Cores that the models named may put to work together, a thread a core. Default: no limit for one model,
+    the machine's cores for several. The Triton of another machine does not tell how many it has."""
     metrics_url: str | None = None
     """The server's Prometheus page, where it does not tell itself."""
     control_key: str | None = None
@@ -46,7 +46,7 @@ class TuneOptions:
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
     agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = "rrl"
     agent_from: Path | None = None
-    """Folder of rrl-train, or of an earlier run, for the agent to start from; agent, objective, limit, knobs
+    """Folder of rrl-train, or of an earlier run, for the agent to start from. Agent, objective, limit, knobs
     and seed are then that folder's where they are left at their default."""
     objective: str = "latency"
     """latency, strict-slo or least-resources."""
@@ -64,10 +64,10 @@ class TuneOptions:
     """Or about how long the run may take, of each model: seconds, 5m or 2h."""
     validation: int = TuningSettings.validation
     """How often the best is measured again at the end, in turns with the start (A B A B), before it is called
-    better; as often again where that leaves the question open, and the start only once, A B A, where the best
-    is shown to be better by then, as it was before, or clearly so. The start's first turn is then only as
-    long as it takes to show that. 0: never; then the start is measured three times at the beginning, else
-    once."""
+    better. As many turns follow where these leave the question open. The start has one turn only, A B A,
+    where the best is shown to be better by then, as it was before, or clearly so. The start's first turn is
+    then only as long as it takes to show that. 0: never; then the start is measured three times at the
+    beginning, else once."""
     max_changes_per_hour: int | None = None
     """At most so many changes of configuration in any 60 minutes; meanwhile the run waits. The guard's
     rollbacks and the last change of the run are never held back, but counted."""
@@ -106,7 +106,7 @@ class TuneOptions:
 
 
 def models_of(options: TuneOptions) -> list[str]:
-    """The models named; none where the server is asked which it has."""
+    """The models named. None are where the server is to be asked which it has."""
     return [] if options.model is None else [name.strip() for name in options.model.split(",")]
 
 
@@ -120,7 +120,7 @@ def for_each_model(options: TuneOptions) -> list[TuneOptions]:
 
 
 def run_folder(options: TuneOptions) -> Path:
-    """Where the run writes; ValueError where another run's journal is."""
+    """The folder that the run writes to. ValueError if it holds another run's journal."""
     folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     if options.resume is None and (folder / FILE_NAME).exists():
         raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
@@ -128,7 +128,7 @@ def run_folder(options: TuneOptions) -> Path:
 
 
 def check_given_once(arguments: Sequence[str]) -> None:
-    """ValueError for a flag that is given again: the second would silently replace the first."""
+    """ValueError for a flag given twice: the second would silently replace the first."""
     names = [argument.split("=")[0].replace("_", "-") for argument in arguments]
     for flag in FLAGS_GIVEN_ONCE:
         if names.count(flag) > 1:
@@ -141,6 +141,7 @@ def change_limits(options: TuneOptions) -> ChangeLimits:
 
 
 def forbidden_knobs(forbid: Sequence[str]) -> set[str]:
+    """The names given, which may be separated by commas or spaces."""
     return {name for text in forbid for name in text.replace(",", " ").split()}
 
 
@@ -153,7 +154,7 @@ def seconds(text: float | str) -> float:
 
 
 def tuning_intervals(options: TuneOptions) -> int:
-    """How many intervals the run tunes for; a duration holds those of the start and the validation, too."""
+    """How many intervals the run tunes for. A duration covers those of the start and the validation, too."""
     if options.duration is None:
         return options.intervals or DEFAULT_INTERVALS
     others = baseline_for(options.validation) + 2 * options.validation

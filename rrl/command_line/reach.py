@@ -48,18 +48,18 @@ class RunningServer:
         self.point: RestorePoint | None = RestorePoint(target.address, target.model)
 
     def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
-        """Puts back what a killed run had found, and counts what was changed; `put_back` was done before."""
+        """Puts back what a killed run had found, if `put_back` did not, and counts what was changed."""
         times_s = earlier.unrecorded_changes_s()
         if self.point is not None:
             put_back = restored(self.point, self.target, console) or put_back
         return ChangesBefore(put_back, times_s + ([] if put_back is None else [put_back.at.timestamp()]))
 
     def under_load(self, header: Header, console: Console) -> Header:
-        """Sees to it that requests arrive; returns the header, which tells of them as far as is known."""
+        """Sees to it that requests arrive. Returns the header, which says of the load what is known."""
         return header
 
     def claim(self, header: Header) -> None:
-        """Notes on disk how the server was found: from now on a killed run is put right by the next."""
+        """Notes on disk how the server was found: the next run puts right what a killed one left."""
         if self.point is not None:
             self.point.claim(header.found, header.found_config_pbtxt or "")
 
@@ -73,7 +73,7 @@ class RunningServer:
         return [] if self.point is None else [BestInStateFile(self.point, guard, space)]
 
     def end_load(self) -> int | None:
-        """Ends a load that the run started; how many of its requests failed, by the clients' count."""
+        """Ends a load that the run started. Returns how many of its requests failed by the clients' count."""
         return None
 
 
@@ -109,7 +109,7 @@ class EmbeddedServer(RunningServer):
 
 @contextmanager
 def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> Iterator[RunningServer]:
-    """The server to tune, connected to; an embedded one is started first, and ended last."""
+    """The server to tune, connected to. An embedded one is started first and ended last."""
     if options.target is not None:
         with closing(connected(options, options.target, options.model, control=True)) as target:
             _print_notes(target, console)
@@ -124,7 +124,7 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
 
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
-    """A target, connected to; `control`: its configuration is to be changed."""
+    """A target, connected to. `control` is True if its configuration is to be changed."""
     key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
     target = Target(address, model, options.metrics_url, key, options.tls_ca)
     target.connect(control=control)
@@ -132,7 +132,7 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
 
 
 def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
-    """What a killed run had found, put back; a TargetError that tells what to do where it cannot be."""
+    """Puts back what a killed run had found. Where it cannot, the TargetError says what to do."""
     try:
         return restore(point, target, console)
     except TargetLost:

@@ -38,7 +38,7 @@ class SearchGrid:
     def of(
         cls, options: TuneOptions, target: Target, console: Console, start: Configuration | None = None
     ) -> SearchGrid:
-        """The grid around a start; default: around what is found on the target."""
+        """The grid around a start, by default around what is found on the target."""
         found = target.configuration()
         return cls(options, target, found, space_of(options, target, found, start or found, console))
 
@@ -67,7 +67,7 @@ class SearchGrid:
         return dataclasses.replace(self, options=options)
 
     def environment(self, stop: Stop, known: Configuration | None = None) -> LiveServing:
-        """The target as an environment; `known` is the start of the run that is resumed."""
+        """The target as an environment. `known` is the start of the run that is resumed."""
         return LiveServing(
             self.target,
             self.space,
@@ -120,7 +120,7 @@ class SearchGrid:
 def space_of(
     options: TuneOptions, target: Target, found: Configuration, start: Configuration, console: Console
 ) -> ConfigurationSpace:
-    """The grid given, or the usual one of the target's knobs; with the start's values added to it."""
+    """The grid given, or the usual one of the target's knobs. The start's values are added to it."""
     given = (
         ConfigurationSpace.parse(options.knobs)
         if options.knobs
@@ -169,7 +169,7 @@ def _say_what_was_added(
 def without_forbidden(
     space: ConfigurationSpace, forbid: Sequence[str], names: Iterable[str]
 ) -> ConfigurationSpace:
-    """The grid without the knobs that are never to be changed; ValueError for one that the target lacks."""
+    """The grid without the knobs that are never to be changed. ValueError for one that the target lacks."""
     forbidden, has = forbidden_knobs(forbid), list(names)
     if not has:  # A target that tells no knob can only be observed.
         return space

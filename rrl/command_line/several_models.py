@@ -43,7 +43,7 @@ def check_each(runs: Sequence[TuneOptions], console: Console) -> dict[str, Chang
 
 
 def _checked(options: TuneOptions, console: Console) -> Change | None:
-    """Checks one model; the change that put it right after a killed run, if there was one."""
+    """Checks one model. Returns the change that put it right after a killed run, if there was one."""
     with closing(
         connected(options, str(options.target), options.model, control=not options.advise)
     ) as target:

@@ -35,7 +35,7 @@ from serving_adapter.target import TargetError
 
 
 def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByModels) -> int:
-    """Tunes one model; returns the exit code."""
+    """Tunes one model. Returns the exit code."""
     with ExitStack() as stack:
         try:
             run = _open(options, console, stop, stack, shared)
@@ -89,7 +89,7 @@ class OpenRun:
 def _open(
     options: TuneOptions, console: Console, stop: Stop, stack: ExitStack, shared: SharedByModels
 ) -> OpenRun:
-    """Opens a run, piece by piece; ValueError or TargetError, nothing changed, if it cannot be."""
+    """Opens a run, piece by piece. ValueError or TargetError, and nothing changed, if it cannot be opened."""
     earlier = Earlier.of(options)
     machine = None if earlier.options.machine is None else Machine.load(earlier.options.machine)
     folder = run_folder(earlier.options)

@@ -6,8 +6,8 @@
 | ν, d | `Noise` | relative standard deviation of one interval, and the degrees of freedom behind it |
 | x̄ exp(± t ν / √n) | `low`, `high` | t: quantile of Student's distribution of d degrees of freedom |
 
-What one interval scatters is told by all intervals of its configuration, or of several, that the run had,
-and by what is usual for a server: see `validation.pooled_noise`.
+How much one interval scatters is estimated from all intervals of its configuration, or of several, and from
+what is usual for a server: see `gain.pooled_noise`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rrl.guarding.gain import Noise, students_t
 
 
 class Estimate(NamedTuple):
-    """A mean and its confidence interval; NaN where nothing was observed."""
+    """A mean and its confidence interval. NaN where nothing was observed."""
 
     value: float
     low: float
@@ -40,9 +40,9 @@ NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan, 0)
 def mean_interval(
     values: Sequence[float], weights: Sequence[float], noise: Noise, shares: Sequence[float] | None = None
 ) -> Estimate:
-    """Of figures that are not negative, each weighted; those not observed (NaN) are left out.
+    """The weighted mean of figures that are not negative. Those not observed (NaN) are left out.
 
-    `shares` of an interval that each was measured for; default: all of it.
+    `shares` says for which part of an interval each was measured, by default for all of it.
     """
     x, w = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     seen = np.isfinite(x) & (w > 0)

@@ -1,8 +1,8 @@
 """What tuning cost the users: the requests that were slower than before, and what the guard prevented.
 
-It is counted against the start's mean latency before the tuning, in two parts: the search, and the
-validation, which puts the start in force again beside the winner. What the baseline costs, users would have
-borne anyway; what the last change costs, nothing measures.
+It is counted against the start's mean latency before the tuning, in two parts: the search and the validation.
+The validation puts the start in force again beside the winner. What the baseline costs is not counted, as
+users would have borne it anyway. Nothing measures what the last change costs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PARTS: Mapping[Kind, Part] = {"tune": "search", "wait": "search", "validation":
 class CostOfExploration(NamedTuple):
     """What tuning cost the users, against leaving the target as it was found."""
 
-    search_request_s: float  # latency above the start's mean, summed over the requests of worse intervals ...
-    validation_request_s: float  # ... and in the turns of the validation
-    worse_share: float  # of the search's intervals whose mean latency was above the start's
-    intervals: int  # of the search
-    turns: int  # intervals of the validation
+    search_request_s: float  # Latency above the start's mean, summed over the requests of worse intervals.
+    validation_request_s: float  # The same of the validation's turns.
+    worse_share: float  # The part of the search's intervals whose mean latency was above the start's.
+    intervals: int  # Of the search.
+    turns: int  # Intervals of the validation.
     aborted: int
-    rollbacks: int  # intervals that the guard ran in the best known configuration
+    rollbacks: int  # Intervals that the guard ran in the best known configuration.
     refused: int
-    failures: int  # failed requests, in all intervals and while changes settled
-    gaps: int  # intervals that tell nothing, not even of failures: the target was away, or began anew
+    failures: int  # Failed requests, in all intervals and while changes settled.
+    gaps: int  # Intervals in which the target was away or began anew: they do not even tell of failures.
 
     @property
     def extra_request_s(self) -> float:
@@ -38,12 +38,12 @@ class CostOfExploration(NamedTuple):
 
 
 def part_of(record: Record) -> Part | None:
-    """The part of exploration that an interval is of, if any; a wait is the search's, also between turns."""
+    """The part of exploration that an interval belongs to, if any. A wait belongs to the search."""
     return _PARTS.get(record.kind) if record.counted else None
 
 
 def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> CostOfExploration:
-    """Counts over the intervals of both parts."""
+    """Counts the cost over the intervals of both parts."""
     parts = [part_of(r) for r in records]
     excess_s = excess_request_s(records, start_latency_ms)
 
@@ -67,8 +67,10 @@ def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> C
 
 
 def excess_request_s(records: Sequence[Record], start_latency_ms: float) -> list[float]:
-    """Request-seconds above (or below: negative) the start's mean, of each interval with its change; 0 where
-    it is of no part."""
+    """Request-seconds above the start's mean, of each interval with its change. Below it they are negative.
+
+    An interval that belongs to no part has 0.
+    """
     return [
         0.0
         if part_of(record) is None

@@ -16,9 +16,14 @@ from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Header, Journal, Record
 from rrl.tuning import change_log
 from rrl.views import figure, intervals_csv, reference_table, tensorboard_events
-from rrl.views import summary as report
 from rrl.views.html_report import page
-from rrl.views.summary import Summary, summarise
+from rrl.views.summary import (
+    BEST_CONFIGURATION,
+    RunSummary,
+    reference_table_of,
+    summarise,
+    write_best_configuration,
+)
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import cost_table, result_table
 
@@ -41,8 +46,8 @@ def export(
     target: Configured | None,
     events: TensorBoardEvents | None,
     left: ToKeep | None = None,
-) -> Summary:
-    """Writes every view of the journal into its folder; `left` is what the run left in force, and why."""
+) -> RunSummary:
+    """Writes every view of the journal into its folder. `left` is what the run left in force, and why."""
     folder = journal.path.parent
     summary = summarise(journal.header, journal.records, left=left)
     try:
@@ -57,16 +62,17 @@ def write_views(
     folder: Path,
     header: Header,
     records: Sequence[Record],
-    summary: Summary,
+    summary: RunSummary,
     target: Configured | None,
     ended: bool = False,
 ) -> None:
-    """Everything but the TensorBoard events; the report last, as it links to the others.
+    """Writes all views but the TensorBoard events. The report comes last, as it links to the others.
 
-    `ended`: the run has put in force what it left. An error of the target comes after all that needs none.
+    `ended` is True if the run has put in force what it left. An error of the target is raised only after
+    everything that needs no target was written.
     """
-    report.reference_table(header, records).write(folder / reference_table.FILE_NAME)
-    report.write_best_configuration(folder / report.BEST_CONFIGURATION, header, summary, ended)
+    reference_table_of(header, records).write(folder / reference_table.FILE_NAME)
+    write_best_configuration(folder / BEST_CONFIGURATION, header, summary, ended)
     intervals_csv.write(folder / intervals_csv.FILE_NAME, header, records)
     figure.draw(header, records, summary, folder / LATENCY_PICTURE)
     diff = ""
@@ -77,8 +83,8 @@ def write_views(
         page.write(folder / page.FILE_NAME, header, records, summary, ended, diff)
 
 
-def _write_model_configuration(folder: Path, header: Header, summary: Summary, target: Configured) -> str:
-    """The configuration left as a server takes it, and as text; returns its diff against the one found."""
+def _write_model_configuration(folder: Path, header: Header, summary: RunSummary, target: Configured) -> str:
+    """Writes the configuration left as a server takes it. Returns its diff against the one found."""
     config = json.loads(target.model_config(summary.left))
     (folder / MODEL_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     text = target.config_pbtxt(summary.left)
@@ -87,7 +93,7 @@ def _write_model_configuration(folder: Path, header: Header, summary: Summary, t
     if diff:
         (folder / CONFIG_DIFF).write_text(diff, encoding="utf-8")
     else:
-        (folder / CONFIG_DIFF).unlink(missing_ok=True)  # of a run that was resumed since
+        (folder / CONFIG_DIFF).unlink(missing_ok=True)  # It may be of the run before it was resumed.
     return diff
 
 
@@ -96,7 +102,9 @@ def _diff(found: str, best: str) -> str:
     return "".join(difflib.unified_diff(before, after, "found/config.pbtxt", "best/config.pbtxt"))
 
 
-def print_result(console: Console, journal: Journal, summary: Summary, client_failures: int | None) -> None:
+def print_result(
+    console: Console, journal: Journal, summary: RunSummary, client_failures: int | None
+) -> None:
     console.print()
     console.print(result_table(journal.header, summary))
     console.print(cost_table(summary, client_failures))
@@ -114,7 +122,7 @@ def print_places(console: Console, folder: Path) -> None:
         ("configuration", CONFIG_PBTXT),
         ("its diff", CONFIG_DIFF),
         ("Triton override", MODEL_CONFIG),
-        ("knobs alone", report.BEST_CONFIGURATION),
+        ("knobs alone", BEST_CONFIGURATION),
         ("reference table", reference_table.FILE_NAME),
         ("intervals", intervals_csv.FILE_NAME),
         ("changes", change_log.FILE_NAME),

@@ -15,14 +15,14 @@ from rrl.journal import Header, Record
 from rrl.knobs import in_words, shown, words_of
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
-from rrl.views.summary import Summary
+from rrl.views.summary import RunSummary
 
 MEAN, P95, START, BEST, ALARM, HOLD = "#2563eb", "#93b4f5", SOFT, "#059669", "#dc2626", "#f59e0b"
-LABELS = 4  # at most so many configurations are named in the picture
+MAX_LABELS = 4  # So many configurations at most are named in the picture.
 
 
-def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path) -> None:
-    """Writes the PNG; without a counted interval it says so in the picture."""
+def draw(header: Header, records: Sequence[Record], summary: RunSummary, path: Path) -> None:
+    """Writes the PNG. Without a counted interval the picture says so."""
     shown = [r for r in records if r.counted]
     knobs = header.space.knobs
     heights = [5.2, 1.1] + [0.8] * len(knobs)
@@ -50,7 +50,7 @@ def draw(header: Header, records: Sequence[Record], summary: Summary, path: Path
     figure.savefig(path)
 
 
-def _title(figure: Figure, header: Header, summary: Summary) -> None:
+def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     height = figure.get_figheight()
     start, best = summary.start, summary.best
     if summary.found_better:
@@ -65,7 +65,7 @@ def _title(figure: Figure, header: Header, summary: Summary) -> None:
 
 
 def _latency(
-    ax: Axes, header: Header, shown: Sequence[Record], ends_min: np.ndarray, summary: Summary
+    ax: Axes, header: Header, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary
 ) -> None:
     middles = ends_min - np.diff(ends_min, prepend=0.0) / 2
     means = np.array([r.measurement.latency.mean_ms for r in shown])
@@ -123,7 +123,7 @@ def _label_improvements(
     apart_min = middles[-1] / 4.5
     chosen: list[int] = []
     for i in reversed(improvements):
-        if len(chosen) < LABELS and all(abs(middles[i] - middles[k]) > apart_min for k in chosen):
+        if len(chosen) < MAX_LABELS and all(abs(middles[i] - middles[k]) > apart_min for k in chosen):
             chosen.append(i)
     for i in chosen:
         ax.scatter([middles[i]], [means[i]], s=60, marker="o", facecolors="white", edgecolors=BEST,

@@ -78,8 +78,8 @@ class ReferenceTable:
     ) -> ReferenceTable:
         """Built from the intervals of a journal that tell what their configuration costs.
 
-        What failed requests, was aborted or broke the limit at a level is not its best; where nothing did
-        better, what broke the limit alone may be, else the level has no entry.
+        What failed requests, was aborted or broke the limit at a level is not its best. Where nothing did
+        better, the best may be what broke the limit and no more. Else the level has no entry.
         """
         grid = load_levels or LoadLevels()
         by_level: dict[int, list[Record]] = {}
@@ -95,7 +95,7 @@ class ReferenceTable:
         return cls(objective, unit, model, entries, origin, slo_p95_ms)
 
     def recommend(self, arrival_rate_per_s: float) -> ReferenceEntry | None:
-        """The entry of the level nearest to a rate; nothing when the rate is over twice away from it."""
+        """The entry of the level nearest to a rate, or nothing if the rate is over twice away from it."""
         if not self.levels or arrival_rate_per_s <= 0:
             return None
 
@@ -159,8 +159,10 @@ class ReferenceTable:
 
 
 def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
-    """Those of configurations that served by the guard's verdicts, and kept the limit, if any did; that one
-    was slow once speaks against none, as its costs tell it."""
+    """The intervals of configurations that served by the guard's verdicts, and kept the limit, if any did.
+
+    To have been slow once speaks against none of them, as the costs tell of it.
+    """
     judged = [record for record in of_level if record.verdict]
     unserved = {r.number for r in judged if r.failures or r.measurement.aborted}
     broke = {r.number for r in judged if slo_violated(r.measurement, slo_p95_ms)}

@@ -1,4 +1,4 @@
-"""What a run achieved and what it cost: figures computed from its journal, and what it exports."""
+"""What a run achieved and what it cost, computed from its journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rrl.views.exploration_cost import CostOfExploration, cost_of_exploration
 from rrl.views.reference_table import Origin, ReferenceTable
 
 BEST_CONFIGURATION = "best_configuration.yaml"
-TO_USE = (
+NOT_KNOWN_IN_FORCE = (
     "# The configuration to use, by what this run measured; it is not known to have been left in force.\n"
 )
 
@@ -67,17 +67,17 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Summary:
-    start: Standing  # over its validation intervals, or its baseline's where there are none
-    best: Standing  # over its validation intervals; the start's again, if nothing better is known
-    left: dict[str, int]  # the configuration left in force; to use, where the run has not told what it left
-    why_left: str  # why that and no other
-    validated: bool  # measured again in turns with the start; otherwise the best's are its tuning intervals
-    turns: Gain  # how many times lower the best's cost was in these turns; unknown if not validated
+class RunSummary:
+    start: Standing  # Over its validation intervals, or over the baseline where there are none.
+    best: Standing  # Over its validation or tuning intervals. The start's again if nothing better is known.
+    left: dict[str, int]  # In force at the end, or the one to use where the run has not told.
+    why_left: str
+    validated: bool  # The best was measured again in turns with the start.
+    turns: Gain  # How many times lower the best's cost was in these turns. Unknown if not validated.
     exploration: CostOfExploration
-    decision_ms: float  # median
-    start_records: tuple[Record, ...]  # the intervals of `start` ...
-    best_records: tuple[Record, ...]  # ... and of `best`
+    decision_ms: float  # The median.
+    start_records: tuple[Record, ...]  # The intervals of `start`.
+    best_records: tuple[Record, ...]  # The intervals of `best`.
 
     @property
     def found_better(self) -> bool:
@@ -85,7 +85,7 @@ class Summary:
 
     @property
     def gain(self) -> float:
-        """How many times lower the best's cost is than the start's; pair by pair where validated."""
+        """How many times lower the best's cost is than the start's, pair by pair where validated."""
         if self.validated:
             return self.turns.estimate
         return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
@@ -97,12 +97,12 @@ def summarise(
     settings: GuardSettings | None = None,
     left: ToKeep | None = None,
     turns: int | None = None,
-) -> Summary:
+) -> RunSummary:
     """The figures of a run, finished or not.
 
     `left` is what the run left in force, and why. Without it, it is what a guard would leave that saw these
-    records. Start and best are validated by `turns` intervals each at least (default: as many as the run
-    planned), or by one of the start between two of the best where that settles it.
+    records. Start and best are validated by `turns` intervals each at least, by default as many as the run
+    planned. One of the start between two of the best is enough where that settles it.
     """
     guard = _guard_that_saw(header, records, settings)
     validation = _LastValidation.of(records, header.validation if turns is None else turns, guard)
@@ -116,7 +116,7 @@ def summarise(
     compared = validation.records if validated else _learned(records)
     of_start = [r for r in compared if r.number == guard.start and (validated or r.kind == "baseline")]
     of_best = of_start if best == guard.start else [r for r in compared if r.number == best]
-    return Summary(
+    return RunSummary(
         start=Standing.of(of_start, header.start),
         best=Standing.of(of_best, header.space.configuration(best)),
         left=header.space.configuration(left.number),
@@ -171,7 +171,7 @@ def _median_decision_ms(records: Sequence[Record]) -> float:
 
 
 def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float]] | None:
-    """The turns of a validation that ended as what was validated failed in them; None where none did."""
+    """No costs for both, if a validation ended because one of them failed in it. None if neither did."""
     numbers = {r.number for r in last_validation(records)}
     return None if all(map(guard.fits, numbers)) else {number: [] for number in numbers}
 
@@ -179,8 +179,8 @@ def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float
 def whole_turns(records: Sequence[Record]) -> list[Record]:
     """The intervals of the last validation that count: both of a pair of turns or none, and one after them.
 
-    Each turn is its first interval that was learned, or in which nothing was completed; of two in a row of
-    one configuration, between which the run waited, the second.
+    A turn is its first interval that was learned, or in which nothing was completed. Where the run waited
+    between two intervals of one configuration, the second one counts.
     """
     measured = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
     turns = [last for _, (*_, last) in itertools.groupby(measured, key=lambda r: r.number)]
@@ -195,7 +195,7 @@ def last_validation(records: Sequence[Record]) -> list[Record]:
     return [r for r in records[after + 1 :] if r.kind == "validation"]
 
 
-def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable:
+def reference_table_of(header: Header, records: Sequence[Record]) -> ReferenceTable:
     unit = "threads" if header.objective == "least-resources" else "ms"
     origin = Origin.of(header.target, header.server)
     return ReferenceTable.of(
@@ -209,7 +209,7 @@ def reference_table(header: Header, records: Sequence[Record]) -> ReferenceTable
     )
 
 
-def write_best_configuration(path: Path, header: Header, summary: Summary, ended: bool) -> None:
+def write_best_configuration(path: Path, header: Header, summary: RunSummary, ended: bool) -> None:
     """The configuration left in force, or to use where that is not known, with what it was chosen by."""
     values = {
         "model": header.model,
@@ -219,7 +219,7 @@ def write_best_configuration(path: Path, header: Header, summary: Summary, ended
         "mean_latency_at_start_ms": _rounded(summary.start.mean_ms),
         "arrival_rate_per_s": _rounded(summary.best.arrival_rate_per_s),
     }
-    text = "# The configuration that this run left in force.\n" if ended else TO_USE
+    text = "# The configuration that this run left in force.\n" if ended else NOT_KNOWN_IN_FORCE
     path.write_text(text + yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 

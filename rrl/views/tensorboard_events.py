@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from rrl.journal import Header, Record
 from rrl.knobs import in_words
 from rrl.tuning.loop import Listener
-from rrl.views.summary import Summary
+from rrl.views.summary import RunSummary
 
 FOLDER = "tensorboard"
 
@@ -68,7 +68,7 @@ class TensorBoardEvents(Listener):
         self._writer.flush()
         self._interval += 1
 
-    def close(self, summary: Summary, figure: Path) -> None:
+    def close(self, summary: RunSummary, figure: Path) -> None:
         """The end of the run: its result, and its picture."""
         results = {"result/mean_ms": summary.best.mean_ms, "result/gain": summary.gain}
         header = self._header

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,7 @@ from rrl.knobs import in_words
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import TuningSettings
-from rrl.views.summary import Standing, Summary
+from rrl.views.summary import RunSummary, Standing
 
 PHASES: dict[str, str] = {
     "baseline": "measuring the start",
@@ -66,7 +67,7 @@ class LiveView(Listener):
 
     def __init__(self, console: Console, header: Header, guard: Guard, total: int, done: int = 0) -> None:
         self._console, self._header, self._guard = console, header, guard
-        self._progress = Progress(
+        self._progress = ProgressBar(
             TextColumn("[bold]{task.description:<19}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -173,7 +174,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[min(len(BARS) - 1, int((x - low) / span * len(BARS)))] for x in logs)
 
 
-def result_table(header: Header, summary: Summary) -> Table:
+def result_table(header: Header, summary: RunSummary) -> Table:
     """Start, best found, and the gain."""
     table = Table(title="result", title_justify="left", title_style="bold", header_style="dim")
     table.add_column("")
@@ -187,7 +188,7 @@ def result_table(header: Header, summary: Summary) -> Table:
     return table
 
 
-def cost_table(summary: Summary, client_failures: int | None) -> Table:
+def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
     """The gain, and what tuning cost the users."""
     cost = summary.exploration
     failed = f"{cost.failures} by the server's count"
@@ -212,7 +213,7 @@ def cost_table(summary: Summary, client_failures: int | None) -> Table:
     return rows
 
 
-def gain_in_words(summary: Summary) -> str:
+def gain_in_words(summary: RunSummary) -> str:
     if not summary.found_better:
         return f"nothing better than the start was found; the start is in force ({summary.why_left})"
     low, _, high = summary.turns

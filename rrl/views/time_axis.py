@@ -8,13 +8,15 @@ import numpy as np
 
 from rrl.journal import Record
 
-LONGEST_PAUSE = 4  # intervals: as long as one that settles long, and a little more
+MAX_PAUSE_INTERVALS = 4  # A little longer than an interval that settles long.
 
 
 def ends_min(records: Sequence[Record], interval_s: float) -> np.ndarray:
-    """(n,) the end of each interval; a pause (resumed, no traffic) counts as four intervals at most."""
+    """(n,) the end of each interval. A pause, as before a resumed run, counts as four intervals at most."""
     walls_s = np.array([r.wall_time_s for r in records])
     if len(walls_s) == 0:
         return walls_s
-    steps_s = np.clip(np.diff(walls_s, prepend=walls_s[0] - interval_s), 1e-3, LONGEST_PAUSE * interval_s)
+    steps_s = np.clip(
+        np.diff(walls_s, prepend=walls_s[0] - interval_s), 1e-3, MAX_PAUSE_INTERVALS * interval_s
+    )
     return np.asarray(np.cumsum(steps_s) / 60.0)

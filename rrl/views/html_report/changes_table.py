@@ -7,11 +7,11 @@ from xml.etree.ElementTree import Element
 
 from rrl.views.html_report.markup import scrolled, tag
 from rrl.views.html_report.numbers import count, duration, ms
-from rrl.views.html_report.run_view import Changed, RunView
+from rrl.views.html_report.run_view import PlacedChange, RunView
 from rrl.views.html_report.wording import in_arrows, remark
 
-OPEN = 8  # so few are shown unasked
-SHOWN = 14  # more rows than this are scrolled in their place
+MAX_ROWS_SHOWN_OPEN = 8  # A longer table is folded.
+MAX_ROWS_UNSCROLLED = 14  # A longer table is scrolled in its place.
 
 
 def changes_table(run: RunView) -> Element:
@@ -28,12 +28,12 @@ def changes_table(run: RunView) -> Element:
     return tag(
         "details",
         tag("summary", f"All {many}, with their reasons" if len(run.changes) > 1 else "The change, and why"),
-        scrolled(table, "Changes of configuration", tall=len(run.changes) > SHOWN),
-        open=len(run.changes) <= OPEN,
+        scrolled(table, "Changes of configuration", tall=len(run.changes) > MAX_ROWS_UNSCROLLED),
+        open=len(run.changes) <= MAX_ROWS_SHOWN_OPEN,
     )
 
 
-def _row(run: RunView, changed: Changed) -> Element:
+def _row(run: RunView, changed: PlacedChange) -> Element:
     change, i = changed.change, changed.interval
     minutes = run.length_min if i is None else float(run.begins_min[i])
     clock = tag("time", f"{change.at:%H:%M:%S}", datetime=change.at.isoformat(timespec="seconds"))

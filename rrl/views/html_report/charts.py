@@ -11,14 +11,14 @@ from xml.etree.ElementTree import Element
 
 from rrl.views.html_report.markup import Children, percent, tag
 
-WIDE = 1000  # what stretched pieces are drawn in
+STRETCHED_WIDTH = 1000  # The width in which stretched pieces are drawn.
 
 Point = tuple[float, float]
 """Share of the width, pixels from the top."""
 
 
 def plot(height: float, label: str, *children: Children, class_: str = "") -> Element:
-    """A chart as wide as its place; `label` is what it says to those who do not see it."""
+    """A chart as wide as its place. `label` is what it says to those who do not see it."""
     return tag(
         "svg", *children,
         class_=f"plot {class_}".strip(), width="100%", height=height, role="img", aria_label=label,
@@ -28,7 +28,7 @@ def plot(height: float, label: str, *children: Children, class_: str = "") -> El
 def stretched(height: float, *children: Children) -> Element:
     return tag(
         "svg", *children,
-        viewBox=f"0 0 {WIDE} {height:g}", preserveAspectRatio="none", width="100%", height=height,
+        viewBox=f"0 0 {STRETCHED_WIDTH} {height:g}", preserveAspectRatio="none", width="100%", height=height,
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def line(points: Iterable[Point | None], class_: str) -> Element:
 def stairs(
     edges: Sequence[float], heights: Sequence[float | None], class_: str, floor: float | None = None
 ) -> Element:
-    """A level for each of the spans between edges (shares of the width); filled down to `floor`, if given."""
+    """A level for each span between edges (shares of the width). Filled down to `floor`, if given."""
     parts: list[str] = []
     begin: float | None = None  # of the piece being drawn
     for i, y in enumerate(heights):
@@ -60,10 +60,10 @@ def stairs(
             parts.append(f"V{_short(y)}")
         following = heights[i + 1] if i + 1 < len(heights) else None
         if following != y:
-            parts.append(f"H{_short(WIDE * edges[i + 1])}")
+            parts.append(f"H{_short(STRETCHED_WIDTH * edges[i + 1])}")
         if following is None:
             if floor is not None:
-                parts.append(f"V{_short(floor)}H{_short(WIDE * begin)}Z")
+                parts.append(f"V{_short(floor)}H{_short(STRETCHED_WIDTH * begin)}Z")
             begin = None
     return _path("".join(parts), class_)
 
@@ -130,7 +130,7 @@ def _path(d: str, class_: str) -> Element:
 
 
 def _pair(point: Point) -> str:
-    return f"{_short(WIDE * point[0])} {_short(point[1])}"
+    return f"{_short(STRETCHED_WIDTH * point[0])} {_short(point[1])}"
 
 
 def _short(value: float) -> str:

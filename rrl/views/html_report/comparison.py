@@ -26,8 +26,8 @@ from rrl.views.html_report.numbers import (
 )
 from rrl.views.html_report.run_view import RunView
 
-ROW = 34.0
-LONG_RANGE = 5.0  # a range of more times than this is drawn logarithmically
+ROW_HEIGHT = 34.0
+MIN_RATIO_FOR_LOG_SCALE = 5.0  # A longer range is drawn logarithmically.
 
 
 class Statistic(NamedTuple):
@@ -97,9 +97,10 @@ def _cell(estimate: Estimate) -> Element:
 
 
 def estimate(run: RunView, statistic: Statistic, records: Sequence[Record]) -> Estimate:
-    """Of these intervals; how much one scatters is told by all of the start's and of the best's in the run.
+    """The mean of these intervals and how sure it is.
 
-    By those of both, as for the gain: the start has few of its own.
+    How much one interval scatters is estimated from all of the start's and of the best's, as for the gain.
+    The start has too few of its own.
     """
     learned = [r for r in run.records if r.learned and not r.measurement.aborted]
     compared = {each[0].number for each in (run.summary.start_records, run.summary.best_records) if each}
@@ -149,7 +150,7 @@ def _strip(run: RunView, compares: bool) -> Element | None:
     if not values:
         return None
     place, ticks = _scale(ends)
-    height = ROW * len(rows)
+    height = ROW_HEIGHT * len(rows)
     shapes: list[Element] = []
     for tick in ticks:
         shapes += [
@@ -157,7 +158,7 @@ def _strip(run: RunView, compares: bool) -> Element | None:
             charts.words(percent(place(tick)), height + 15, f"{tick:,g}", "middle"),
         ]
     for k, ((name, records, class_), e) in enumerate(zip(rows, estimates, strict=True)):
-        y = ROW * (k + 0.5)
+        y = ROW_HEIGHT * (k + 0.5)
         shapes.append(charts.words("-8", y + 4, name, "end"))
         if e.known:
             shapes.append(_span(place(e.low), place(e.high), y + 9, f"whisker {class_}"))
@@ -182,7 +183,7 @@ def _scale(values: Sequence[float]) -> tuple[Callable[[float], float], list[floa
     """Where a latency is across the strip: from 0 on, or logarithmically where the range is long."""
     high = max(values) * 1.03
     positive = min(v for v in values if v > 0)
-    if high > LONG_RANGE * positive:
+    if high > MIN_RATIO_FOR_LOG_SCALE * positive:
         floor = max(positive / 1.15, high / 1e4)
         return lambda v: min(max(share_of_log(max(v, floor), floor, high), 0.0), 1.0), log_ticks(
             floor, high, 6

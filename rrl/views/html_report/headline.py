@@ -12,7 +12,7 @@ from rrl.knobs import in_words
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
-from rrl.views.summary import Summary
+from rrl.views.summary import RunSummary
 
 
 class Aim(NamedTuple):
@@ -120,7 +120,7 @@ def _gain(run: RunView) -> Children:
     ]
 
 
-def _turns(summary: Summary) -> str:
+def _turns(summary: RunSummary) -> str:
     if (summary.best.intervals, summary.start.intervals) == (2, 1):
         return "A B A: clear enough to spare users its second turn"
     return f"A B A B, {count(summary.start.intervals, 'interval')} each"
@@ -164,7 +164,7 @@ def _where_it_was(run: RunView) -> str:
     return f"of waiting above the start's, {parts}, changes included{but}"
 
 
-def _before_after(name: str, summary: Summary, field: str) -> Element:
+def _before_after(name: str, summary: RunSummary, field: str) -> Element:
     before, after = getattr(summary.start, field), getattr(summary.best, field)
     if not math.isfinite(before):
         return _tile(name, NOTHING, "the target tells no percentiles")

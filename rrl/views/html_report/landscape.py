@@ -1,7 +1,7 @@
 """What was explored: the cost of every configuration measured, and of the two knobs that matter most.
 
-Costs under unlike loads cannot be compared, so the intervals are grouped by load: those within
-`SAME_LOAD` of a rate, the rate with the most intervals first.
+Costs under unlike loads cannot be compared, so the intervals are grouped by load. A group holds those within
+`SAME_LOAD` of a rate. The rate with the most intervals comes first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rrl.views.html_report.markup import Children, percent, scrolled, tag
 from rrl.views.html_report.numbers import bounds, count, finite, log_ticks, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
 
-FEWEST = 3  # intervals at another load that are worth a table
-SHOWN = 14  # more rows than this are scrolled in their place
+MIN_INTERVALS_FOR_TABLE = 3  # At another load; fewer are not worth a table.
+MAX_ROWS_UNSCROLLED = 14  # A longer table is scrolled in its place.
 SHADES = 6
-PALEST = 4.0  # times the lowest cost: has the palest shade of the heat map, and so has all above
+PALEST_COST_RATIO = 4.0  # Costs from so many times the lowest on have the palest shade of the heat map.
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def landscape(run: RunView) -> Children:
     if not groups:
         return tag("p", "No interval tells what its configuration costs.", class_="note")
     first, *others = groups
-    shown = [group for group in others if len(group.records) >= FEWEST]
+    shown = [group for group in others if len(group.records) >= MIN_INTERVALS_FOR_TABLE]
     more = [
         tag("details", tag("summary", f"At another load: {_about(group)}"), _table(run, group))
         for group in shown
@@ -133,7 +133,7 @@ def _table(run: RunView, group: Explored) -> Children:
     )  # fmt: skip
     rows = [_row(run, group.space, each, low, high, p95) for each in tried]
     table = tag("table", head, tag("tbody", *rows), class_="landscape sortable")
-    tall = len(rows) > SHOWN
+    tall = len(rows) > MAX_ROWS_UNSCROLLED
     all_of_them = f"All {len(rows)}, the cheapest first: scroll the table." if tall else None
     return [
         scrolled(table, "Configurations measured", tall),
@@ -214,7 +214,7 @@ def _heat_map(run: RunView, group: Explored) -> Children:
     ]
     note = (
         f"The lowest cost known ({_unit(run)}) by the two knobs that mattered most, and below it in how many "
-        f"intervals. A stronger colour costs less; the palest {PALEST:g}x the lowest or more."
+        f"intervals. A stronger colour costs less; the palest {PALEST_COST_RATIO:g}x the lowest or more."
     )
     table = tag("table", tag("thead", head), tag("tbody", *body), class_="heat")
     return [scrolled(table, f"Cost by {down} and {across}"), tag("p", note, class_="note")]
@@ -223,7 +223,7 @@ def _heat_map(run: RunView, group: Explored) -> Children:
 def _heat_cell(each: Tried | None, intervals: int, lowest: float) -> Element:
     if each is None:
         return tag("td", tag("span", "not measured", class_="unseen"), "·", class_="blank")
-    share = min(share_of_log(each.cost.value, lowest, PALEST * lowest), 1.0)
+    share = min(share_of_log(each.cost.value, lowest, PALEST_COST_RATIO * lowest), 1.0)
     cheapest = " cheapest" if each.cost.value == lowest else ""
     shade = min(int(SHADES * (1 - share)), SHADES - 1)
     count_of = tag("span", f"{intervals}", class_="under")

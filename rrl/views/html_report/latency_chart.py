@@ -17,7 +17,7 @@ from rrl.views.html_report.run_view import RunView
 
 HEIGHT = 250.0  # pixels
 NAME_HEIGHT = 15.0
-MOST_DOTS = 400  # a longer run is drawn in as many spans: their median, and how far their intervals reach
+MAX_DOTS = 400  # A longer run is drawn in as many spans, each with its median and its reach.
 PHASES = {"baseline": "start", "validation": "validation", "wait": "waiting"}
 
 
@@ -56,7 +56,7 @@ def latency_chart(run: RunView) -> Element:
 
 def is_long(run: RunView) -> bool:
     """True if its intervals are too many to be shown one by one."""
-    return len(run.records) > MOST_DOTS
+    return len(run.records) > MAX_DOTS
 
 
 def _points(course: Sequence[charts.Point], y: Callable[[float], float]) -> Iterator[charts.Point | None]:
@@ -66,7 +66,7 @@ def _points(course: Sequence[charts.Point], y: Callable[[float], float]) -> Iter
 
 def _spans(count: int) -> list[slice]:
     """As many neighbours to a span as there are more intervals than can be shown."""
-    many = math.ceil(count / MOST_DOTS)
+    many = math.ceil(count / MAX_DOTS)
     return [slice(i, i + many) for i in range(0, count, many)]
 
 
@@ -82,7 +82,7 @@ def _reach(middles: np.ndarray, values: np.ndarray) -> Iterator[tuple[float, flo
     """(x, lowest, highest) of the spans of a long run."""
     for span in _spans(len(values)):
         seen = values[span][np.isfinite(values[span]) & (values[span] > 0)]
-        if len(values) > MOST_DOTS and len(seen):
+        if len(values) > MAX_DOTS and len(seen):
             yield float(middles[span].mean()), float(seen.min()), float(seen.max())
 
 
@@ -109,7 +109,7 @@ class Level(NamedTuple):
 
 
 def _levels(run: RunView) -> list[Level]:
-    """The limit, and the means of start and best; the highest latency first."""
+    """The limit and the means of start and best, highest latency first."""
     summary, limit_ms = run.summary, run.header.slo_p95_ms
     levels = [Level("start", summary.start.mean_ms, "start")]
     if summary.found_better:
@@ -166,7 +166,7 @@ def unmeasured(run: RunView, height: float) -> Children:
 
 
 def marks_of(record: Record, long: bool) -> list[tuple[str, str]]:
-    """What happened in an interval; of a long run without what the changes show."""
+    """What happened in an interval. Of a long run, what the changes show is left out."""
     marks = []
     if record.decision == "rollback" and not long:
         marks.append(("rolled-back", f"rolled back to the best known: {record.reason}"))

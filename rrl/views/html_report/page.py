@@ -20,7 +20,7 @@ from rrl.views.html_report.landscape import groups_by_load, landscape
 from rrl.views.html_report.markup import Children, document, scrolled, tag
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.timeline import timeline
-from rrl.views.summary import Summary, reference_table
+from rrl.views.summary import RunSummary, reference_table_of
 
 FILE_NAME = "report.html"
 
@@ -29,7 +29,7 @@ def write(
     path: Path,
     header: Header,
     records: Sequence[Record],
-    summary: Summary,
+    summary: RunSummary,
     ended: bool = False,
     diff: str = "",
 ) -> None:
@@ -88,10 +88,10 @@ def _section(name: str, title: str, *content: Children) -> Element | None:
 
 
 def _loads(run: RunView) -> Children:
-    """The reference table; nothing where there was about one load alone."""
+    """The reference table, or nothing where there was about one load alone."""
     if len(groups_by_load(run.records)) < 2:
         return None
-    table = reference_table(run.header, run.records)
+    table = reference_table_of(run.header, run.records)
     rows = [
         tag(
             "tr",

@@ -15,11 +15,11 @@ from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
 from rrl.views.exploration_cost import excess_request_s
-from rrl.views.summary import Standing, Summary
+from rrl.views.summary import RunSummary, Standing
 
 
 @dataclass(frozen=True)
-class Changed:
+class PlacedChange:
     """A change of configuration, and the interval that it began (None: what the run left at its end)."""
 
     change: Change
@@ -30,7 +30,7 @@ class Changed:
 class RunView:
     header: Header
     records: Sequence[Record]
-    summary: Summary
+    summary: RunSummary
     ended: bool  # the run has put in force what the summary says is left; else what is in force is not known
 
     @cached_property
@@ -56,8 +56,10 @@ class RunView:
 
     @property
     def searched(self) -> bool:
-        """True once all tuning intervals were done, or, but for an interval, their time was up (as `Tuning`
-        counts it: what the validation needs is left to it)."""
+        """True once all tuning intervals were done, or their time was up but for an interval.
+
+        Their time is what the run's duration holds beside the validation, as `Tuning` counts it.
+        """
         h = self.header
         if h.duration_s is None:
             return self.tuned >= h.intervals
@@ -83,7 +85,7 @@ class RunView:
 
     @cached_property
     def extra_request_s(self) -> np.ndarray:
-        """(n,) request-seconds above (or below: negative) that mean, of each interval explored; else 0."""
+        """(n,) request-seconds above that mean, negative below it, of each interval explored; else 0."""
         return np.array(excess_request_s(self.records, self.baseline_mean_ms))
 
     @property
@@ -93,7 +95,7 @@ class RunView:
         return "a simulated machine" if self.header.target == SIMULATION else self.header.target
 
     @cached_property
-    def changes(self) -> list[Changed]:
+    def changes(self) -> list[PlacedChange]:
         """Every change, from the configuration found to the one left."""
         changes = []
         before: Mapping[str, int] = _on_knobs(self.header.found, self.header)
@@ -101,16 +103,18 @@ class RunView:
             if dict(record.configuration) != dict(before) and not record.not_taken:
                 at = _moment(record.changed_at_s[-1] if record.changed_at_s else self._begin_s(i))
                 why = reason_in_words(record.kind, record.decision, record.reason)
-                changes.append(Changed(Change(at, before, record.configuration, record.decision, why), i))
+                changes.append(
+                    PlacedChange(Change(at, before, record.configuration, record.decision, why), i)
+                )
                 before = record.configuration
             elif record.changed_at_s and not record.not_taken:
                 at = _moment(record.changed_at_s[-1])
                 why = self._why_put_back(i)
-                changes.append(Changed(Change(at, {}, record.configuration, PUT_BACK, why), i))
+                changes.append(PlacedChange(Change(at, {}, record.configuration, PUT_BACK, why), i))
         if self.ended and self.records and dict(before) != self.summary.left:
             at = _moment(self.records[-1].wall_time_s)
             why = f"left in force: {self.summary.why_left}"
-            changes.append(Changed(Change(at, before, self.summary.left, "leave", why), None))
+            changes.append(PlacedChange(Change(at, before, self.summary.left, "leave", why), None))
         return changes
 
     def _why_put_back(self, i: int) -> str:
@@ -134,7 +138,7 @@ class RunView:
 
 
 def _on_knobs(configuration: Mapping[str, int], header: Header) -> dict[str, int]:
-    """Of the knobs tuned alone; as on the grid where it does not tell one."""
+    """The values of the knobs tuned. One that is not told is as at the start."""
     return {name: configuration.get(name, header.start[name]) for name in header.space.names}
 
 

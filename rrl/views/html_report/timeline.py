@@ -16,7 +16,7 @@ from rrl.views.html_report.readout_data import ELEMENT, readout_data
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.wording import in_arrows
 
-RAIL, LOAD, KNOB = 14.0, 56.0, 34.0  # heights in pixels
+CHANGES_HEIGHT, LOAD_HEIGHT, KNOB_HEIGHT = 14.0, 56.0, 34.0  # In pixels.
 
 
 def timeline(run: RunView) -> Element:
@@ -77,7 +77,7 @@ def _legend(run: RunView) -> Element:
             items.append(
                 tag("li", _swatch(tag("use", href=f"#{symbol}", x=9, y=6, class_=f"mark {symbol}")), name)
             )
-    for who, name in _WHO.items():
+    for who, name in _WHO_CHANGED.items():
         if any(who_decided(changed.change.decision) == who for changed in run.changes):
             line = tag("line", x1=9, x2=9, y1=0, y2=12, class_=f"tick-{who}")
             items.append(tag("li", _swatch(line), f"changed {name}"))
@@ -93,7 +93,7 @@ def _swatch(*shapes: Element) -> Element:
 # Changes
 
 
-_WHO = {
+_WHO_CHANGED = {
     "agent": "by the agent",
     "guard": "by the guard",
     "schedule": "to compare with the start",
@@ -109,9 +109,12 @@ def _rail(run: RunView) -> Element:
         change = changed.change
         title = f"{duration(60 * minutes)}: {in_arrows(change.what)}. {change.reason}"
         who = who_decided(change.decision)
-        ticks.append(charts.upright(run.share(minutes), 1, RAIL - 1, f"change tick-{who}", title))
+        ticks.append(charts.upright(run.share(minutes), 1, CHANGES_HEIGHT - 1, f"change tick-{who}", title))
     return charts.plot(
-        RAIL, f"{len(run.changes)} changes of configuration, listed in the table below", ticks, class_="rail"
+        CHANGES_HEIGHT,
+        f"{len(run.changes)} changes of configuration, listed in the table below",
+        ticks,
+        class_="rail",
     )
 
 
@@ -122,22 +125,23 @@ def _load(run: RunView, edges: Sequence[float]) -> Element:
     rates = [r.measurement.arrival_rate_per_s for r in run.records]
     top = 1.08 * max(max(rates), 1e-9)
     heights = [
-        LOAD * (1 - rate / top) if r.counted else None for r, rate in zip(run.records, rates, strict=True)
+        LOAD_HEIGHT * (1 - rate / top) if r.counted else None
+        for r, rate in zip(run.records, rates, strict=True)
     ]
     ticks = linear_ticks(top, 3)
     shown = [r.measurement.arrival_rate_per_s for r in run.counted]
     return charts.plot(
-        LOAD,
+        LOAD_HEIGHT,
         f"Load: {ms(min(shown))} to {ms(max(shown))} requests a second",
-        unmeasured(run, LOAD),
+        unmeasured(run, LOAD_HEIGHT),
         [
-            (charts.level(LOAD * (1 - t / top), "grid"),
-             charts.words("-8", LOAD * (1 - t / top) + 4, f"{t:,g}", "end"))
+            (charts.level(LOAD_HEIGHT * (1 - t / top), "grid"),
+             charts.words("-8", LOAD_HEIGHT * (1 - t / top) + 4, f"{t:,g}", "end"))
             for t in ticks
         ],
         charts.stretched(
-            LOAD,
-            charts.stairs(edges, heights, "load-area", floor=LOAD),
+            LOAD_HEIGHT,
+            charts.stairs(edges, heights, "load-area", floor=LOAD_HEIGHT),
             charts.stairs(edges, heights, "load-line"),
         ),
         class_="load",
@@ -145,23 +149,25 @@ def _load(run: RunView, edges: Sequence[float]) -> Element:
 
 
 def _knob(run: RunView, name: str, values: Sequence[int], edges: Sequence[float]) -> Element:
-    """Steps over the knob's values, equally spaced whatever they are; at its end the value to use."""
+    """Steps over the knob's values, equally spaced whatever they are. The value to use stands at the end."""
     margin = 6.0
 
     def y(value: int) -> float:
-        return KNOB - margin - (KNOB - 2 * margin) / max(len(values) - 1, 1) * values.index(value)
+        return (
+            KNOB_HEIGHT - margin - (KNOB_HEIGHT - 2 * margin) / max(len(values) - 1, 1) * values.index(value)
+        )
 
     used = ", ".join(shown(name, v) for v in sorted({r.configuration[name] for r in run.records}))
     left = run.summary.left[name]
     steps = charts.stairs(edges, [y(r.configuration[name]) for r in run.records], "knob-line")
     return charts.plot(
-        KNOB,
+        KNOB_HEIGHT,
         f"{words_of(name).label}: {used} in force, {shown(name, left)} to use",
         [
             (charts.level(y(v), "grid"), charts.words("-8", y(v) + 4, shown(name, v), "end"))
             for v in sorted({values[0], values[-1]})
         ],
-        charts.stretched(KNOB, steps),
+        charts.stretched(KNOB_HEIGHT, steps),
         charts.words("100%", y(left) + 4, shown(name, left), class_="level-name best roomy", dx=7),
         class_="knob",
     )

@@ -23,7 +23,7 @@ from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.exports import LATENCY_PICTURE, export, print_result
 from rrl.views.figure import draw
 from rrl.views.reference_table import Origin, ReferenceTable
-from rrl.views.summary import reference_table, summarise
+from rrl.views.summary import reference_table_of, summarise
 from rrl.views.tensorboard_events import FOLDER, TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, cost_table, sparkline
 
@@ -213,7 +213,7 @@ def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> 
 
 def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(folder: Path) -> None:
     header, records = read(folder)
-    level, entry = next(iter(reference_table(header, records).levels.items()))
+    level, entry = next(iter(reference_table_of(header, records).levels.items()))
     number = SPACE.number(entry.configuration)
 
     def best(**measurement: object) -> dict[str, int]:
@@ -223,7 +223,7 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
             for r, t in zip(records, told, strict=True)
         ]
         limit_ms = 1e6 if "latency" in measurement else None
-        return reference_table(replace(header, slo_p95_ms=limit_ms), changed).levels[level].configuration
+        return reference_table_of(replace(header, slo_p95_ms=limit_ms), changed).levels[level].configuration
 
     assert best() == entry.configuration  # it was slow once, say
     assert best(failures=9) != entry.configuration
@@ -231,7 +231,7 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
     assert best(latency=LatencySummary(p95_ms=1e7)) != entry.configuration
     lost = [replace(r.transition, measurement=replace(r.measurement, failures=9)) for r in records]
     failed = [replace(r, transition=t, verdict="9") for r, t in zip(records, lost, strict=True)]
-    assert not reference_table(header, failed).levels
+    assert not reference_table_of(header, failed).levels
 
 
 def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
@@ -240,7 +240,7 @@ def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
     header, records = run
     path = tmp_path / "table.yaml"
     for limit_ms in (None, 80.0):
-        reference_table(replace(header, slo_p95_ms=limit_ms), records).write(path)
+        reference_table_of(replace(header, slo_p95_ms=limit_ms), records).write(path)
         assert ReferenceTable.read(path).slo_p95_ms == limit_ms
 
 
@@ -250,7 +250,7 @@ def test_the_reference_table_tells_the_server_it_was_measured_on(
     header, records = run
     path = tmp_path / "table.yaml"
     for target, server in (("127.0.0.1:8001", "triton 2.51.0"), ("embedded", None)):
-        reference_table(replace(header, target=target, server=server), records).write(path)
+        reference_table_of(replace(header, target=target, server=server), records).write(path)
         assert ReferenceTable.read(path).origin == Origin(target.replace("127.0.0.1", "localhost"), server)
 
 

@@ -1,22 +1,17 @@
-"""The grid that a run searches, and what a run begins and ends with."""
+"""The grid that a run searches, and its share of the cores."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from rrl.command_line.ending import FAILED, INTERRUPTED, ended_early
 from rrl.command_line.options import TuneOptions
-from rrl.command_line.reach import restored
 from rrl.command_line.search_grid import space_of, with_its_share
 from rrl.space import ConfigurationSpace
-from rrl.tuning.restore import RestorePoint
-from serving_adapter.target import NotPutBack, TargetError, TargetLost
 
 FOUND = {"instances": 1, "max_batch_size": 8}
 
@@ -67,29 +62,6 @@ def test_where_the_batch_size_is_no_knob_it_is_left_to_be_refused_as_such() -> N
     assert (space.to_json(), said) == ({"max_batch_size": [1, 2]}, "")
 
 
-def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> None:
-    class Refuses:
-        model = "m"
-
-        def configuration(self) -> dict[str, int]:
-            return {"instances": 1}
-
-        def apply(self, configuration: dict[str, int]) -> None:
-            raise TargetError("model 'm' has no knob max_batch_size")
-
-    killed = RestorePoint("box:1", "m")
-    killed.claim(FOUND)
-    state = json.loads(killed.path.read_text())
-    killed.path.write_text(json.dumps(state | {"process_started_s": 1.0}))
-    with pytest.raises(TargetError) as caught:
-        restored(RestorePoint("box:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
-    said = str(caught.value)
-    assert "an earlier rrl-tune was killed here" in said
-    assert "has no knob max_batch_size" in said
-    assert f"remove {killed.path}" in said
-    assert killed.path.exists()
-
-
 def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget() -> None:
     target = SimpleNamespace(is_local=False, is_rrl_serve=False, address="box:8001", model="a")
     with pytest.raises(ValueError, match=r"box:8001 does not tell how many cores .* give --cores"):
@@ -100,28 +72,3 @@ def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget(
             ["b"],
             Console(quiet=True),  # type: ignore[arg-type]
         )
-
-
-@pytest.mark.parametrize(
-    ("error", "stopped", "left", "code", "says"),
-    [
-        (
-            TargetLost("lost"),
-            True,
-            False,
-            INTERRUPTED,
-            "the target is away; the next start restores it (lost)\n",
-        ),
-        (TargetError("refused"), True, True, INTERRUPTED, "the run ended: refused\n"),
-        (TargetError("refused"), False, True, FAILED, "the run ended: refused\n"),
-        (NotPutBack("broken"), True, False, INTERRUPTED, "configuration back, once the model is loaded\n"),
-    ],
-)
-def test_an_early_end_says_what_is_so(
-    error: TargetError, stopped: bool, left: bool, code: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keeping, point = SimpleNamespace(done=left), SimpleNamespace()
-    assert ended_early(point, keeping, error, stopped) == code  # type: ignore[arg-type]
-    said = capsys.readouterr().err
-    assert said.endswith(says)
-    assert ("away" in said) == ("away" in says)

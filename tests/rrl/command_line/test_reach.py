@@ -1,0 +1,36 @@
+"""What a killed run left on a server is put right before the next begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rrl.command_line.reach import restored
+from rrl.tuning.restore import RestorePoint
+from serving_adapter.target import TargetError
+
+
+def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> None:
+    class Refuses:
+        model = "m"
+
+        def configuration(self) -> dict[str, int]:
+            return {"instances": 1}
+
+        def apply(self, configuration: dict[str, int]) -> None:
+            raise TargetError("model 'm' has no knob max_batch_size")
+
+    killed = RestorePoint("box:1", "m")
+    killed.claim({"instances": 1, "max_batch_size": 8})
+    state = json.loads(killed.path.read_text())
+    killed.path.write_text(json.dumps(state | {"process_started_s": 1.0}))
+    with pytest.raises(TargetError) as caught:
+        restored(RestorePoint("box:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
+    said = str(caught.value)
+    assert "an earlier rrl-tune was killed here" in said
+    assert "has no knob max_batch_size" in said
+    assert f"remove {killed.path}" in said
+    assert killed.path.exists()
