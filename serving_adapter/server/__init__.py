@@ -7,5 +7,5 @@ if not hasattr(os, "memfd_create"):
         "the local server needs Linux: give rrl-tune the --target of a server that runs, or run it on Linux"
     )
 
-# The front starts zygotes while gRPC's threads run; its fork handlers are not wanted there, and say so.
+# The front starts zygotes while gRPC's threads run. Its fork handlers would complain about that.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,9 +1,9 @@
 """When to form a batch, and of what: pure functions of (queue, configuration, now).
 
-The rule, which the simulator shares: with an instance free, the head of the queue (FCFS) is dispatched
-as soon as its batch is full or it has waited `max_queue_delay`; the batch is everything behind the head,
-in order, that fits. A batch is full when the next request would not fit it: too many rows, or a shape
-that cannot be padded to the batch's. A request with more rows than `max_batch_size` runs alone.
+The simulator shares this rule. With an instance free, the head of the queue (FCFS) is dispatched as soon as
+its batch is full or it has waited `max_queue_delay`. The batch is the head and the requests behind it, in
+order, that fit. A batch is full when the next request would not fit: it has too many rows, or a shape that
+cannot be padded to the batch's. A request with more rows than `max_batch_size` runs alone.
 """
 
 from __future__ import annotations

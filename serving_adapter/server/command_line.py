@@ -36,7 +36,7 @@ from serving_adapter.stop_signal import stop_on_signal
 log = logging.getLogger(__name__)
 
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
-FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # of references that are files
+FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ async def serve(options: ServeOptions) -> None:
     models = _models(options)
     faults = _faults(options)
     service_limits = [
-        # The handler refuses what is over the limit with a full sentence; grpc's own is the backstop.
+        # The handler refuses what is over the limit with a full sentence. grpc's own limit is the backstop.
         ("grpc.max_receive_message_length", 2 * options.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),  # a taken port is an error
-        # gRPC cancels calls beyond about 1,000 that its core holds; our own queue refuses with a reason.
+        # gRPC cancels calls beyond about 1,000 that its core holds, but our own queue refuses with a reason.
         ("grpc.server.max_pending_requests", 16 * options.max_queue_size),
         ("grpc.server.max_pending_requests_hard_limit", 32 * options.max_queue_size),
     ]
@@ -293,7 +293,10 @@ def _note_end_of_faults(injecting: asyncio.Task[None]) -> None:
 
 
 def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
-    """`role`: "parity" or "backup"; a parity model's file has its options in it."""
+    """What a zygote builds a model from; `role` is "parity" or "backup", or empty for a deployed model.
+
+    The file of a parity model has its options in it.
+    """
     if role and Path(reference).suffix in FILE_SUFFIXES and not Path(reference).is_file():
         fail(f"there is no file {reference}, which --{role}-model names")
     general = () if role and reference.endswith(".safetensors") else ("",)

@@ -27,14 +27,14 @@ STORE_TIMEOUT_S = 0.5
 
 
 class CounterCollector(Collector):
-    """The single values; few, so a page filtered to them (`?name[]=...`) costs next to nothing."""
+    """The single values. They are few, so a page filtered to them (`?name[]=...`) costs next to nothing."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = models
         self._started_s = time.time()
 
     def describe(self) -> Iterator[Metric]:
-        return self.collect()  # the names a page can be filtered by
+        return self.collect()  # whose names a page can be filtered by
 
     def collect(self) -> Iterator[Metric]:
         yield _plain("process_start_time_seconds", "Start, seconds since the epoch", self._started_s)
@@ -102,7 +102,7 @@ class StoreCollector(Collector):
             yield metric
 
     def _latest(self) -> list[Any]:
-        """Read at most once a second: pages may be asked for often."""
+        """The tiers, read at most once a second because pages may be asked for often."""
         if self._client is not None and time.monotonic() - self._read_s > 1.0:
             try:
                 self._tiers = list(self._client.call("Stats", pb.Empty(), STORE_TIMEOUT_S).tiers)
@@ -197,7 +197,7 @@ def _telemetry(models: Iterable[ServedModel]) -> Iterator[Metric]:
 
 
 def _cpu_s(models: Iterable[ServedModel]) -> float:
-    """Processor seconds of the front and of all it started; ended workers count in their zygote."""
+    """Processor seconds of the front and of all it started; a zygote counts its ended workers."""
     total = time.process_time()
     for model in models:
         for pid in (pid for pool in model.pools for pid in pool.pids):

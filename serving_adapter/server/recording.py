@@ -1,7 +1,7 @@
 """Records requests, to train a parity model where the deployed model's own data is not at hand (ParM, 4.4).
 
-A bounded random sample of all items that came (reservoir sampling), so that the first minutes of a day do
-not stand for all of it; written when the server ends, as the `.npz` that `rrl-parity train --data` reads.
+It keeps a bounded random sample of all items that came (reservoir sampling), so that the first minutes of
+a day do not stand for all of it. When the server ends, it writes the `.npz` for `rrl-parity train --data`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Recording:
         self._rng = np.random.default_rng(seed)
 
     def show(self, rows: np.ndarray) -> None:
-        """(rows, *item); an item replaces a kept one with the probability items / seen (algorithm R)."""
+        """Takes (rows, *item); an item replaces a kept one with probability items / seen (algorithm R)."""
         for row in rows:
             if not np.isfinite(row).all():
-                continue  # nothing to train with
+                continue  # it is of no use for training
             self.seen += 1
             if len(self._sample) < self.items:
                 self._sample.append(row.copy())

@@ -1,6 +1,6 @@
 """The Open Inference Protocol with Triton's statistics, model-configuration and model-repository extensions.
 
-Only translates: between protobuf messages and `ServedModel`, and between errors and gRPC status codes.
+It only translates, between protobuf messages and `ServedModel` and between errors and gRPC status codes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _answers(
 
 
 class InferenceService(GRPCInferenceServiceServicer):
-    """The service over some models."""
+    """Answers every call of the protocol about the models of this server."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class InferenceService(GRPCInferenceServiceServicer):
         knobs, resilience = model.knobs, model.resilience
         if "config" in request.parameters:
             knobs, resilience = self._override(model, request.parameters["config"].string_param)
-        # To its end even if the client does not wait: a change is in force whole or not at all.
+        # It runs to its end even if the client does not wait: a change is in force whole or not at all.
         await asyncio.shield(asyncio.ensure_future(model.apply(knobs, resilience)))
         return pb.RepositoryModelLoadResponse()
 
@@ -223,7 +223,7 @@ class InferenceService(GRPCInferenceServiceServicer):
         )
 
     def _override(self, model: ServedModel, text: str) -> tuple[Knobs, ResilienceSettings]:
-        """The knobs of an override; like Triton's it replaces, so a knob it leaves out gets its default."""
+        """The knobs of an override; as in Triton it replaces all, so a knob left out gets its default."""
         try:
             override = model_configuration.parse(text)
             values = model_configuration.knob_values(override)
@@ -294,7 +294,7 @@ def _names(known: dict[str, Any]) -> str:
 
 
 def read_inputs(request: pb.ModelInferRequest, model: ServedModel) -> list[InputTensor]:
-    """The request's inputs in the model's order; Refused, in one sentence, where they do not fit it."""
+    """The request's inputs in the model's order; raises Refused, in one sentence, where they do not fit."""
     given = {tensor.name: (i, tensor) for i, tensor in enumerate(request.inputs)}
     if given.keys() != model.inputs.keys() or len(given) != len(request.inputs):
         names = ", ".join(repr(tensor.name) for tensor in request.inputs) or "none"

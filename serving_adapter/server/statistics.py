@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# 8% apart, 50 µs to about 10 minutes: a percentile interpolated inside a bucket is off by at most 4%.
+# The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
 
 

@@ -1,10 +1,11 @@
 """`live-changes`: 200 random configurations of all five knobs under 50 requests/s.
 
-The model burns about 5 ms of one core on two parallel branches, which give `inter_op_threads` its meaning:
-light enough that every one of the configurations bears the load, so that what fails, fails by a change.
-A change is in force when RepositoryModelLoad has returned, which it does when every new batch goes to
-workers of the new kind, and ModelConfig shows it. There is no peer: no Python server changes these live,
-and a stock Triton reloads the model for all but the instance count (1.5 - 2.4 s on MiniLM).
+The model burns about 5 ms of one core on two parallel branches, which give `inter_op_threads` its meaning.
+Every configuration bears the load, so a request that fails does so because of a change.
+
+A change is in force when RepositoryModelLoad has returned and ModelConfig shows it. The call returns when
+every new batch goes to workers of the new kind. There is no peer: no Python server changes all five knobs
+live, and a stock Triton reloads the model for all but the instance count.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """`server-throughput`: MiniLM, 32 tokens a request, in the best configuration of a small grid.
 
-Peers in the same run: the same module in bare processes (the physical limit, the best of a grid too) and
-LitServe with the same module (the best of its grid), in throughput (closed loop, the same number of requests
-outstanding); and LitServe again in p95 latency under Poisson arrivals of 40/s, both servers with two workers
-of one thread, batches of at most 8 and no delay.
+Every peer runs the same module in the same run, in the best configuration of its own grid:
+
+- bare processes, which are the physical limit, in throughput;
+- LitServe in throughput, in a closed loop with the same number of requests outstanding;
+- LitServe in p95 latency under Poisson arrivals of 40/s. Both servers then have two workers of one thread,
+  batches of at most 8 and no delay.
 """
 
 from __future__ import annotations

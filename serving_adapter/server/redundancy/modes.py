@@ -51,14 +51,17 @@ class Host(LaneHost, Protocol):
 
 
 class ResilienceMode:
-    """The modes `none` and `equal-resources`: a batch runs once; the latter has more workers for it."""
+    """The modes `none` and `equal-resources`: a batch runs once.
+
+    In `equal-resources` the redundant workers run the deployed model like the others.
+    """
 
     def __init__(self, settings: ResilienceSettings) -> None:
         self.settings = settings
         self.lanes: list[Lane] = []
 
     def deployed_instances(self, instances: int) -> int:
-        """Workers of the deployed model; redundant ones are the lanes', where there are lanes."""
+        """Workers of the deployed model; where there are lanes, the redundant workers are theirs."""
         return instances if self.lanes else instances + self.settings.redundant(instances)
 
     async def reshape(self, parallelism: Parallelism) -> None:
@@ -144,9 +147,12 @@ class Hedging(ResilienceMode):
 
     def batch_answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None:
         self._lateness.observe(service_ns)
-        self.batch_given_up(batch)
+        self._forget(batch)
 
     def batch_given_up(self, batch: Batch) -> None:
+        self._forget(batch)
+
+    def _forget(self, batch: Batch) -> None:
         timer = self._timers.pop(batch, None)
         if timer is not None:
             timer.cancel()

@@ -18,14 +18,15 @@ from serving_adapter.server.workers.arena import Arena, Placed, place
 
 
 class Parity(ResilienceMode):
-    """Coding groups of k consecutive batches, r parity lanes, and reconstruction (sections 4.1, 4.2 and 7).
+    """Codes k consecutive batches together and reconstructs late answers (sections 4.1, 4.2 and 7).
 
-    An answer is unavailable when its group's others and the parity are there before it and its batch is late,
-    or its worker is known to be dead. With a `late_percentile` of 0, the paper's first rule, every batch is
-    late at once, and many answers are reconstructed that would have come a moment later.
+    An answer counts as unavailable when its batch is late or its worker has died. It is reconstructed as soon
+    as the other answers of its group and enough parity answers are there. With a `late_percentile` of 0, the
+    paper's first rule, every batch is late at once. Then many answers are reconstructed that would have come
+    a moment later.
 
-    A parity query is encoded when a parity worker is free for it, straight into that worker's memory, and not
-    at all if its group has all answers by then.
+    A parity query is encoded when a parity worker is free for it, straight into that worker's memory. If its
+    group has all answers by then, it is not encoded at all.
     """
 
     def __init__(
@@ -114,8 +115,8 @@ class Parity(ResilienceMode):
     def _reconstruct(self, group: CodingGroup) -> None:
         """Answers the group's unavailable batches, if that is possible now and anybody waits for them.
 
-        A group may be of several clients' requests, so one that decodes to no numbers (a query of another
-        client was none, or was so large that it swallowed the rest) is left to the exact answers.
+        A group may hold requests of several clients. A query of one client may be no number, or so large that
+        it swallows the rest. What then decodes to no numbers is left to the exact answers.
         """
         timer = self._late_timers.pop(group, None)
         if timer is not None:
@@ -133,7 +134,7 @@ class Parity(ResilienceMode):
             self._late_timers[group] = call_after(min(later) - now_ns, self._reconstruct, group)
 
     def _unavailable_ns(self, member: Member) -> int:
-        """From when on a missing answer counts as unavailable."""
+        """The time from which on a missing answer counts as unavailable."""
         batch = self._batches[member]
         return 0 if batch.losses else batch.dispatched_ns + self._lateness.late_ns
 

@@ -104,7 +104,7 @@ class Victim(NamedTuple):
 
 
 def pick(fault: Fault, pools: Sequence[FaultyPool], rng: np.random.Generator) -> list[Victim]:
-    """As many different workers as the fault is for, or all there are; each as likely as the others."""
+    """Different workers for a fault, each as likely as the others; all of them where there are too few."""
     concerned = [
         Victim(pool, worker)
         for pool in pools
@@ -153,7 +153,7 @@ class _FaultsInForce:
             self._stalls[worker] -= 1
             if not self._stalls[worker]:
                 del self._stalls[worker]
-                # Also when its pool has let go of it: a stopped process does not see that it should end.
+                # Even if its pool has closed it: a stopped process does not see that it should end.
                 pool.resume(worker)
 
 

@@ -1,4 +1,4 @@
-"""A worker: runs batches that lie in its input arena and leaves the answers in its output arena."""
+"""A worker process: it runs batches that lie in its input arena and leaves the outputs in the other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe(model: Model, sizes: tuple[int, int]) -> ModelDescription:
 
     Call it in a child that was just forked, as `work` is.
     """
-    torch.set_num_threads(1)  # renews PyTorch's pool: branches that all do so at once may end the process
+    torch.set_num_threads(1)  # renews PyTorch's pool, which branches must not do all at once
     first, second = (model.run(model.example(rows=1, size=size)) for size in sizes)
     outputs = []
     for name, tensor in first.items():

@@ -1,0 +1,74 @@
+"""Every message between the front, a zygote and its workers comes out of its socket as it went in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from serving_adapter.messages import receive_with_descriptors, socket_pair
+from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.arena import Placed
+from serving_adapter.server.workers.messages import (
+    BatchError,
+    BatchOutputs,
+    BuildError,
+    BuildModels,
+    ForkWorker,
+    Message,
+    ModelDescription,
+    ModelReference,
+    RunBatch,
+    SignalWorker,
+    WorkerReady,
+    WorkerSignal,
+    parse_batch_reply,
+    parse_build_reply,
+    parse_zygote_order,
+)
+from serving_adapter.tensors import TensorSpec
+
+PLACED = [Placed("x", "FP32", (2, 16), 0), Placed("length", "INT64", (2,), 128)]
+TOKENS = TensorSpec("token_ids", "INT64", (-1,), pad_value=0, max_size=512)
+REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelReference("noop"))
+
+
+@pytest.mark.parametrize(
+    ("message", "parse"),
+    [
+        (BuildModels(REFERENCES, "cuda:1"), BuildModels.from_wire),
+        (ModelDescription((TOKENS,), (TensorSpec("y", "FP32", (4, 4)),), True), parse_build_reply),
+        (BuildError("there is no such model"), parse_build_reply),
+        (ForkWorker(inter_op_threads=2, intra_op_threads=3), parse_zygote_order),
+        (SignalWorker(WorkerSignal.STOP, 17), parse_zygote_order),
+        (WorkerReady(17), WorkerReady.from_wire),
+        (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5), RunBatch.from_wire),
+        (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3)), parse_batch_reply),
+        (BatchError("the model raised ValueError: no"), parse_batch_reply),
+    ],
+)
+def test_a_message_arrives_as_it_was_sent(message: Message, parse: Callable[[messages.Wire], object]) -> None:
+    ours, theirs = socket_pair()
+    with ours, theirs:
+        messages.send(ours, message)
+        assert messages.receive(theirs, parse) == message
+
+
+def test_descriptors_ride_along() -> None:
+    ours, theirs = socket_pair()
+    with ours, theirs:
+        messages.send(ours, ForkWorker(1, 1), (ours.fileno(),))
+        wire, descriptors = receive_with_descriptors(theirs)
+        assert wire is not None
+        assert parse_zygote_order(wire) == ForkWorker(1, 1)
+        (descriptor,) = descriptors
+        os.close(descriptor)
+
+
+def test_there_is_no_message_from_a_side_that_is_gone() -> None:
+    ours, theirs = socket_pair()
+    with theirs:
+        ours.close()
+        assert messages.receive(theirs, parse_batch_reply) is None
