@@ -58,7 +58,8 @@ class ServeOptions:
     device: str = "cpu"
     """Where models run: cpu, cuda or cuda:N."""
     private_weights: bool = False
-    """Keeps the weights in the server's own processes, not in the model store (docs/model-store.md)."""
+    """Keeps the weights in the server's own processes, not in the model store
+    (docs/explanation/model-store.md)."""
     instances: int = Knobs.instances
     """Batches that may run at once, each in a worker process of its own."""
     intra_op_threads: int = 0
@@ -71,7 +72,7 @@ class ServeOptions:
     """Microseconds that the oldest request may wait for its batch to fill."""
     resilience: str = ResilienceSettings.mode
     """What is done about slow and failed workers: none, equal-resources, replication, hedging,
-    approximate-backup, default-answer or parity (README, "Late and lost answers")."""
+    approximate-backup, default-answer or parity (docs/explanation/parity-models.md)."""
     k: int = ResilienceSettings.k
     """Batches in a coding group; m/k redundant workers for m instances (default-answer has none)."""
     r: int = ResilienceSettings.r
@@ -87,12 +88,12 @@ class ServeOptions:
     group_timeout_us: int = ResilienceSettings.group_timeout_us
     """Microseconds that a coding group may wait for its last batches until it is filled up with answered
     ones (0: for ever)."""
-    overflow: Literal[0, 1] = 1
+    overflow: Literal[0, 1] = ResilienceSettings.overflow
     """1: redundant workers of parity and backup models run the deployed model's batches first when all of its
     own workers are busy; 0: never."""
     parity_model: UseAppendAction[tuple[str, ...]] = ()
     """A parity model, of rrl-parity train; again for other k and rows."""
-    parity_encoder: Literal["sum", "concat"] = "sum"
+    parity_encoder: Literal["sum", "concat"] = RedundantModels.encoder
     """The encoder of parity models that do not say what they were trained for."""
     backup_model: str | None = None
     """The cheaper model of the mode approximate-backup."""

@@ -1,1 +1,1 @@
-"""Late and lost answers: parity models and the other resilience modes."""
+"""What is done about late and lost answers: parity models and the other resilience modes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class RedundantModels:
     """What the operator offers for the resilience modes of one model."""
 
     parities: tuple[ParityModel, ...] = ()
-    encoder: str = "sum"
+    encoder: Literal["sum", "concat"] = "sum"
     """The encoder of parity models whose files do not say."""
     backup: ModelReference | None = None
     default: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 MODES = {
     "none": "every batch runs once",
@@ -52,7 +52,7 @@ class ResilienceSettings:
     needs it, and counts from a request's arrival."""
     group_timeout_us: int = 100_000
     """How long a coding group of the mode parity waits for its last batches before earlier ones fill it."""
-    overflow: int = 1
+    overflow: Literal[0, 1] = 1
     """For parity and backup: with 1, redundant workers run batches of the deployed model first when all of
     its own are busy. With 0 they are kept apart, as in the paper."""
 
