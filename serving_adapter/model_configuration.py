@@ -26,7 +26,7 @@ Configuration = Mapping[str, int]
 
 
 class Limits(NamedTuple):
-    """The least and the greatest value of a knob, both allowed."""
+    """The least and the greatest value that a knob may have."""
 
     low: int
     high: int
@@ -97,7 +97,7 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
 
 
 def all_instances(config: ModelConfig) -> int:
-    """Of all groups: a group's count is that of each of its GPUs."""
+    """The instances of all groups; a group's count is that of each of its GPUs."""
     return sum(group.count * _places(group) for group in config.instance_group)
 
 

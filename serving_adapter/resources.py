@@ -21,7 +21,7 @@ class CpuTimes(NamedTuple):
 
 
 def cores() -> int:
-    """Of this machine, those that this process may use: no more than a container's quota, rounded up."""
+    """How many cores this process may use: no more than its container's quota, rounded up."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, _quota_cores())))
 

@@ -13,8 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def stop_on_signal() -> asyncio.Event:
     """An event that the first SIGTERM or SIGINT sets; further ones change nothing until the process ends.
 
-    A handler of the event loop goes with the loop, and a signal that comes after it, while Python takes down
-    what is left, would end the process with the signal's status instead of 0.
+    A handler of the event loop goes with the loop. A signal that comes after it, while the interpreter shuts
+    down, would end the process with the signal's status instead of 0.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 

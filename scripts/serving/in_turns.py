@@ -78,9 +78,11 @@ class InTurns:
     def beside_ms(self, alone: Turns) -> dict[int, float]:
         """Mean latency of every configuration: by its ratio to the best in turns, else by its windows alone.
 
-        These (their median) are of another time, and right after changes mostly: they count by as much more
-        or less as those of the configurations measured in turns turned out to be worth (the median). Were
-        these chosen for their low means, that is rather too much more: the lowest of noisy means are too low.
+        The windows are of another time, and mostly right after changes. So their median is scaled by what the
+        windows of the configurations measured in turns turned out to be worth.
+
+        If those were chosen for their low means, the scale is rather too large: the lowest of several noisy
+        means are too low.
         """
         best_ms = self.best_ms()
         in_turns_ms = {number: best_ms * self.ratio(number).middle for number in self.parts}

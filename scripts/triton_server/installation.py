@@ -25,7 +25,7 @@ DEFAULT = CHECKOUT / ".triton"
 SERVER = "nvidia-pytriton==0.7.0"  # Triton 2.51
 NUMPY = "numpy==1.26.4"
 NEEDS = ("Triton", "x86-64 Linux and a package index")
-LEAST_GLIBC = (2, 35)
+MIN_GLIBC = (2, 35)
 STAMP = "installed"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -93,8 +93,8 @@ def _is_complete(installation: Installation) -> bool:
 
 def _check_machine() -> None:
     name, version = platform.libc_ver()
-    if name != "glibc" or tuple(map(int, version.split(".")[:2])) < LEAST_GLIBC:
-        least = ".".join(map(str, LEAST_GLIBC))
+    if name != "glibc" or tuple(map(int, version.split(".")[:2])) < MIN_GLIBC:
+        least = ".".join(map(str, MIN_GLIBC))
         raise RuntimeError(
             f"Triton needs Linux with glibc {least} or later, and this is {name or platform.system()} "
             f"{version}; use a newer system, such as Debian 12 or Ubuntu 22.04"

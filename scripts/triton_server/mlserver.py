@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from scripts.triton_server.installation import CHECKOUT, one_at_a_time, pip_install
-from scripts.triton_server.running import ASK_S, ASKING, HOST, START_TIMEOUT_S, end
+from scripts.triton_server.running import HOST, PROBE_OPTIONS, PROBE_TIMEOUT_S, START_TIMEOUT_S, end
 
 DEFAULT = CHECKOUT / ".triton" / "mlserver"
 PINS = ("mlserver==1.7.1", "uvloop==0.21.0")  # with a later uvloop its workers do not start
@@ -130,11 +130,11 @@ def _free_ports() -> dict[str, int]:
 def _becomes_ready(process: subprocess.Popen[bytes], address: str) -> bool:
     """Asks until its model is; False if it ends instead."""
     end_s = time.monotonic() + START_TIMEOUT_S
-    with grpc.insecure_channel(address, ASKING) as channel:
+    with grpc.insecure_channel(address, PROBE_OPTIONS) as channel:
         stub = GRPCInferenceServiceStub(channel)
         while process.poll() is None and time.monotonic() < end_s:
             with contextlib.suppress(grpc.RpcError):
                 request = messages.ModelReadyRequest(name=MODEL)
-                if stub.ModelReady(request, timeout=ASK_S, wait_for_ready=True).ready:
+                if stub.ModelReady(request, timeout=PROBE_TIMEOUT_S, wait_for_ready=True).ready:
                     return True
     return False

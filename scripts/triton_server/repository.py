@@ -77,8 +77,8 @@ class ModelSpec:
 def write_repository(folder: Path, models: Mapping[str, ModelSpec]) -> Path:
     """Writes the models into the folder, which is made; returns it.
 
-    Python's cache is written with them: Triton takes it for a change of the model if it comes only when the
-    model is first loaded, and makes the next change of instances a full reload.
+    Python's cache is written with them. If it appeared only when the model is first loaded, Triton would take
+    it for a change of the model, and make the next change of instances a full reload.
     """
     for name, spec in models.items():
         config = text_format.MessageToString(spec.config(name))

@@ -24,15 +24,15 @@ from scripts.triton_server.installation import Installation, install
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 15.0
-ASK_S = 0.5  # how long one question for readiness waits
-ASKING = [  # options of a channel to a server that is about to listen
+PROBE_TIMEOUT_S = 0.5  # how long one question for readiness waits
+PROBE_OPTIONS = [  # options of a channel to a server that is about to listen
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 100),
 ]
-_UNTIL_WE_END = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
-STARTS = 3  # where another program takes a free port first
+_END_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+MAX_STARTS = 3  # where another program takes a free port first
 ENVIRONMENT = {
     "RRL_STORE": "off",  # models load their weights as they would in anybody's Triton
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait steal the cores of other instances
@@ -69,7 +69,7 @@ def running(
     installation = installation or install()
     ports = (grpc_port, http_port, metrics_port)
     with tempfile.TemporaryDirectory(prefix="rrl-triton-") as folder:
-        for start in range(1, STARTS + 1):
+        for start in range(1, MAX_STARTS + 1):
             server = _start(installation, repository, flags, _free_ports(ports), Path(folder) / "log")
             try:
                 if _becomes_ready(server):
@@ -78,7 +78,7 @@ def running(
             finally:
                 _end(server)
             log = server.log.read_text(encoding="utf-8", errors="replace")
-            if "already in use" not in log or start == STARTS:
+            if "already in use" not in log or start == MAX_STARTS:
                 raise RuntimeError(f"Triton did not start: {_reason(log)}")
 
 
@@ -104,7 +104,7 @@ def _start(
         "--backend-config": f"python,shm-region-prefix-name={_shared_memory(grpc_port)}",
     }
     given = {flag.partition("=")[0] for flag in flags}
-    command = [*_UNTIL_WE_END, str(installation.binary), "--disable-auto-complete-config", *flags]
+    command = [*_END_WITH_PARENT, str(installation.binary), "--disable-auto-complete-config", *flags]
     command += [f"{name}={value}" for name, value in settings.items() if name not in given]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -137,14 +137,14 @@ def _free_ports(ports: tuple[int, ...]) -> tuple[int, ...]:
 def _becomes_ready(server: RunningTriton) -> bool:
     """Asks until it is; False if it ends instead. Its metrics page is what it opens last."""
     is_ready, end_s = False, time.monotonic() + START_TIMEOUT_S
-    with grpc.insecure_channel(server.address, ASKING) as channel:
+    with grpc.insecure_channel(server.address, PROBE_OPTIONS) as channel:
         stub = GRPCInferenceServiceStub(channel)
         while server.process.poll() is None and time.monotonic() < end_s:
             if is_ready and _answers(server.metrics_url):
                 return True
             with contextlib.suppress(grpc.RpcError):
                 request = messages.ServerReadyRequest()
-                is_ready = stub.ServerReady(request, timeout=ASK_S, wait_for_ready=True).ready
+                is_ready = stub.ServerReady(request, timeout=PROBE_TIMEOUT_S, wait_for_ready=True).ready
     if server.process.poll() is None:
         raise RuntimeError(f"Triton was not ready within {START_TIMEOUT_S:g} s; its models may be too large")
     return False
@@ -153,7 +153,7 @@ def _becomes_ready(server: RunningTriton) -> bool:
 def _answers(metrics_url: str) -> bool:
     address = urlsplit(metrics_url)
     try:
-        socket.create_connection((address.hostname, address.port), ASK_S).close()
+        socket.create_connection((address.hostname, address.port), PROBE_TIMEOUT_S).close()
     except OSError:
         return False
     return True
@@ -170,7 +170,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(server: RunningTriton) -> None:
-    """... and takes its shared memory away."""
+    """Ends a Triton and removes its shared memory."""
     end(server.process)
     port = int(server.address.rpartition(":")[2])
     for left in Path("/dev/shm").glob(f"{_shared_memory(port)}*"):
@@ -178,12 +178,12 @@ def _end(server: RunningTriton) -> None:
 
 
 def _shared_memory(grpc_port: int) -> str:
-    """The prefix of a server's shared memory: that of one which was killed must not stay for ever."""
+    """The prefix of a server's shared memory. By it that of a killed server is found and removed."""
     return f"rrl_triton_{os.getpid()}_{grpc_port}_"
 
 
 def _reason(log: str) -> str:
-    """What the log gives as the reason: of a model, of the server, or (of wrong flags) its first line."""
+    """The reason that the log gives for a model or the server, or its first line, as for wrong flags."""
     lines = log.splitlines() or ["it said nothing"]
     of_models = [line for line in lines if line.startswith("E") and "failed to load '" in line]
     of_server = [line for line in lines if "already in use" in line or line.startswith("error:")]

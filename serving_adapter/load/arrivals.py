@@ -5,8 +5,8 @@ ascending chunks of absolute moments in seconds from 0, for ever (a trace: to it
 the same moments.
 
 All but `Uniform` and the traces are Poisson processes whose rate λ(t) is constant or a step function. On a
-step of length h the number of arrivals is Poisson(λh) and, given their number, they are independent and
-uniform over the step: exact, and nothing is drawn to be thrown away as thinning does.
+step of length h the number of arrivals is Poisson(λh). Given their number, they are independent and uniform
+over the step. This is exact, and unlike thinning it draws nothing in vain.
 """
 
 from __future__ import annotations
@@ -115,10 +115,12 @@ class Dynamic:
 class Wiki:
     """The shape of Wikipedia's traffic: a daily wave, slow noise and sudden spikes, the day compressed.
 
-    λ = base * (1 + amplitude * sin(2π t / day)) * noise + spikes, by steps of a 1440th of the day; the base
-    is such that the long-run mean is rate_per_s. Wave and noise are fitted to the minutes of 18-30 September
-    2007 (WikiBench; Urdaneta, Pierre, van Steen 2009); those days hold few spikes, which RRL's figure 12(a)
-    makes the mark of the workload, so that their number and height are ours.
+    λ = base * (1 + amplitude * sin(2π t / day)) * noise + spikes, by steps of a 1440th of the day. The base
+    is such that the long-run mean is rate_per_s.
+
+    Wave and noise are fitted to the minutes of 18-30 September 2007 (WikiBench; Urdaneta, Pierre, van Steen
+    2009). Those days hold few spikes, which RRL's figure 12(a) makes the mark of the workload. So their
+    number and height are ours.
     """
 
     rate_per_s: float

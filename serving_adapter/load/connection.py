@@ -18,7 +18,11 @@ from serving_adapter.target.error import explain
 
 ANSWER_TIMEOUT_S = 2.0  # for a question about readiness or metadata
 POLL_S = 0.1
-NO_INDEX = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE)
+CODES_WITHOUT_INDEX = (
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAVAILABLE,
+)
 
 
 class NotYetReady(TargetError):
@@ -92,7 +96,7 @@ async def _choose(stub: GRPCInferenceServiceStub, address: str, model: str | Non
     try:
         index = await stub.RepositoryIndex(messages.RepositoryIndexRequest(), timeout=ANSWER_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
-        if model is not None and error.code() in NO_INDEX:
+        if model is not None and error.code() in CODES_WITHOUT_INDEX:
             return model
         raise _explained(error, address, "RepositoryIndex") from error
     names = sorted({entry.name for entry in index.models})

@@ -1,8 +1,8 @@
 """An open-loop load generator: requests leave when their arrival process says, answered or not.
 
-A request's latency counts from the moment it was meant to be sent, so that neither a server that stalls
-nor a client that is late hides the wait of the requests behind it (coordinated omission). How late the
-client was is reported apart, as the send lag.
+A request's latency counts from the moment it was meant to be sent. So neither a stalled server nor a late
+client hides the wait of the requests behind it (coordinated omission). How late the client was is reported
+apart, as the send lag.
 """
 
 from __future__ import annotations

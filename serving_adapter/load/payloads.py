@@ -13,8 +13,8 @@ from serving_adapter.load.sizes import Sizes
 from serving_adapter.target import TargetError
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
 
-VARIANTS = 4  # different requests of one size
-KEPT_BYTES = 64 << 20  # of serialised requests
+REQUESTS_PER_SIZE = 4  # different requests of one size
+MAX_CACHED_BYTES = 64 << 20  # of serialised requests
 SAMPLED_SIZES = 10_000  # whose requests are made at the start
 TOKENS = (1000, 20_000)  # values of integer tensors: ordinary words in the vocabularies of text models
 
@@ -22,7 +22,9 @@ TOKENS = (1000, 20_000)  # values of integer tensors: ordinary words in the voca
 class Payloads:
     """Serialised requests by size, seeded; those that do not fit in memory are made anew each time."""
 
-    def __init__(self, model: ModelSignature, rng: np.random.Generator, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, model: ModelSignature, rng: np.random.Generator, kept_bytes: int = MAX_CACHED_BYTES
+    ) -> None:
         for tensor in model.inputs:
             if tensor.datatype not in NUMPY_OF_DATATYPE:
                 raise TargetError(
@@ -48,7 +50,7 @@ class Payloads:
             return next(self._of_size[size])
         if self._free_bytes <= 0:
             return self._request(size)
-        made = [self._request(size) for _ in range(VARIANTS)]
+        made = [self._request(size) for _ in range(REQUESTS_PER_SIZE)]
         self._free_bytes -= sum(map(len, made))
         self._of_size[size] = cycle(made)
         return made[-1]

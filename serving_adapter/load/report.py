@@ -12,7 +12,7 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from rich.table import Table
 
-LONGEST_US = 3_600_000_000  # the histograms' range: 1 µs to 1 hour, to 0.1% of the value
+MAX_DURATION_US = 3_600_000_000  # the histograms' range: 1 µs to 1 hour, to 0.1% of the value
 LATE_CLIENT_MS = 10.0  # a send lag (p99) from which the client, not the server, is what a run measured
 
 
@@ -97,13 +97,13 @@ class DurationHistogram:
     """Durations in seconds, kept in an HDR histogram of microseconds."""
 
     def __init__(self) -> None:
-        self._histogram = HdrHistogram(1, LONGEST_US, 3)
+        self._histogram = HdrHistogram(1, MAX_DURATION_US, 3)
         self._sum_s = 0.0
         self._longest_s = 0.0
         self.count = 0
 
     def record(self, value_s: float) -> None:
-        self._histogram.record_value(min(max(round(value_s * 1e6), 1), LONGEST_US))
+        self._histogram.record_value(min(max(round(value_s * 1e6), 1), MAX_DURATION_US))
         self._sum_s += value_s
         self._longest_s = max(self._longest_s, value_s)
         self.count += 1

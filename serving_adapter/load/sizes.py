@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-LARGEST = 512  # the default MAX: what the default model, MiniLM, takes
+DEFAULT_MAX_SIZE = 512  # the default MAX: what the default model, MiniLM, takes
 
 
 class Sizes(Protocol):
@@ -45,7 +45,7 @@ class UniformSizes:
 class LognormalSizes:
     median: float
     sigma: float
-    largest: int = LARGEST
+    largest: int = DEFAULT_MAX_SIZE
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         sizes = rng.lognormal(math.log(self.median), self.sigma, n)
@@ -73,7 +73,7 @@ class TraceSizes:
     """Sizes of a trace in proportion, rounded up, so that the least is at least 1."""
 
     sizes: np.ndarray  # (requests,) int
-    largest: int = LARGEST
+    largest: int = DEFAULT_MAX_SIZE
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         scaled = rng.choice(self.sizes, n) * (self.largest / max(1, self.sizes.max()))

@@ -6,10 +6,10 @@
 | `requests` | requests counted per 10 ms |
 | `t_s`, maybe `context_tokens`, `generated_tokens` | moment of each request in seconds, with its sizes |
 
-Counts are scaled by thinning and duplicating single requests: at 2.3 copies each request comes twice, and
-with probability 0.3 a third time (below 1 this is binomial thinning, which keeps a Poisson process one).
-Within their bin requests are spread evenly at random. Timestamps are scaled by their clock: every request
-and every gap stays, only faster or slower.
+Counts are scaled by thinning and duplicating single requests. At 2.3 copies each request comes twice, and
+with probability 0.3 a third time. Below 1 this is binomial thinning, which keeps a Poisson process one.
+Within their bin requests are spread evenly at random. Timestamps are scaled by their clock: every request and
+every gap stays, only faster or slower.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from serving_adapter.model_store.client_file import OneAtATime
 from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.tier import Address
 
-READINGS_A_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
+MAX_READS_PER_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
 
 
 class QuotaSpent(NoRoom):
@@ -30,7 +30,7 @@ class Account:
     max_leases: int = 10_000
     leases: int = 0
     held_bytes: int = 0
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READINGS_A_CLIENT))
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS_PER_CLIENT))
     file_calls: OneAtATime = field(default_factory=OneAtATime)
     _held: dict[Address, tuple[int, int]] = field(default_factory=dict)
 

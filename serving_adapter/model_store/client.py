@@ -1,8 +1,8 @@
 """A client of the store: opens models, maps what it is handed, and gives it back when it is garbage.
 
-It asks on the socket of its session, which takes a millisecond, needs no thread (so the process may fork
-afterwards) and not even gRPC; that is imported for an operator's questions only. It starts a store where
-none runs, and a new one where the old one died.
+It asks on the socket of its session. That takes a millisecond and needs no thread, so the process may fork
+afterwards. gRPC is imported for an operator's questions only. The client starts a store where none runs, and
+a new one where the old one died.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavaila
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.read_only_memory import ReadOnlyMemory
 
-ANSWER_TIMEOUT_S = 10.0  # of what the store does without reading a model
-OPEN_TIMEOUT_S = 3600.0  # of a large model from far away; a store that dies is noticed at once
+ANSWER_TIMEOUT_S = 10.0  # for questions that the store answers without reading a model
+OPEN_TIMEOUT_S = 3600.0  # for a large model from far away; a store that dies is noticed at once
 START_TIMEOUT_S = 60.0
 RETRY_S = 0.01
-IDLE_EXIT_S = 60.0  # of a store that a client started
+IDLE_EXIT_S = 60.0  # after which a store ends that a client started
 MAX_REPLY_BYTES = 64 << 20
 MAX_DESCRIPTORS = 253
-NOT_FOR_THE_STORE = "MALLOC_"  # settings that rrl-serve gives its workers
+WORKER_VARIABLES_PREFIX = "MALLOC_"  # rrl-serve sets them for its workers, not for the store
 
 Reply = TypeVar("Reply")
 
@@ -379,7 +379,7 @@ def _start_store(endpoint: Endpoint, token: str | None) -> bool:
     command += ["--folder", str(endpoint.folder), "--idle-exit-s", str(IDLE_EXIT_S)]
     if endpoint.options.exists():
         command += ["--config", str(endpoint.options)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_FOR_THE_STORE)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(WORKER_VARIABLES_PREFIX)}
     if token is not None:
         environment[TOKEN_VARIABLE] = token
     try:

@@ -1,9 +1,10 @@
 """Files that clients have opened, and the threads in which they are waited for.
 
-A client may hand over a file on a file system that does not answer (FUSE, a stalled NFS), or what is no file
-at all, such as a socket that lingers: `fstat`, reading and `close` may then wait for ever. None of them is
-called in the event loop. A client's files are read two at a time (`READINGS_A_CLIENT`), and all else that is
-done with them one at a time, so that the threads suffice for many clients that are stuck.
+A client may hand over a file on a file system that does not answer (FUSE, a stalled NFS), or a socket that
+lingers. `fstat`, reading and `close` may then wait for ever, so none of them is called in the event loop.
+
+A client's files are read two at a time (`MAX_READS_PER_CLIENT`). All else is done with them one at a time. So
+the threads suffice for many clients that are stuck.
 """
 
 from __future__ import annotations

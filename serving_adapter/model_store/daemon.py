@@ -40,8 +40,8 @@ MAX_REQUEST_BYTES = 64 << 10
 MAX_REPLY_BYTES = 64 << 20  # a list of all tensors of a model
 HANDSHAKE_TIMEOUT_MS = 5_000
 BACKLOG = 1024  # connections not let in yet
-QUESTIONS = 9  # to measure what one takes
-DESCRIPTORS = 1 << 17  # wanted at most: a segment takes one, a client two
+TIMED_QUESTIONS = 9  # to measure what one takes
+MAX_OPEN_DESCRIPTORS = 1 << 17  # wanted at most: a segment takes one, a client two
 
 
 class TokenRequired(grpc.aio.ServerInterceptor):
@@ -121,7 +121,7 @@ def _open_s(endpoint: Endpoint, token: str | None) -> float:
     """What a question to the store takes, whatever it is about (blocking): here a name that cannot be."""
     seconds = []
     with Client(endpoint, token=token, starts_store=False) as client:
-        for _ in range(QUESTIONS):
+        for _ in range(TIMED_QUESTIONS):
             start_s = time.perf_counter()
             with contextlib.suppress(UnknownModel):
                 client.open("/")
@@ -207,6 +207,6 @@ def _only_one(path: Path, otherwise: str) -> Any:
 
 def _allow_many_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    wanted = MAX_OPEN_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_OPEN_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

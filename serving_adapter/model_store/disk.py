@@ -31,12 +31,12 @@ from serving_adapter.model_store.tier import Address, Tier, TierEntry
 log = logging.getLogger(__name__)
 
 TEMPORARY = ".part"
-ASSUMED_REMOTE_BYTES_PER_S = 100e6  # of models that an earlier store has fetched
+ASSUMED_REMOTE_BYTES_PER_S = 100e6  # for models that an earlier store has fetched
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the cache knows of a model. (Those of earlier stores say more, which nobody needs.)"""
+    """What the cache knows of a model."""
 
     blob: str
     size_bytes: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-REMEMBERED_KEYS = 1_000  # of evicted models too, so that they are known when they return
+REMEMBERED_KEYS = 1_000  # evicted models are remembered too, so that they are known when they return
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The GPU memory tier: a model as one allocation that other processes open through CUDA IPC.
 
-One allocation a model, whatever the granularity in host memory: each costs its opener a driver call, which
-the paper (section 5.2) found to become the bottleneck when layers are shared one by one.
+There is one allocation a model, whatever the granularity in host memory. Each allocation costs its opener a
+driver call. The paper (section 5.2) found these calls to be the bottleneck when layers are shared one by one.
 """
 
 from __future__ import annotations

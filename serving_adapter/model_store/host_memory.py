@@ -1,12 +1,14 @@
 """The host memory tier: tensors in sealed memory files, each content once, whoever's model it is in.
 
 A segment is an anonymous memory file (`memfd`) that is sealed against writing, growing and shrinking once it
-is full. Its descriptor is handed to clients, who can map it read-only and can neither change it nor free
-what others use: the kernel keeps the pages until the store and the last client have let go.
+is full. Its descriptor is handed to clients. They can map it read-only, and can neither change it nor free
+what others use. The kernel keeps the pages until the store and the last client have let go.
 
-Which tensors share a segment is the sharing granularity: all of a model ("model"), or each tensor that is
-large enough in its own and the rest of the model together ("tensor"). Segments are addressed by the BLAKE3
-hash of their content, so models that were fine-tuned from one share what stayed frozen.
+The sharing granularity says which tensors share a segment. With "model" it is all tensors of a model. With
+"tensor" each tensor that is large enough has a segment of its own, and the rest of the model shares one.
+
+Segments are addressed by the BLAKE3 hash of their content, so models that were fine-tuned from one share what
+stayed frozen.
 """
 
 from __future__ import annotations

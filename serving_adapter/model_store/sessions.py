@@ -38,8 +38,8 @@ MAX_TICKETS = 4  # descriptors that a client has sent but not yet opened
 MAX_QUESTIONS = 64  # of one client at once
 PATIENCE_S = 5.0  # with a client that does not answer, or does not read
 RETRY_S = 0.05
-DESCRIPTORS_A_PACKET = 64  # the kernel takes 253, but a client may have few left
-MOST_DESCRIPTORS_A_PACKET = 253
+DESCRIPTORS_PER_PACKET = 64  # the kernel takes 253, but a client may have few left
+MAX_RECEIVED_DESCRIPTORS = 253
 CREDENTIALS = struct.Struct("iII")  # SO_PEERCRED: pid, uid, gid
 BUSY = (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS)
 
@@ -57,7 +57,7 @@ class ClientSession:
 
     async def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """OSError if the client does not read what it is sent. Descriptors beyond a packet's follow."""
-        part, rest = descriptors[:DESCRIPTORS_A_PACKET], descriptors[DESCRIPTORS_A_PACKET:]
+        part, rest = descriptors[:DESCRIPTORS_PER_PACKET], descriptors[DESCRIPTORS_PER_PACKET:]
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -272,7 +272,7 @@ def _received(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """
     try:
         data, descriptors, flags, _ = socket.recv_fds(
-            sock, messages.MAX_MESSAGE_BYTES, MOST_DESCRIPTORS_A_PACKET, socket.MSG_CMSG_CLOEXEC
+            sock, messages.MAX_MESSAGE_BYTES, MAX_RECEIVED_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
         )
     except BlockingIOError:
         raise

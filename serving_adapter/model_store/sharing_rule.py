@@ -26,7 +26,7 @@ from typing import NamedTuple
 OBJECTS = 32
 SAMPLE_BYTES = 32 << 20
 ROUNDS = 5
-OVERHEAD_SHARE = 0.05  # of loading a tensor, which an object of its own may cost at most
+OVERHEAD_SHARE = 0.05  # what an object of its own may cost at most, of the time to load its tensor
 FILE_NAME = "sharing_costs.json"
 
 

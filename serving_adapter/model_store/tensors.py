@@ -66,8 +66,8 @@ def open(
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, Tensor]:
     """As `safetensors.torch.load_file`, but shared: processes that load the same file have one copy of it.
 
-    Loads privately where sharing does not pay (section 5.2 of the paper), where the store is switched off
-    (RRL_STORE=off) or cannot be used (which is logged), and on devices other than the CPU.
+    Loads privately where sharing does not pay (section 5.2 of the paper), and on devices other than the CPU.
+    So it does where the store is switched off (RRL_STORE=off), or cannot be used, which is logged.
     """
     path = Path(filename)
     if device == "cpu" and not switched_off() and _pays(path.stat().st_size):

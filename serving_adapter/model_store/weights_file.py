@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 MAX_DIMENSIONS = 64  # as torch has it
-MAX_HEADER_BYTES = (
-    16 << 20
-)  # some 100,000 tensors; reading it as JSON takes a second, in which nobody else is served
+# Some 100,000 tensors. Reading as much as JSON takes a second, in which nobody else is served.
+MAX_HEADER_BYTES = 16 << 20
 
 ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),

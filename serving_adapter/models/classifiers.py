@@ -1,7 +1,7 @@
 """Small image classifiers whose weights come from a file: MLP 200-100, LeNet-5, VGG-11, ResNet-18.
 
 They are the architectures of ParM's evaluation (Kosaian et al., SOSP'19, section 5.1), in the forms usual
-for images of about 32 x 32 pixels, and adapt to smaller ones: LeNet-5 pads its convolutions below 32 pixels,
+for images of about 32 x 32 pixels. They adapt to smaller ones: LeNet-5 pads its convolutions below 32 pixels,
 and VGG-11 leaves out a pooling that would have nothing left to pool. ResNet-18 has a 3 x 3 stem and no
 max-pooling.
 
@@ -78,8 +78,8 @@ def resnet18(
 class Probabilities(nn.Module):
     """Answers `times` softmax instead of the network's logits.
 
-    A parity model of the concatenating encoder answers k softmax: the sum of k one-hot labels, normalised, is
-    what it learned (section 5.2.3), and subtracting k - 1 answers from the unnormalised sum leaves one.
+    A parity model of the concatenating encoder answers k softmax. It has learned the normalised sum of k
+    one-hot labels (section 5.2.3). Subtracting k - 1 answers from the unnormalised sum leaves one.
     """
 
     def __init__(self, net: nn.Module, times: float) -> None:
@@ -184,7 +184,7 @@ ARCHITECTURES: dict[str, Callable[[int, int, int], nn.Module]] = {
 }
 """Name in the catalogue -> the network itself, answering logits."""
 
-LEAST_SIZE = {"mlp": 1, "lenet5": 4, "vgg11": 2, "resnet18": 1}  # pixels
+MIN_SIZE = {"mlp": 1, "lenet5": 4, "vgg11": 2, "resnet18": 1}  # pixels
 
 
 def initialise(net: nn.Module, seed: int) -> None:
@@ -210,9 +210,9 @@ def _model(
     times: float,
     seed: int,
 ) -> Model:
-    if min(classes, channels) < 1 or size < LEAST_SIZE[name]:
+    if min(classes, channels) < 1 or size < MIN_SIZE[name]:
         raise ModelError(
-            f"{name}: classes and channels must be at least 1 and size at least {LEAST_SIZE[name]} pixels, "
+            f"{name}: classes and channels must be at least 1 and size at least {MIN_SIZE[name]} pixels, "
             f"got classes={classes}, channels={channels}, size={size}"
         )
     if answer not in ANSWERS:

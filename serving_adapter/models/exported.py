@@ -6,9 +6,9 @@ A file says how to compute, not what its inputs are called, so their specificati
 
 What is safe: no pickle of Python objects is ever loaded. TorchScript has a reader of its own that knows
 tensors and TorchScript's types only. `torch.export.load` falls back to an unrestricted `pickle` where
-weights or sample inputs are not plain tensors (seen in torch 2.13), so it runs here with torch's switch
-that forbids that, and archives with pickled custom objects or compiled libraries are refused. An exported
-file is still a program: serve only files whose origin you trust.
+weights or sample inputs are not plain tensors (seen in torch 2.13). So it runs here with torch's switch that
+forbids that. Archives with pickled custom objects or compiled libraries are refused. An exported file is
+still a program: serve only files whose origin you trust.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
 | T | tokens of the whole batch that are not padding, rounded up to a multiple of `packed_linear.ROWS` |
 | H, d | attention heads, width of each (12 x 32 = 384) |
 
-Requests of different lengths share a batch, but padding costs nothing: the tokens of all requests are
-packed into one (T, 384) matrix, and only attention looks at requests one by one. So an answer does not
-depend on what else is in the batch.
+Requests of different lengths share a batch, but padding costs nothing. The tokens of all requests are packed
+into one (T, 384) matrix, and only attention looks at requests one by one. So an answer does not depend on
+what else is in the batch.
 """
 
 from __future__ import annotations

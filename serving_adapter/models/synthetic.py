@@ -1,7 +1,7 @@
 """Models for tests and for measuring the server itself: `noop`, `sleep` and `burn`.
 
 All three answer their input. `crash_on` and `hang_on` are for tests of what the server does with a bad
-worker: a batch in which an item's first element is that value ends its process, or never ends.
+worker. A batch in which an item's first element is that value ends its process, or never ends.
 """
 
 # No `from __future__ import annotations`: TorchScript reads the annotations themselves.

@@ -1,9 +1,13 @@
 """Models from weights files that say what they are: safetensors with the name of an architecture.
 
-The header's metadata has `model` (a name of the catalogue, or a factory of one's own, which is not imported
-because a file names it: who loads the file must name it too), `options` (a JSON object of texts, the options
-of that model), `digest` (of the weights, checked when they are read) and, for a parity model, `parity` (see
-`parity_metadata`).
+| entry of the header's metadata | meaning |
+|---|---|
+| `model` | a name of the catalogue, or a factory of one's own |
+| `options` | the options of that model: a JSON object of texts |
+| `digest` | that of the weights, checked when they are read |
+| `parity` | for a parity model, see `parity_metadata` |
+
+A factory of one's own is not imported because a file names it. Whoever loads the file must name it too.
 """
 
 from __future__ import annotations

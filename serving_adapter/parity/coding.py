@@ -183,8 +183,8 @@ def _add_up(arrays: Sequence[np.ndarray], weights: Sequence[float], out: np.ndar
 def _downsize(image: np.ndarray, low: np.ndarray | None, out: np.ndarray) -> None:
     """Sums the pixels of `image` (..., H, W) that share a pixel of `out` (..., H / rows, W / columns).
 
-    `low` (..., H / rows, W) holds the sums of rows, which lie side by side in memory and are quickly added,
-    so that only a part of the pixels are left to be added within their row. None where `rows` is 1.
+    `low` (..., H / rows, W) holds the sums of rows; it is None where `rows` is 1. Rows lie side by side in
+    memory and are quickly added. Then only a part of the pixels are left to be added within their row.
     """
     rows, columns = image.shape[-2] // out.shape[-2], image.shape[-1] // out.shape[-1]
     if low is not None:

@@ -51,7 +51,7 @@ from serving_adapter.parity.training import (
 )
 
 INTERRUPTED = 130
-UNAVAILABLE = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
+UNAVAILABLE_SHARES = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +380,7 @@ def _table(found: Evaluation, dataset: Dataset, coding: Coding) -> Table:
     table = Table(f"accuracy by {labels}", *(f"{lost} lost of {coding.k}" for lost in found.degraded))
     table.add_row("A_a: available", *(f"{found.available:.2%}" for _ in found.degraded))
     table.add_row("A_d: reconstructed", *(f"{value:.2%}" for value in found.degraded.values()))
-    for f in UNAVAILABLE:
+    for f in UNAVAILABLE_SHARES:
         table.add_row(
             f"A_o: {f:.0%} unavailable", *(f"{found.overall(f, lost):.2%}" for lost in found.degraded)
         )

@@ -24,7 +24,7 @@ from torch import nn
 from serving_adapter.parity.coding import ENCODERS, coefficients, decode
 
 ROWS_AT_ONCE = 500
-LEAST_RECONSTRUCTIONS = 10_000  # a small test set is grouped anew until there are as many
+MIN_RECONSTRUCTIONS = 10_000  # a small test set is grouped anew until there are as many
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def groups(samples: int, k: int, seed: int, rounds: int) -> list[np.ndarray]:
     return list(np.concatenate(drawn).T)
 
 
-def rounds_for(samples: int, reconstructions: int = LEAST_RECONSTRUCTIONS) -> int:
+def rounds_for(samples: int, reconstructions: int = MIN_RECONSTRUCTIONS) -> int:
     return max(1, -(-reconstructions // samples))
 
 

@@ -18,9 +18,9 @@ Losses of a parity model:
   spends the network on what decoding leaves open: that F_P(P) is far from the sum costs nothing as long as
   every reconstruction is right. F must answer logits.
 
-Each step draws one batch of samples and groups it with itself in k - 1 random orders, so that as many
-parities as samples come of one pass through the deployed model. What is drawn depends on the seed alone: a
-training that was interrupted and resumed ends with the same weights. Nothing here prints.
+Each step draws one batch of samples and groups it with itself in k - 1 random orders. So one pass through the
+deployed model gives as many parities as samples. What is drawn depends on the seed alone: a training that was
+interrupted and resumed ends with the same weights. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from serving_adapter.parity.datasets import Images, are_images
 from serving_adapter.parity.evaluation import Coding, accuracy, answers, degraded_accuracies, rounds_for
 
 VALIDATION_SHARE = 0.1  # of the training images
-VALIDATIONS = 50  # at most, spread over the training
+MAX_VALIDATIONS = 50  # at most, spread over the training
 VALIDATION_RECONSTRUCTIONS = 2_000  # few images are grouped anew until there are as many
 WARM_UP_STEPS = 100
 PARITY_LOSSES = ("mse", "cross-entropy", "decoded")
@@ -273,7 +273,7 @@ class _Training:
         self.draw = torch.Generator().manual_seed(settings.seed)
         self.steps_of_epoch = -(-len(self.x) // settings.batch_size)
         self.steps = settings.epochs * self.steps_of_epoch
-        self.validate_every = self.steps_of_epoch * -(-settings.epochs // VALIDATIONS)
+        self.validate_every = self.steps_of_epoch * -(-settings.epochs // MAX_VALIDATIONS)
         self.done, self.best_score, self.seconds, self.processor_seconds = 0, -1.0, 0.0, 0.0
         self.best = self._weights()
 

@@ -1,7 +1,7 @@
 """A change of a model's configuration: loaded, waited for, verified; or the one before is put back.
 
-A process that starts keeps a core busy for seconds. Several at once, beside a load that one instance just
-bears, make a queue of seconds (`scripts/bench triton-change-cost`); so instances come in turns (`stages`).
+A process that starts keeps a core busy for seconds. Several that start at once, beside a load near the
+capacity, make a queue of seconds (`scripts/bench triton-change-cost`). So instances come in turns (`stages`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def stages(
 ) -> list[ModelConfig]:
     """What to load one after the other, so that no more than `at_once` instances come together.
 
-    A new load starts all of its instances together, so that it is made with as many as served before, and
-    what is wanted beyond them comes in place after it. `at_once` None: all together.
+    A new load starts all of its instances together. So it is made with as many as served before, and further
+    ones come in place after it. With `at_once` None, all come together.
     """
     last = wanted.instance_group[0].count if wanted.instance_group else 0
     present = before.instance_group[0].count if before.instance_group else 0
@@ -44,8 +44,8 @@ def put_in_force(
 ) -> None:
     """Returns when the model is ready with the last of these, which `changes` tells from `before`.
 
-    A change that fails raises TargetError, with the configuration from before in force: verified to its last
-    field. NotPutBack if that is not so, LostInChange if the server does not answer any more.
+    A change that fails raises TargetError. Then the configuration from before is in force, verified to its
+    last field. NotPutBack if it is not; LostInChange if the server does not answer any more.
     """
     try:
         for config in to_load:
@@ -106,7 +106,7 @@ def _check_lives(connection: Connection, changes: Configuration) -> None:
 
 
 def _put_back(connection: Connection, before: ModelConfig) -> str:
-    """Loads the configuration from before a change that failed; why it is not in force then, or ""."""
+    """Loads the configuration from before a failed change. Returns why it is not in force, or ""."""
     with suppress(TargetError):  # where it is not taken, what is in force decides
         _load(connection, before)
     try:

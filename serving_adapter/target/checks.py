@@ -1,12 +1,14 @@
 """What of a model may be tuned, and what is refused before anything is changed.
 
-Measured on a stock Triton 2.51 under load: a change of the instance count alone is made in place; every
-other change loads the model anew beside the old one, which answers what it holds and ends. That
+Measured on a stock Triton 2.51 under load: a change of the instance count alone is made in place. Every other
+change loads the model anew beside the old one, which answers what it holds and ends. Such a load
 
-- loads every ensemble of which the model is a step anew, or takes it out of service where the two no longer
-  fit, as after a smaller max_batch_size;
-- cuts the sequences in progress, as the new instances do not know them. A sequence batcher with the strategy
-  `direct` bears a change of the instance count; with `oldest`, Triton crashes when it ends an instance.
+- loads every ensemble of which the model is a step anew;
+- takes an ensemble out of service if the two no longer fit, as after a smaller max_batch_size;
+- cuts the sequences in progress, as the new instances do not know them.
+
+A sequence batcher with the strategy `direct` allows a change of the instance count. With `oldest`, Triton
+crashes when it ends an instance.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from serving_adapter.model_configuration import SERVER_NAME, knob_values
 from serving_adapter.target.error import TargetError
 
 _THREADS = {"intra_op_threads", "inter_op_threads"}
-_TO_TUNE = ("statistics", "model_configuration", "model_repository")
+_EXTENSIONS_FOR_TUNING = ("statistics", "model_configuration", "model_repository")
 
 
 def check_extensions(server: str, extensions: Collection[str], control: bool, has_page: bool) -> None:
     """A server without Triton's extensions can be observed by its metrics page, and not be tuned."""
-    missing = [name for name in _TO_TUNE if name not in extensions]
+    missing = [name for name in _EXTENSIONS_FOR_TUNING if name not in extensions]
     if control and missing:
         raise TargetError(
             f"{server} lacks Triton's extension{'s' * (len(missing) > 1)} {', '.join(missing)}, without "
@@ -50,8 +52,8 @@ def tunable(config: ModelConfig) -> dict[str, int]:
     if not config.HasField("dynamic_batching"):
         values.pop("max_batch_size", None)
     if config.HasField("sequence_batching"):
-        bearable = () if _batches_oldest_sequences(config) else ("instances",)
-        values = {name: value for name, value in values.items() if name in bearable}
+        changeable = () if _batches_oldest_sequences(config) else ("instances",)
+        values = {name: value for name, value in values.items() if name in changeable}
     return values
 
 

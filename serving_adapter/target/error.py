@@ -25,8 +25,8 @@ class RequestsRefused(TargetError):
     """With that configuration the server would refuse requests that it answers now; nothing was changed."""
 
 
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-_NO_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+_CODES_WHEN_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_CODES_WITHOUT_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
 def explain(
@@ -37,9 +37,9 @@ def explain(
     refusal = _refusal(code, details, address)
     if refusal:
         return TargetError(refusal)
-    if was_connected and (code in _LOST or code is grpc.StatusCode.NOT_FOUND):
+    if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
-    if code in _LOST:
+    if code in _CODES_WHEN_LOST:
         return TargetError(_unreachable(code, details, address, timeout_s))
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return TargetError(
@@ -57,7 +57,7 @@ def _refusal(code: grpc.StatusCode, details: str, address: str) -> str:
             f"the Triton server at {address} does not let its models be reconfigured; start it with "
             "--model-control-mode=explicit --load-model=MODEL, or only observe it with --advise"
         )
-    if code in _NO_KEY or "protocol is restricted" in details:
+    if code in _CODES_WITHOUT_KEY or "protocol is restricted" in details:
         return f"{address} wants a control key ({_one_line(details) or code.name}); give --control-key"
     return ""
 

@@ -84,8 +84,8 @@ class InferenceServer:
     def check_control(self) -> None:
         """Asks for a model that is not there: how that fails tells whether loading is allowed at all.
 
-        To load the model's own configuration again would change something: Triton loads a model anew if its
-        files have changed since, and the cache that Python leaves among them is enough.
+        To load the model's own configuration again would change something. Triton loads a model anew if its
+        files have changed, and the cache that Python leaves among them is such a change.
         """
         request = messages.RepositoryModelLoadRequest(model_name=ABSENT_MODEL)
         self.connection.fails_by("RepositoryModelLoad", request, CODES_FOR_ABSENT_MODELS)

@@ -1,4 +1,4 @@
-"""A model's configuration as it was once read, to be edited when its server need not be there any more."""
+"""A model's configuration as it was once read, to be edited without its server."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 from serving_adapter.target.reading import GLANCE, Reading, parse_metrics
 
 FETCHES = "metrics page"  # how the calls are counted
-_MOST_BYTES = 16 << 20
+_MAX_PAGE_BYTES = 16 << 20
 
 
 class MetricsPage:
@@ -89,7 +89,7 @@ class MetricsPage:
         try:
             self._connection.request("GET", path)
             response = self._connection.getresponse()
-            body = response.read(_MOST_BYTES)
+            body = response.read(_MAX_PAGE_BYTES)
         except http.client.RemoteDisconnected:
             raise
         except http.client.HTTPException as error:

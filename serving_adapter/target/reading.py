@@ -1,8 +1,8 @@
 """A reading: the cumulative counters of one model of one server at one moment.
 
-It comes from the answer to ModelStatistics, or from a metrics page, which tells more: Prometheus text with
-Triton's metric names (`nv_...`), to which our own server adds the `rrl_...` ones, or with MLServer's
-(`model_infer_...`). A model's series are summed over versions, devices and reasons.
+It comes from the answer to ModelStatistics, or from a metrics page, which tells more. A page is Prometheus
+text with Triton's metric names (`nv_...`) or MLServer's (`model_infer_...`). Our own server adds `rrl_...` to
+Triton's. A model's series are summed over versions, devices and reasons.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Reading:
     inference_count: int  # items answered (a request may hold several)
     execution_count: int  # batches executed
     request_s: float  # summed over requests: arrival to answer
-    queue_s: float  # ... arrival to start of service; NaN where the server does not tell
-    service_s: float  # ... start of service to its end; NaN where the server does not tell
+    queue_s: float  # summed over requests: arrival to start of service; NaN where the server does not tell
+    service_s: float  # summed over requests: the time in service; NaN where the server does not tell
     timed: int | None = None  # the requests that `request_s` sums, where failed ones are among them
     start_time_s: float | None = None  # when the server started, its wall clock
     in_flight: int | None = None  # gauge: queued and executing requests
@@ -51,11 +51,11 @@ class Reading:
     service: CumulativeHistogram | None = None
     telemetry: Mapping[tuple[int, int], BatchTotals] = field(default_factory=dict)
     """(busy instances, batch size) -> totals; 0 busy instances where the server does not tell how many."""
-    executions_since_load: int | None = None  # of the model as it was last loaded, warm-up included
-    success_since_load: int | None = None  # ... requests answered; a full reload starts both again
+    executions_since_load: int | None = None  # batches since the model was last loaded, warm-up included
+    success_since_load: int | None = None  # requests answered; a full reload starts both counts again
     cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
-    gpu_utilisation: float | None = None  # gauge: of all GPUs, 0 .. 1
+    gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
 
     @property
     def backlog(self) -> int:
@@ -88,12 +88,18 @@ GLANCE = (
 )
 _DURATION = "nv_inference_request_duration_us"
 _MLSERVER = "model_infer_request_"
-# With workers it tells only the second before the first request.
-_MLSERVER_TYPES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
-# Not Triton's other gauges: of a machine whose clock of processor time stands still, some are not a number.
-_EVERYTHING = ("nv_inference_", "nv_gpu_utilization", "rrl_", _MLSERVER, "process_start_time_seconds")
+# With workers, MLServer's page has only the second line before the first request.
+_MLSERVER_TYPE_LINES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
+# Triton's other gauges are left out: where the clock of processor time stands still, some are not a number.
+_PREFIXES_OF_READINGS = (
+    "nv_inference_",
+    "nv_gpu_utilization",
+    "rrl_",
+    _MLSERVER,
+    "process_start_time_seconds",
+)
 
-_SUMMARY = "_summary_us"  # quantiles, not a number (Nan) while nothing was observed, and used by nobody here
+_SUMMARY = "_summary_us"  # quantiles are left out: they are not a number (Nan) while nothing was observed
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -154,9 +160,9 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
 
     `counters_only` reads what a glance needs (arrivals, completions, backlog) in a tenth of the time.
     """
-    page = _Page(text, model, (*GLANCE, _MLSERVER) if counters_only else _EVERYTHING)
+    page = _Page(text, model, (*GLANCE, _MLSERVER) if counters_only else _PREFIXES_OF_READINGS)
     if "nv_inference_request_success" not in page.sums:
-        if any(line in text for line in _MLSERVER_TYPES):
+        if any(line in text for line in _MLSERVER_TYPE_LINES):
             return _mlserver_reading(page, at_s)
         raise ValueError(_why_not(text, page, model))
     if not counters_only and _DURATION not in page.sums:

@@ -1,9 +1,11 @@
 """`parity-accuracy`: how accurately parity models reconstruct (ParM, section 5), and their training's cost.
 
-For each pair of data and architecture a classifier is trained, then parity models for it; all are judged by
-the test images, every scenario of a loss. Rows are the sum encoder for each k, the concatenating one for
-k = 2 and 4, and two losses out of a group (r = 2, the slower of its two trainings). Times are those of both
-trainings in the same run, validation included: processor seconds, or the clock's where a GPU does the work.
+For each pair of data and architecture a classifier is trained, then parity models for it. All are judged by
+the test images, in every scenario of a loss.
+
+Rows are the sum encoder for each k, the concatenating one for k = 2 and 4, and two losses out of a group. For
+those r is 2, and the slower of the two trainings counts. Times are those of both trainings in the same run,
+validation included. They are processor seconds, or the clock's where a GPU does the work.
 
     scripts/bench parity-accuracy [--pairs digits/mlp cifar10/lenet5] [--k 2 3 4] [--codes sum concat r2]
                                   [--losses mse decoded cross-entropy] [--out FOLDER] [--quick]

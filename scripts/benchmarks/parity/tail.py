@@ -6,10 +6,10 @@ elsewhere, so that two cores bear 18 workers. It answers its input, a linear fun
 parity model; what a real one's accuracy is, `parity-accuracy` tells.
 
 The paper's background is four data transfers at a time between two random instances each, of 128 to 256 MB
-(section 6.1). Here, in kind: four episodes at a time, each of 1 to 2 s, slow two random workers, every batch
-by a log-normal delay with a sigma of 1. Its median is chosen so that Equal-Resources has about the paper's
-ratio of p99.9 to median (here 2.4, there 2.6 to 3.0); how ParM's gain depends on the kind of delay is a
-table of its own.
+(section 6.1). Here four episodes at a time, each of 1 to 2 s, slow two random workers each. Every batch of
+theirs is delayed by a log-normal time with a sigma of 1. Its median is chosen so that Equal-Resources has
+about the paper's ratio of p99.9 to median (here 2.4, there 2.6 to 3.0). A table of its own shows how ParM's
+gain depends on the kind of delay.
 
 Every row is the median (least - greatest) of its runs; all rows of a table are run in turns.
 

@@ -41,7 +41,7 @@ SHAPES: Shapes = {"embedding": (64, 1024), "bias": (17,), "empty": (0, 3)} | {
 }
 SHARED_TENSORS = 4  # the first of each, which models share in fours
 HOST_BYTES, DISK_BYTES = 5 * MIB, 8 * MIB  # of about 15
-HELD_MODELS = 3  # that a client has open at most
+MAX_HELD_MODELS = 3  # that a client has open at most
 LOOKS = 50  # at the descriptors
 OPERATIONS = ("by name", "by file", "close", "evict", "kill")
 WEIGHTS = (0.3, 0.15, 0.35, 0.15, 0.05)
@@ -225,7 +225,7 @@ class _Client:
         elif operation == "close":
             self._close()
         else:
-            if len(self._held) == HELD_MODELS:
+            if len(self._held) == MAX_HELD_MODELS:
                 self._close()
             path = _path(self._repository, model)
             if operation == "by name":

@@ -1,8 +1,8 @@
 """`store-first-open`: an open that every tier misses, against a plain load of the same weights.
 
-The store reads the model from a `file://` repository, hashes it, puts it into sealed memory and answers; its
+The store reads the model from a `file://` repository, hashes it, puts it into sealed memory and answers. Its
 disk tier is written afterwards. Each way, in turns, starts with the file out of the page cache (`disk`) or in
-it (`cached`), and ends when every byte was read by the program: safetensors only maps the file.
+it (`cached`). It ends when the program has read every byte, as safetensors only maps the file.
 
     scripts/bench store-first-open [--rounds 7] [--models VGG16] [--quick]
 """

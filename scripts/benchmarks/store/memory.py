@@ -1,11 +1,14 @@
 """`store-memory`: memory of eight processes with a 500 MB model each, and of a server's eight instances.
 
-Memory is the proportional set size (PSS) of all processes together, the store's included, less what the same
-processes had before they loaded anything: a page that eight map counts an eighth in each. The processes are
-started one by one, not forked after loading, and read every byte. Their peers load privately: torch.load has
-a copy in each, safetensors maps the file, so its one copy is the page cache's, as long as that keeps it.
-Last, `rrl-serve` runs a model of this size with eight instances, with and without the store; less what it
-takes with eight instances of one that has next to no weights.
+Memory is the proportional set size (PSS) of all processes together, the store's included. A page that eight
+processes map counts an eighth in each. What the same processes had before they loaded anything is subtracted.
+The processes are started one by one, not forked after loading, and read every byte.
+
+Their peers load privately. torch.load has a copy in each process. safetensors maps the file, so its one copy
+is the page cache's, as long as that keeps it.
+
+Last, `rrl-serve` runs a model of this size with eight instances, with and without the store. What it takes
+with eight instances of a model with next to no weights is subtracted.
 
     scripts/bench store-memory [--mib 500] [--processes 8] [--quick]
 """
@@ -113,7 +116,7 @@ def _copies(
     try:
         _in_step(pipes)  # each has imported what it needs
         before = pss_bytes(pids)
-        _in_step(pipes)  # ... and has loaded and read its weights
+        _in_step(pipes)  # now each has loaded and read its weights too
         return _told(label, pss_bytes(pids) - before, size_bytes)
     finally:
         for pipe in pipes:

@@ -1,9 +1,9 @@
 """`store-open`: time to open a resident model by its name, for the sizes of TrIMS's Tables 3 and 4.
 
 An open is what a program waits for: `Client.open` and the state dict, after which every tensor can be used.
-The smallest model and the largest that fit into memory together are opened in turns; beside them the same
-file is opened through its descriptor (as `model_store.load_file` does) and loaded by its peers. Peers load
-from the page cache, and safetensors maps the file: it reads no weights before somebody touches them.
+The smallest model and the largest that fit into memory together are opened in turns. The same file is also
+opened through its descriptor, as `model_store.load_file` does, and loaded by its peers. Peers load from the
+page cache. safetensors maps the file, and reads no weights before somebody touches them.
 
     scripts/bench store-open [--host-bytes 12G] [--opens 60] [--quick]
 """

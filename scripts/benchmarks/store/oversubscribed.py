@@ -1,10 +1,11 @@
 """`store-oversubscribed`: the 37 models of TrIMS's Table 3, with room for a third of their bytes (Fig. 11).
 
 Clients open models in a Pareto-popular order, read every byte and drop them. Each policy, and the private
-loads beside it, serve the same requests; the file of each is out of the page cache before it is asked for
-(which only matters to who reads it) unless `--cached`. The speed-up is the geometric mean over the models of
-the ratio of mean latencies. A model that finds no room, since what is in use leaves too little, is loaded
-privately, as `model_store.load_file` does.
+loads beside it, serve the same requests. Unless `--cached`, a file is out of the page cache before it is
+asked for, which matters only to those who read it.
+
+The speed-up is the geometric mean over the models of the ratio of mean latencies. A model for which models in
+use leave no room is loaded privately, as `model_store.load_file` does.
 
     scripts/bench store-oversubscribed [--clients 1 4 10] [--seeds 0 1 2] [--cached] [--quick]
 """
@@ -40,8 +41,8 @@ from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.tensors import state_dict
 from serving_adapter.options import parse
 
-ROOM = 1 / 3
-SHAPE = 1.16  # of the Pareto distribution: that of four fifths for a fifth
+ROOM_SHARE = 1 / 3
+PARETO_SHAPE = 1.16  # of the Pareto distribution: that of four fifths for a fifth
 OWN, LRU = "reload-cost", "lru"
 POLICIES = (LRU, "lcu", OWN)
 PRIVATE = {"load_file": ".safetensors", "torch.load": ".pt"}
@@ -86,7 +87,7 @@ def run() -> dict[str, Any]:
         for i, (path, model) in enumerate(zip(files, TABLE_3, strict=True)):
             total += write_weights(path, synthetic_shapes(model, options.scale), i)
             write_pickled(path)
-        print(f"{len(files)} models of {total / 1e6:,.0f} MB in all, room for {ROOM:.0%} of them; "
+        print(f"{len(files)} models of {total / 1e6:,.0f} MB in all, room for {ROOM_SHARE:.0%} of them; "
               f"{options.requests} requests; mean over {len(options.seeds)} sequences")  # fmt: skip
         print(f"{'clients':>7} {'by':12} {'mean ms':>8} {'hits':>6} {'reload s':>8} {'private':>7} "
               f"{'vs load_file':>12} {'vs torch.load':>13}")  # fmt: skip
@@ -95,7 +96,7 @@ def run() -> dict[str, Any]:
                 sequence = popular(seed, options.requests, len(files))
                 for way in (*PRIVATE, *POLICIES):
                     rows[clients, seed, way] = _serve(
-                        way, sequence, clients, files, int(ROOM * total), options.cached
+                        way, sequence, clients, files, int(ROOM_SHARE * total), options.cached
                     )
             for way in (*PRIVATE, *POLICIES):
                 _print(clients, way, rows, options.seeds)
@@ -105,7 +106,7 @@ def run() -> dict[str, Any]:
 def popular(seed: int, requests: int, models: int) -> list[int]:
     """Models whose popularities are the quantiles of a Pareto distribution; who has which is random."""
     rng = np.random.default_rng(seed)
-    popularity = np.arange(1, models + 1) ** (-1 / SHAPE)
+    popularity = np.arange(1, models + 1) ** (-1 / PARETO_SHAPE)
     ranks = rng.choice(models, requests, p=popularity / popularity.sum())
     return [int(model) for model in rng.permutation(models)[ranks]]
 

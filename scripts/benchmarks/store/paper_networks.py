@@ -1,7 +1,7 @@
 """The networks of TrIMS whose large variants can be made exactly: the input grows, and with it one layer.
 
-The paper's Table 4 multiplies the sides of the input image by 1 to 4; the first fully connected layer of
-AlexNet and VGG16 then has as many more weights as there are more pixels in the last feature map.
+The paper's Table 4 multiplies the sides of the input image by 1 to 4. The first fully connected layer of
+AlexNet and VGG16 grows with the pixels of the last feature map.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 
 MIB = 1 << 20
 CHUNK_BYTES = 16 * MIB
-LARGEST_WEIGHT = 0.02  # keeps the answers of the networks finite, and far from denormal numbers
+MAX_WEIGHT = 0.02  # keeps the answers of the networks finite, and far from denormal numbers
 SPREAD = 1_000  # the largest weight of a synthetic model over its smallest
 SMALL_TENSOR_ITEMS = 256  # a bias, or a part of batch normalisation
 
@@ -121,7 +121,7 @@ def write_weights(path: Path, shapes: Shapes, seeds: int | Sequence[int] = 0) ->
             left = math.prod(shape)
             while left:
                 part = rng.random(min(left, CHUNK_BYTES // 4), dtype=np.float32)
-                file.write(((part - middle) * (2 * LARGEST_WEIGHT)).data)
+                file.write(((part - middle) * (2 * MAX_WEIGHT)).data)
                 left -= len(part)
         file.flush()
         os.fsync(file.fileno())

@@ -1,10 +1,13 @@
 """`triton-change-cost`: what users of a stock Triton feel of one change, its instances in turns or not.
 
-Under a Poisson load of 0.75 of what Triton's default configuration serves of a burst, the configuration
-changes to one of two, three or four instances, each a new load of the model: once as `Target` makes it on a
-machine of few cores (new load first, instances beyond those before in turns), once with all instances in the
-new load. Both see the same arrivals in a round. The cost is the latency summed over the requests of a window
-around the change.
+The load is Poisson, at 0.75 of what Triton's default configuration serves of a burst. The configuration
+changes to one of two, three or four instances, each a new load of the model. Each change is made in two ways,
+under the same arrivals in a round:
+
+- as `Target` makes it on a machine of few cores: the new load first, further instances in turns;
+- with all instances in the new load.
+
+The cost is the latency summed over the requests of a window around the change.
 
     scripts/bench triton-change-cost [--model minilm] [--rounds 3] [--quick]
 """

@@ -1,34 +1,43 @@
 """`triton-head-to-head`: who finds the best configuration of a stock Triton, how soon, and at what harm.
 
-For each model, arrivals and seed: one Triton, and one stream of arrivals (open loop, the same requests at the
-same moments) that starts anew for each peer, in turns, from Triton's default configuration, which has served
-a few seconds of such arrivals by then:
+For each model, arrivals and seed there is one Triton and one open-loop stream of arrivals: the same requests
+at the same moments for each peer. Each peer starts from Triton's default configuration, which has served a
+few seconds of such arrivals by then.
 
-- `rrl`: the default agent of `rrl-tune` in its loop, guard, baseline and validation included;
-- `quick-search`: after Triton Model Analyzer's, hill climbing over instances and batch size;
-  `quick-search-all`, the same over all knobs; `optuna-tpe`; `sweep`, every configuration once. They go
-  through the same loop without our guard, as they would in reality, and leave what they chose;
-- `default`: Triton's default configuration, left alone.
+| peer | what it is |
+|---|---|
+| `rrl` | the default agent of `rrl-tune` in its loop, with guard, baseline and validation |
+| `quick-search` | hill climbing over instances and batch size, after Triton Model Analyzer's |
+| `quick-search-all` | the same over all knobs |
+| `optuna-tpe` | Optuna's TPE sampler; the last quarter of its measurements go to the best it found |
+| `sweep` | every configuration once |
+| `default` | Triton's default configuration, left alone |
 
-Each takes the same number of measurements (the sweep as many as there are configurations), the first of them
-of the default configuration; then what it chose stays until the tuning period is over, the same for all. Of
-Optuna's, which would search for longer, the last quarter go to the best it found. *Harm* is what the clients
-saw of the requests of this period, every one of them, changes and settling included. A request is over the
-limit if it took longer than 3 times the best's p95, or failed.
+All but `rrl` go through the same loop without our guard, as they would in reality, and keep what they chose.
+Each takes the same number of measurements, the first of them of the default configuration. The sweep takes
+as many as there are configurations. Then what a peer chose stays until the tuning period is over.
 
-Last, what the peers left, the default and the best few of the grid (by all that the clients saw of each) are
-measured in turns over several rounds, all under the same arrivals in a round (of `wiki`, at the rates of its
-day in turn), and in as many rounds more those that may still be the best; the first 3 s of each such window
-are left out, as requests take longer right after a change. The *best* of a round is best by all the other
-rounds: the lowest of several noisy means is lower than what its configuration is worth. Ratios are medians
-over the rounds, as a slow spell of the machine commonly meets one window alone; geometric means where the
-arrivals are not Poisson's, as the rounds' loads differ. A configuration is *near* within 5 % of it, by these
-measurements, or where it was not among them by the median of its intervals, which count by as much more or
-less as those of the others turned out to be worth. A peer has *settled* with the first measurement from which
-on nine in ten were of near configurations, or else with its last if it leaves a near one; it *knew* with the
-first from which on what it would have left (of `rrl`: its guard's best) was near. Where the rate varies,
-these are means over different loads, as is what the peers go by that choose the lowest mean cost: there the
-last measurements tell more than who settled when. Of several seeds the medians are judged.
+*Harm* is what the clients saw of every request of this period, changes and settling included. A request is
+over the limit if it took longer than 3 times the best's p95, or failed.
+
+Last, what the peers kept, the default and the best few of the grid are measured in turns over several rounds:
+
+- In a round all have the same arrivals. With `wiki`, the rounds take the rates of its day in turn.
+- As many rounds follow with those that may still be the best.
+- The first 3 s of each window are left out, as requests take longer right after a change.
+- The *best* of a round is best by all the other rounds, since the lowest of several noisy means is lower than
+  what its configuration is worth.
+- Ratios are medians over the rounds, as a slow spell of the machine commonly meets one window alone. Where
+  arrivals are not Poisson's they are geometric means, as the rounds' loads differ.
+
+| word | meaning |
+|---|---|
+| *near* | within 5 % of the best, by these rounds, or else by the scaled median of its intervals |
+| *settled* | the first measurement from which on nine in ten were near, or the last if a near one is kept |
+| *knew* | the first measurement from which on what would have been kept was near |
+
+Where the rate varies, these are means over different loads. There the last rounds tell more than who settled
+when. The medians over several seeds are judged.
 
 Configurations with a batch of one that differ in the delay alone count as one: the batch is full with its
 first request, and no delay passes.
@@ -112,11 +121,11 @@ from serving_adapter.options import fail, parse
 
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
 SETTLE_S = 1.0
-CONTENDS = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
-AGAIN_SEED = 100  # ... beyond the first rounds' seeds
+CONTENDER_RATIO = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
+FIRST_EXTRA_SEED = 100  # ... beyond the first rounds' seeds
 WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
 # Of the default agent's measurements, those of its baseline and, at most, of its validation.
-BESIDE_TUNING = TuningSettings.baseline + 4 * TuningSettings.validation
+INTERVALS_BESIDE_SEARCH = TuningSettings.baseline + 4 * TuningSettings.validation
 PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
 
 
@@ -151,8 +160,10 @@ class Options:
     def __post_init__(self) -> None:
         if not (self.seeds and self.models and self.arrivals) or DEFAULT not in self.agents:
             raise ValueError(f"give at least one model, arrivals and seed, and {DEFAULT} among the agents")
-        if self.measurements <= BESIDE_TUNING:
-            raise ValueError(f"--measurements must be at least {BESIDE_TUNING + 1}, got {self.measurements}")
+        if self.measurements <= INTERVALS_BESIDE_SEARCH:
+            raise ValueError(
+                f"--measurements must be at least {INTERVALS_BESIDE_SEARCH + 1}, got {self.measurements}"
+            )
         if self.rounds < 1:
             raise ValueError(f"--rounds must be at least 1, got {self.rounds}")
         ConfigurationSpace.parse(self.knobs).number(TRITONS_DEFAULT)  # ValueError where it is not on the grid
@@ -270,7 +281,7 @@ def _case(
     finals = seen_in_turns(server, space, finalists, shown, folder / "finals", plan.final_s, plan.cold_s)
     case = replace(case, finals=finals)
     if contest := contenders(case.last):
-        again = [replace(each, seed=AGAIN_SEED + each.seed) for each in shown]
+        again = [replace(each, seed=FIRST_EXTRA_SEED + each.seed) for each in shown]
         more = seen_in_turns(server, space, contest, again, folder / "again", plan.final_s, plan.cold_s)
         case = replace(case, finals={n: [*parts, *more.get(n, [])] for n, parts in finals.items()})
     print(table(case), flush=True)
@@ -280,7 +291,7 @@ def _case(
 def contenders(last: InTurns) -> list[int]:
     """What may be best by the rounds so far, which are too few to tell it from the others that may; none
     where there is but one."""
-    near = [number for number in last.parts if last.ratio(number).middle <= CONTENDS]
+    near = [number for number in last.parts if last.ratio(number).middle <= CONTENDER_RATIO]
     return near if len(near) > 1 else []
 
 
@@ -356,7 +367,7 @@ def _agent(name: str, served: Served, plan: TrialPlan) -> Agent | None:
 
 def _tuned(name: str, agent: Agent, served: Served, plan: TrialPlan, ended: Callable[[], bool]) -> TunedRun:
     if name == DEFAULT:
-        settings = TuningSettings(plan.measurements - BESIDE_TUNING)
+        settings = TuningSettings(plan.measurements - INTERVALS_BESIDE_SEARCH)
         return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
     if isinstance(agent, ExhaustiveSweep):
         settings = TuningSettings(3 * len(served.space), baseline=1, validation=0)

@@ -24,8 +24,8 @@ from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, TunedRun, settl
 from serving_adapter.load.report import LATE_CLIENT_MS
 
 FIXED = "default"
-LIMIT = 3.0  # x the best's p95
-LIMITS = (2.0, LIMIT, 4.0)
+LATE_RATIO = 3.0  # x the best's p95
+LATE_RATIOS = (2.0, LATE_RATIO, 4.0)
 FIGURE_STEP_S = 5.0
 
 
@@ -114,7 +114,7 @@ class PeerResult:
     requests: int  # of the tuning period
     latency_s: float  # summed over them
     over_limit: int
-    over_limits: tuple[int, ...]  # the same by each of `LIMITS`
+    over_limits: tuple[int, ...]  # the same by each of `LATE_RATIOS`
     validation_latency_s: float  # of both, the part of the validation: the winner in turns with the start
     validation_over_limit: int
     failures: int
@@ -195,7 +195,7 @@ def _or_infinite(figure: float | None) -> float:
 def _result(case: WorkloadCase, trial: Trial, last: InTurns, near: set[int]) -> PeerResult:
     left = case.as_one(trial.left)
     over_best, p95_over_best = last.ratio(left), last.ratio(left, p95_ms)
-    limit_ms = LIMIT * last.best_ms(p95_ms)
+    limit_ms = LATE_RATIO * last.best_ms(p95_ms)
     tuning = trial.requests.first(case.period_s)
     records = trial.run.records if trial.run else []
     validated = validation(records, tuning)
@@ -215,7 +215,7 @@ def _result(case: WorkloadCase, trial: Trial, last: InTurns, near: set[int]) -> 
         requests=len(tuning),
         latency_s=tuning.sum_s,
         over_limit=tuning.over(limit_ms),
-        over_limits=tuple(tuning.over(factor * last.best_ms(p95_ms)) for factor in LIMITS),
+        over_limits=tuple(tuning.over(factor * last.best_ms(p95_ms)) for factor in LATE_RATIOS),
         validation_latency_s=validated.sum_s,
         validation_over_limit=validated.over(limit_ms),
         failures=tuning.failures,
@@ -267,7 +267,7 @@ def table(case: WorkloadCase) -> str:
     best_ms, best_p95_ms = case.last.best_ms(), case.last.best_ms(p95_ms)
     head = (
         "peer", "mean / best", "p95 / best", "settled", "knew", "measured", "in s", "changes", "latency, s",
-        f"over {LIMIT * best_p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
+        f"over {LATE_RATIO * best_p95_ms:.0f} ms", "failed", "aborted", "rolled back", "left",
     )  # fmt: skip
     rows = [
         (
@@ -307,7 +307,7 @@ def table(case: WorkloadCase) -> str:
 
 def _in_other_limits(found: Mapping[str, PeerResult]) -> str:
     counts = (f"{name} {', '.join(map(str, r.over_limits))}" for name, r in found.items())
-    factors = ", ".join(f"{factor:g}" for factor in LIMITS)
+    factors = ", ".join(f"{factor:g}" for factor in LATE_RATIOS)
     return f"Requests over {factors} times the best's p95: {'; '.join(counts)}."
 
 

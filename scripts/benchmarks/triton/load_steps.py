@@ -1,18 +1,22 @@
 """`triton-load-steps`: the load of a stock Triton doubles, and halves again, while `rrl-tune` tunes it.
 
-The load is open loop and Poisson: R requests/s, from a moment on 2 R, and R again. R is 0.55 (`--share`) of
-what Triton's default serves of a burst: the default bears it, but not 2 R. What is best is measured in the
-same run of the benchmark: every configuration once at each of the two loads at first, under the same arrivals
-each; then, right after each run of `rrl-tune`, as the machine's speed changes within half an hour, the best
-few and what this run had in force at this load, several times in turns (the others' single windows count by
-as much more or less as those of the best few then turn out); the first 3 s of every window are left out, as
-requests take longer right after a change. The best of a round is the one that is best by the other rounds:
-the lowest of several noisy means is lower than it is worth. Ratios to it are medians over the rounds, as a
-slow spell of the machine commonly meets one window alone.
+The load is open loop and Poisson: R requests/s, then 2 R, then R again. R is 0.55 (`--share`) of what
+Triton's default serves of a burst. The default can serve R, but not 2 R.
 
-Intervals after a step are counted until the first in a configuration within 10 % of the best for the load
-then, from which on nine in ten are; one that begins with a change lasts longer than others, so their time is
-told, too. The first one is that in which the step falls.
+The best configuration is measured in the same run of the benchmark:
+
+- At first every configuration is measured once at each of the two loads, under the same arrivals.
+- The machine's speed changes within half an hour. So the best few are measured again right after each run of
+  `rrl-tune`, with what that run had in force at this load, several times in turns.
+- The single windows of all others are scaled by what those of the best few turned out to be worth.
+- The first 3 s of every window are left out, as requests take longer right after a change.
+- The best of a round is the one that is best by the other rounds, since the lowest of several noisy means is
+  lower than it is worth.
+- Ratios to the best are medians over the rounds, as a slow spell of the machine commonly meets one window.
+
+Intervals after a step are counted from the one in which the step falls. The count ends with the first
+interval from which on nine in ten are in a configuration within 10 % of the best. An interval that begins
+with a change lasts longer than others, so the time is reported too.
 
     scripts/bench triton-load-steps [--model minilm] [--seeds 0 1] [--share 0.55] [--quick] [--out FOLDER]
 """
@@ -52,7 +56,7 @@ from scripts.serving.in_turns import InTurns, Ratio, Turns, mean_ms
 from scripts.serving.served_agents import DEFAULT, Served, TunedRun, settled_after, tuned_by_command
 from serving_adapter.options import parse
 
-NEAR = 1.10  # of the best for a load
+NEAR_RATIO = 1.10  # of the best for a load
 REACH_INTERVALS = 5
 
 
@@ -108,7 +112,7 @@ class ClientLandscape:
         return self.turns.beside_ms(self.alone)
 
     def near(self) -> set[int]:
-        near_ms = NEAR * self.turns.best_ms()
+        near_ms = NEAR_RATIO * self.turns.best_ms()
         return {number for number, ms in self.means_ms().items() if ms <= near_ms}
 
 
@@ -126,9 +130,9 @@ class Step:
     """One step of the load in one run."""
 
     seed: int
-    phase: int  # that begins with it
+    phase: int  # the one that begins with the step
     intervals: int | None  # until near the best again; None: not before the next step
-    seconds: float | None  # ... to their end
+    seconds: float | None  # to the end of these intervals
     mean_ms: float  # that the clients saw, from this step to the next
     in_force: int  # at its end
 

@@ -143,8 +143,8 @@ def seen_in_turns(
 ) -> dict[int, list[Requests]]:
     """What the client saw of each configuration in each round, without the first `cold_s` of each window.
 
-    All of a round are under the same traffic, in an order of its own: what was in force before tells on a
-    window, and must not be the same each time.
+    A round has the same traffic for all, and an order of its own. What was in force before affects a window,
+    and must not be the same each time.
     """
     seen: dict[int, list[Requests]] = {number: [] for number in numbers}
     for k, traffic in enumerate(traffics):

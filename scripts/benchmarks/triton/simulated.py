@@ -1,33 +1,39 @@
 """`triton-simulated`: the default agent and its peers on many simulated stock Tritons of 2 cores.
 
-What a real one shows of an agent in half an hour, once, this shows in a minute, a hundred times; the settings
-for targets where a change costs users something were chosen on it (`rrl.guided.settings`). The targets are
-simulated by what was measured of a real one:
+A real Triton shows one run of an agent in half an hour; this shows a hundred in a minute. The settings for
+targets where a change costs users something were chosen on it (`rrl.guided.settings`). The targets are
+simulated from measurements of a real one:
 
-- it tells count and total of service times by batch size, and means of latencies: no percentiles, nothing of
-  how many instances were busy;
-- latencies are not quite those that the queue says: by a factor for each number of instances (8 %) and one
-  for each configuration (5 %), drawn for every machine and seed, that no service time tells of;
-- all service times drift (by 7 %, correlated by 0.8 from one interval to the next) and scatter (4 %), and in
-  7 % of the intervals the machine hiccups (by a third on average); in 1.5 % a spell begins, of two to four
-  intervals in a row that take 1.3 to 1.8 times as long; those of one interval vary by 20 %;
-- a change takes 0.9 s for every process that it starts, in which the old configuration serves on, 1.8 times
-  slower, and then a second to settle, two after a reload, none of them measured: where there is little
-  capacity to spare, a queue grows meanwhile. Fewer instances, where no other knob changes, start none.
+- The target reports count and total of service times by batch size, and mean latencies. It reports neither
+  percentiles nor how many instances were busy.
+- Latencies differ from those of the queueing model by a factor for each number of instances (8 %) and one for
+  each configuration (5 %). Both are drawn for every machine and seed, and no service time shows them.
+- Service times drift (by 7 %, correlated by 0.8 between intervals) and scatter (4 %). Those of one interval
+  vary by 20 %.
+- In 7 % of the intervals the machine hiccups, by a third on average. In 1.5 % a spell begins: two to four
+  intervals in a row take 1.3 to 1.8 times as long.
+- A change takes 0.9 s for every process that it starts. Meanwhile the old configuration serves on, 1.8 times
+  slower. A second to settle follows, two after a reload. None of this is measured.
+- Where there is little spare capacity, a queue grows during a change. Fewer instances, with no other knob
+  changed, start no process.
 
-Three machines are MiniLM's and EfficientNet-Lite0's as measured, and one where threads help much; *random*
-are as many others as asked for, under 0.4 to 0.85 of what Triton's default configuration bears. In *steps*
-the load of some of both doubles after 216 s, and is halved again after 144 s more.
+Two machines are MiniLM's and EfficientNet-Lite0's as measured, and on a third threads help much. *Random*
+machines are as many more as asked for, under 0.4 to 0.85 of the load that Triton's default can serve. In
+*steps* the load of some of both doubles after 216 s, and is halved again after 144 s more.
 
-There is neither guard nor validation: what is left after the intervals measured is what the agent recommends,
-or has in force then, and stays until the period is over, the same for all. It is compared with the best of
-the grid by long simulations without drift, with those factors. *Settled* is the first interval from which on
-nine in ten were within 10 % of the best. *Latency* is summed over all requests answered in the period, over
-what it would have been in the best configuration from the first request on, without drift, hiccups and
-spells: above 1 for anyone.
+There is neither guard nor validation. What stays until the period is over is what the agent recommends, or
+has in force, after the measured intervals. It is compared with the best of the grid, by long simulations
+without drift but with those factors.
 
-The default agent is told what a process takes to start, and how slow the rest is meanwhile, as it was
-measured (`GuidedSettings.process_start_s`, `beside_a_start`): its settings were chosen on these very runs.
+| word | meaning |
+|---|---|
+| *settled* | the first interval from which on nine in ten were within 10 % of the best |
+| *latency* | summed over the requests of the period, divided by what the best configuration would give |
+
+The best configuration is taken without drift, hiccups and spells, so everybody's *latency* is above 1.
+
+The default agent is given the measured cost of starting a process, and how slow the rest is meanwhile
+(`GuidedSettings.process_start_s`, `beside_a_start`). Its settings were chosen on these very runs.
 
     scripts/bench triton-simulated [--agents rrl quick-search optuna-tpe] [--seeds 12] [--machines 80]
                                    [--intervals 45] [--baseline 1] [--settings reluctance=0 gamble=9]
@@ -78,8 +84,8 @@ SPACE = ConfigurationSpace.parse(
 )
 IN_PLACE = frozenset({"instances"})
 INTERVAL_S = 4.0
-NEAR = 1.10  # times the best's latency
-SOON = 5  # intervals after a step
+NEAR_RATIO = 1.10  # times the best's latency
+SOON_INTERVALS = 5  # intervals after a step
 
 # What was measured of a stock Triton on 2 cores.
 VARIATION = 0.2  # σ of the service times of an interval
@@ -111,7 +117,7 @@ LOADS = (("minilm", 96.0), ("minilm", 65.0), ("efficientnet_lite0", 30.0), ("thr
 STEPPED = (("minilm", 96.0), ("efficientnet_lite0", 30.0), ("threads help", 85.0))
 STEPS = ((216.0, 0.55), (144.0, 1.1), (144.0, 0.55))  # s, of the load
 PERIOD_OF_AN_INTERVAL_S = 6.0  # a change included
-FIRST_OF_THE_STEPS = 100  # the random machines whose load steps are others
+FIRST_STEPS_SEED = 100  # the random machines whose load steps are others
 
 
 @dataclass(frozen=True)
@@ -338,7 +344,7 @@ def cases_of(options: Options) -> dict[str, list[SimulatedCase]]:
     found["random"] = [steady(k, random_machine(k)[1], k) for k in range(options.machines)]
     seeds = range(options.seeds // 2)
     found["steps"] = [stepped(name, rate_per_s, seed) for name, rate_per_s in STEPPED for seed in seeds]
-    others = range(FIRST_OF_THE_STEPS, FIRST_OF_THE_STEPS + options.machines // 2)
+    others = range(FIRST_STEPS_SEED, FIRST_STEPS_SEED + options.machines // 2)
     found["steps"] += [stepped(k, random_machine(k)[1], k) for k in others]
     return found
 
@@ -393,7 +399,7 @@ def _judged(
     costs_ms = {rate: true_costs_ms(case.machine, rate) * case.unmodelled for _, rate in case.steps}
     best_ms = {rate: float(costs.min()) for rate, costs in costs_ms.items()}
     near = [
-        bool(costs_ms[rate][number] <= NEAR * best_ms[rate])
+        bool(costs_ms[rate][number] <= NEAR_RATIO * best_ms[rate])
         for rate, number in zip(rates_per_s, numbers, strict=True)
     ]
     best_s = sum(1e-3 * best_ms[rate] * rate * length_s for length_s, rate in case.steps)
@@ -472,14 +478,16 @@ def _episodes(workers: Workers, jobs: Sequence[Callable[[], CaseOutcome]]) -> li
 
 
 def _row(label: str, name: str, found: Sequence[CaseOutcome]) -> str:
-    soon = [intervals <= SOON for each in found for intervals in each.near_after]
+    soon = [intervals <= SOON_INTERVALS for each in found for intervals in each.near_after]
     text = (
         f"{label:30} {name:13} {geometric_mean(e.final for e in found):12.3f}"
         f" {mean(e.final <= REACH for e in found):10.0%} {median(e.settled for e in found):8.0f}"
         f" {geometric_mean(e.latency for e in found):15.2f}"
         f" {mean(e.reloads for e in found):8.1f} {mean(e.processes for e in found):10.1f}"
     )
-    return text + (f"   near within {SOON} intervals after a step: {mean(soon):.0%}" if soon else "")
+    return text + (
+        f"   near within {SOON_INTERVALS} intervals after a step: {mean(soon):.0%}" if soon else ""
+    )
 
 
 def _settings(texts: Sequence[str]) -> GuidedSettings:
