@@ -12,24 +12,26 @@ import numpy as np
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class ClosedLoop(NamedTuple):
+class ClosedLoopFigures(NamedTuple):
+    """What the clients of one closed loop saw."""
+
     requests_per_s: float
     p50_ms: float
     p99_ms: float
     failed: int
 
 
-def closed_loop(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+def closed_loop(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoopFigures:
     """Sends the serialised ModelInfer requests round-robin for `seconds`; a fresh process does it."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_run, (address, requests, concurrency, seconds))
 
 
-def _run(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+def _run(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoopFigures:
     return asyncio.run(_drive(address, requests, concurrency, seconds))
 
 
-async def _drive(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoop:
+async def _drive(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoopFigures:
     import grpc
 
     latencies_s: list[float] = []
@@ -54,4 +56,4 @@ async def _drive(address: str, requests: list[bytes], concurrency: int, seconds:
         await asyncio.gather(*(client(i) for i in range(concurrency)))
         elapsed_s = time.perf_counter() - start
     p50_s, p99_s = np.percentile(latencies_s, [50, 99]) if latencies_s else (np.nan, np.nan)
-    return ClosedLoop(len(latencies_s) / elapsed_s, 1e3 * float(p50_s), 1e3 * float(p99_s), failed)
+    return ClosedLoopFigures(len(latencies_s) / elapsed_s, 1e3 * float(p50_s), 1e3 * float(p99_s), failed)

@@ -93,7 +93,7 @@ class RequestRow(NamedTuple):
         return f"{self.at:.6f},{self.latency_ms:.3f},{self.status}"
 
 
-class DurationHistogram:
+class HdrDurations:
     """Durations in seconds, kept in an HDR histogram of microseconds."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Recorder:
 
     def __init__(self, on_second: Callable[[SecondRow], None]) -> None:
         self._on_second = on_second
-        self._latency, self._lag = DurationHistogram(), DurationHistogram()
+        self._latency, self._lag = HdrDurations(), HdrDurations()
         self._failed: Counter[str] = Counter()
         self._second = 0
         self._start_second()

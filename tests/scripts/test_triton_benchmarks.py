@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rrl.agent import Transition, observe
+from rrl.agent import Agent, Transition, observe
 from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
@@ -240,12 +240,18 @@ def test_what_is_left_without_a_guard_is_the_lowest_mean_cost() -> None:
 
 @pytest.mark.parametrize(("recommended", "left"), [(NEARLY, NEARLY), (None, BEST)])
 def test_unless_the_agent_says_what_is_best(recommended: int | None, left: int) -> None:
-    class Knowing:
+    class Silent(Agent):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            raise AssertionError("nobody asks it to act")
+
+        def update(self, transition: Transition) -> None: ...
+
+    class Knowing(Silent):
         def recommended(self) -> int | None:
             return recommended
 
-    for agent, left_by_it in ((Knowing(), left), (object(), BEST)):
-        choices = Choices(agent, Unguarded(START))  # type: ignore[arg-type]
+    for agent, left_by_it in ((Knowing(), left), (Silent(), BEST)):
+        choices = Choices(agent, Unguarded(START))
         for number in (START, BEST, NEARLY):
             choices.measured(record(number))
         assert choices.numbers[-1] == left_by_it
