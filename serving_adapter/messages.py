@@ -39,7 +39,7 @@ def receive(sock: socket.socket) -> dict[str, Any] | None:
 def receive_with_descriptors(
     sock: socket.socket, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[dict[str, Any] | None, list[int]]:
-    """As `receive`, with what came beside it; ValueError for what is no message, its descriptors closed."""
+    """The next message and its descriptors. ValueError for what is no message; then they are closed."""
     try:
         data, descriptors, flags, _ = socket.recv_fds(
             sock, MAX_MESSAGE_BYTES, max_descriptors, socket.MSG_CMSG_CLOEXEC

@@ -31,7 +31,7 @@ def stop_on_signal() -> asyncio.Event:
 
 
 def _let_signals_wake(loop: asyncio.AbstractEventLoop) -> None:
-    """As its own handlers would, even a loop that is just about to wait; uvloop does so by itself."""
+    """Lets a signal wake even a loop that is just about to wait. uvloop does so by itself."""
     reader, writer = socket.socketpair()
     reader.setblocking(False)
     writer.setblocking(False)

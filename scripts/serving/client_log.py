@@ -20,7 +20,7 @@ class Requests:
 
     @classmethod
     def read(cls, folder: Path) -> Requests:
-        """Of the load that wrote to this folder."""
+        """The requests of the load that wrote to this folder."""
         with (folder / "requests.csv").open(encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         at = np.array([float(row["at"]) for row in rows])
@@ -69,7 +69,7 @@ class Requests:
 
     @property
     def sum_s(self) -> float:
-        """Of all latencies, in seconds; a failed request waited too."""
+        """The sum of all latencies in seconds; a failed request waited too."""
         return float(self.latency_ms.sum()) / 1e3
 
     @property

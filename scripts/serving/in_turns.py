@@ -17,13 +17,13 @@ from rrl.space import ConfigurationSpace
 from scripts.serving.client_log import Requests
 from serving_adapter.target import Target
 
-RESAMPLES = 1000  # of the rounds, for the error of what they say
+RESAMPLES = 1000  # bootstrap samples of the rounds, for standard errors
 
 # Configuration -> what the clients saw of it, a part a round, or a window.
 Turns = Mapping[int, Sequence[Requests]]
-Figure = Callable[[Requests], float]  # of what clients saw of a window
-# Of what rounds of one load say, the median, as a slow spell of the machine commonly meets one window alone;
-# where the load differs from round to round, the geometric mean, as each round counts then.
+Figure = Callable[[Requests], float]  # a figure of what clients saw in a window
+# The middle of several rounds. With one load it is the median, as a slow spell of the machine commonly meets
+# one window alone. Where the load differs between rounds it is the geometric mean, so that each round counts.
 Middle = Callable[[Sequence[float]], float]
 
 
@@ -59,7 +59,7 @@ class InTurns:
 
     @cached_property
     def best(self) -> list[Requests]:
-        """Of each round, what the clients saw of the configuration that is best by all the other rounds."""
+        """What the clients saw in each round of the configuration that is best by all the other rounds."""
         return best_in_turns(self.parts, self.middle)
 
     def best_ms(self, figure: Figure = mean_ms) -> float:
@@ -147,7 +147,7 @@ def best_in_turns(turns: Turns, middle: Middle = median) -> list[Requests]:
 
 
 def middle_ms(parts: Sequence[Requests], figure: Figure = mean_ms, middle: Middle = median) -> float:
-    """Of the rounds' means, or of another figure of each."""
+    """The median of the rounds' means, or of another figure of each."""
     return float(middle([figure(part) for part in parts]))
 
 

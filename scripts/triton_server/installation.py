@@ -49,7 +49,7 @@ class Installation:
         return self.folder / "backends"
 
     def environment(self) -> dict[str, str]:
-        """For the server; its Python models append PYTHONPATH, our packages, to what they can import."""
+        """The server's environment; its Python models import our packages by PYTHONPATH."""
         libraries = (self.packages / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR"))
         modules = (CHECKOUT, sysconfig.get_path("purelib"))
         return dict(os.environ) | {

@@ -153,4 +153,4 @@ def burn(size: int = 256, rounds: int = 20, rounds_per_item: int = 0) -> Callabl
 
 
 LIGHT: dict[str, Callable[..., Callable[[Arrays], Arrays]]] = {"noop": noop, "sleep": sleep, "burn": burn}
-"""As the models of the same names in `serving_adapter.models.synthetic`, without torch."""
+"""The models of the same names in `serving_adapter.models.synthetic`, without torch."""

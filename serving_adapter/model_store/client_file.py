@@ -82,7 +82,7 @@ class ClientFile:
         return self._status is not None and self._status.st_nlink == 0
 
     def has_changed(self) -> bool:
-        """Since `look`; also where that cannot be found out any more."""
+        """True if the file changed since `look`, or if that cannot be found out any more."""
         try:
             return self._status is None or _identity(os.fstat(self._descriptor)) != _identity(self._status)
         except OSError:

@@ -157,7 +157,7 @@ def serve(options: StoreServeOptions) -> None:
 
 
 def _write_options(options: StoreServeOptions, cache: Path, endpoint: Endpoint) -> None:
-    """For whoever has to start the next store, if this one is killed. The token itself is not among them."""
+    """Keeps the options, the token excepted, for whoever starts the next store if this one is killed."""
     of_this_start = ("folder", "detach", "idle_exit_s")
     values = {name: value for name, value in asdict(options).items() if name not in of_this_start}
     values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
@@ -192,7 +192,7 @@ def _settings(options: StoreServeOptions) -> StoreSettings:
 
 
 def _cache(options: StoreServeOptions) -> Path:
-    """By default a folder for each endpoint: two stores in one would delete each other's files."""
+    """The cache folder; each endpoint has its own, as two stores in one would delete each other's files."""
     if options.cache is not None:
         return options.cache.expanduser()
     return Path("~/.cache/rrl-store").expanduser() / quote(str(_endpoint(options.folder).folder), safe="")

@@ -111,7 +111,7 @@ class Cuda:
 
 
 def _address(data: memoryview) -> tuple[int, object]:
-    """Of a buffer that may be read-only, which ctypes' own `from_buffer` refuses."""
+    """The address of a buffer. It may be read-only, which ctypes' own `from_buffer` refuses."""
     import numpy as np
 
     array = np.frombuffer(data, np.uint8)

@@ -64,7 +64,7 @@ class SharedLoads:
     async def _load_once(
         self, account: Account, tier: Tier[Any], address: Address, file: ClientFile | None
     ) -> str:
-        """As `load`, but refused also where whoever began the load may not refer to the model."""
+        """Does as `load`, but is refused too if whoever began the load may not refer to the model."""
         key = tier.name, address
         if key not in self._tasks:
             await self._start(account, tier, address, file)

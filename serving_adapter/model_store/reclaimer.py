@@ -52,7 +52,7 @@ class Reclaimer:
             tier.evict(entry)
 
     def reclaim_at(self, tier: Tier[Any], address: Address) -> None:
-        """As `reclaim`, where the model may not be in the tier: its clients may have gone meanwhile."""
+        """Does as `reclaim`, for a model that may not be in the tier: its clients may have gone meanwhile."""
         entry = tier.entries.get(address)
         if entry is not None:
             self.reclaim(tier, entry)

@@ -219,7 +219,7 @@ class Layouts:
         return self._of[model]
 
     def drop(self, model: Weights | OnDevice) -> None:
-        """Once the model is evicted."""
+        """Forgets the layout of a model that is evicted."""
         layout = self._of.pop(model, None)
         if layout is not None:
             os.close(layout.descriptor)

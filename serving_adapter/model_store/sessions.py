@@ -126,7 +126,7 @@ class Sessions:
 
     @property
     def empty_s(self) -> float:
-        """For how long there has been no client; 0 while there are any."""
+        """Seconds without any client; 0 while there are any."""
         return 0.0 if self._sessions else time.monotonic() - self._empty_since_s
 
     def find(self, name: str) -> ClientSession | None:

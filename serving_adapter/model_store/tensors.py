@@ -49,7 +49,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _shared_addresses: set[int] = set()
-"""Where segments have been mapped. Memory that takes the place of an unmapped one is then just not shared."""
+"""Where segments have been mapped. Memory that takes the place of an unmapped segment is just not shared."""
 
 
 def open(
@@ -163,7 +163,7 @@ def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
 
 
 def _pays(size_bytes: int) -> bool:
-    """By the costs that the store has measured; before there is one, sharing is supposed to pay."""
+    """Decides by the costs that the store has measured. Before any are known, sharing is supposed to pay."""
     costs = SharingCosts.read(default_endpoint().folder)
     return costs is None or costs.gain_s(size_bytes) > 0
 

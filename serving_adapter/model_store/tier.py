@@ -141,7 +141,7 @@ class Tier(Generic[Content]):
         self.on_evicted(entry.content)
 
     def _victims(self) -> Iterator[TierEntry[Content]]:
-        """In the order in which they would go; nobody is ranked before the first is asked for."""
+        """Unused entries in the order of their eviction. They are ranked when the first is asked for."""
         unused = [entry for entry in self.entries.values() if not entry.in_use]
         yield from sorted(unused, key=lambda entry: self.policy.rank(entry.usage))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def torchscript() -> Iterator[None]:
-    """Where we knowingly use TorchScript: its deprecation warnings, and no others, are ignored."""
+    """Silences the deprecation warnings of TorchScript, and no others, where its use is deliberate."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
         yield

@@ -87,7 +87,7 @@ class Burn(nn.Module):
 
 
 class First(nn.Module):
-    """Of branches that all answer the item, the first one's answer."""
+    """Keeps the first answer of branches that all answer the item."""
 
     def __init__(self, branches: nn.Module) -> None:
         super().__init__()

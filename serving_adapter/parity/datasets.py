@@ -140,7 +140,7 @@ def _decode_cifar10(path: Path) -> dict[str, np.ndarray]:
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Where there is no room or permission, the next run decodes again."""
+    """Without room or permission nothing is kept, and the next run decodes again."""
     partial = path.with_suffix(f".{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

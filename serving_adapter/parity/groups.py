@@ -47,7 +47,7 @@ class CodingGroup:
 
     @property
     def rows(self) -> int:
-        """Of a parity batch: those of the longest member."""
+        """The rows of a parity batch: those of the longest member."""
         return max(member.rows for member in self.members)
 
     def add(self, member: Member) -> None:

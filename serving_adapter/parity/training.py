@@ -124,7 +124,7 @@ class TrainingTask(Protocol):
 
 
 def split(images: Images) -> tuple[Images, Images]:
-    """For training and for validation; always the same, so no parity model sees what F was validated by."""
+    """Training and validation images. The split is fixed, so no parity model sees what validated F."""
     order = np.random.default_rng(0).permutation(len(images.x))
     count = max(1, round(VALIDATION_SHARE * len(order)))
     chosen = order[count:], order[:count]

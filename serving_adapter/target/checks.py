@@ -150,7 +150,7 @@ def _left_to_backend(values: dict[str, int]) -> set[str]:
 
 
 def _is_pytorchs(config: ModelConfig, server: str) -> bool:
-    """Of Triton's backend, that is; the instances of our own server have threads of their own."""
+    """True for Triton's PyTorch backend. The instances of our own server have threads of their own."""
     named = config.backend == "pytorch" or config.platform == "pytorch_libtorch"
     return named and not server.startswith(SERVER_NAME)
 

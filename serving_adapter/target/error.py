@@ -99,5 +99,5 @@ def _reason(code: grpc.StatusCode, details: str, timeout_s: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without the traceback that a Python model appends to what it says."""
+    """The text as one line, without the traceback that a Python model appends."""
     return " ".join(text.partition("\n\nAt:")[0].split())[:300].rstrip(".; ")

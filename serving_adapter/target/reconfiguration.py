@@ -40,7 +40,7 @@ class Reconfiguration:
         counters: TargetCounters | None,
         starts_at_once: int | None,
     ) -> Applied:
-        """As `Target.apply`; the counters are told of a load."""
+        """Does what `Target.apply` promises, and tells the counters of a load."""
         before = self._server.config_of(model)
         present = tunable(before)
         unknown = set(configuration) - set(present)
@@ -80,7 +80,7 @@ class Reconfiguration:
         return all(self._server.items_beyond_requests(model) > 0 for _ in range(LOOKS_FOR_ITEMS))
 
     def refuses_more_than_found(self, configuration: Configuration) -> str:
-        """As `Target.refuses_more_than_found`."""
+        """Answers for `Target.refuses_more_than_found`."""
         found = self._found.max_batch_size
         size = configuration.get("max_batch_size", found)
         if self._server.is_rrl_serve or size >= found:

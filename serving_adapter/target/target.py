@@ -151,7 +151,7 @@ class Target:
     # --- what it is checked for --------------------------------------------------------------------
 
     def why_not_tunable(self) -> str:
-        """In one sentence; empty if the model can be tuned as far as its configuration tells."""
+        """Says in one sentence why the model cannot be tuned; empty if its configuration allows it."""
         server = self._inference_server
         try:
             server.check_extensions(control=True, has_page=self.metrics_url is not None)
@@ -172,7 +172,7 @@ class Target:
         return self._reconfiguration.requests_hold_several_items(self.model)
 
     def refuses_more_than_found(self, configuration: Configuration) -> str:
-        """In one sentence, that it does; empty where no request is refused that was not before."""
+        """Says in one sentence that more requests are refused than before; empty if none are."""
         return self._reconfiguration.refuses_more_than_found(configuration)
 
     # --- changing it -------------------------------------------------------------------------------

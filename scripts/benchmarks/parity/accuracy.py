@@ -299,13 +299,13 @@ class PairTraining:
 
     @property
     def _name(self) -> str:
-        """Of the pair's files; trainings of other lengths or seeds have others."""
+        """The prefix of the pair's files; trainings of other lengths or seeds have others."""
         deployed, parity = self.recipe.deployed, self.recipe.parity
         return f"{self.pair.replace('/', '-')}-epochs{deployed.epochs}-{parity.epochs}-seed{deployed.seed}"
 
 
 def _seconds(trained: Trained) -> float:
-    """Of the processor, since others may use it too; of the clock where a GPU does the work."""
+    """Processor seconds, since others may use it too; the clock's where a GPU does the work."""
     return trained.seconds if torch.cuda.is_available() else trained.processor_seconds
 
 

@@ -155,7 +155,7 @@ def _delays() -> list[ServerAndLoad]:
 
 
 def _modes() -> list[ServerAndLoad]:
-    """Of the same cost, but for the first and the last."""
+    """Modes of the same cost, except for the first and the last."""
     return [
         ServerAndLoad("no redundancy", "none", load=0.6),
         ServerAndLoad("Equal-Resources", "equal-resources", load=0.6),
@@ -254,7 +254,7 @@ def _metric(url: str, name: str) -> float:
 
 
 def _result(tables: dict[str, list[Series]]) -> dict[str, Any]:
-    """Of the table `rate`: the least ratio of the gaps over the loads."""
+    """The least ratio of the gaps over the loads of the table `rate`."""
     result: dict[str, Any] = {
         "value": None, "unit": "gap of p99.9 to median, Equal-Resources / ParM", "peer": 1.0, "ratio": None,
         "reach": REACH, "holds": None,

@@ -93,7 +93,7 @@ def run() -> dict[str, Any]:
 
 
 def _medians_ms(name: str, rounds: int) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Of each way: until the state dict is there, until every byte was read, until the first answer."""
+    """Times of each way: until the state dict is there, every byte was read, and the first answer."""
     host_bytes = int(1.1 * MODELS[name].mib * MIB) + 64 * MIB
     load_s: dict[str, list[float]] = {}
     touched_s: dict[str, list[float]] = {}

@@ -95,7 +95,7 @@ def run() -> dict[str, Any]:
 
 
 def _measure(name: str, place: str, rounds: int) -> tuple[dict[str, list[tuple[float, float]]], float]:
-    """Of each way (seconds until usable, until read); and the store's until it has written its disk tier."""
+    """Seconds of each way until usable and until read; and the store's until its disk tier is written."""
     seconds: dict[str, list[tuple[float, float]]] = {STORE: [], PLAIN: [], UNPICKLED: []}
     settled_s = []
     host_bytes = int(1.1 * MODELS[name].mib * MIB) + 64 * MIB

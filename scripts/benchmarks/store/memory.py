@@ -178,7 +178,7 @@ class Sums(torch.nn.Module):
 def _copies_of_server(
     instances: int, mib: int, environment: Mapping[str, str], store_pid: int, size_bytes: int, label: str
 ) -> float:
-    """Of a server with all instances, less one whose model has next to no weights."""
+    """The memory of a server with all instances, less one whose model has next to no weights."""
     before = _server_bytes(instances, 1, environment, store_pid)
     return _told(label, _server_bytes(instances, mib, environment, store_pid) - before, size_bytes)
 
@@ -202,7 +202,7 @@ def _server_bytes(instances: int, mib: int, environment: Mapping[str, str], stor
 
 
 def _settled_pss_bytes(roots: list[int]) -> int:
-    """Once the instances' memory no longer changes; they prove the model when they start."""
+    """The memory once it no longer changes; instances try the model when they start."""
     seen = [0, -1, -2]
 
     def settled() -> bool:

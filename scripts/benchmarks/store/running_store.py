@@ -29,7 +29,7 @@ class RunningStore:
         return Client(self.endpoint, starts_store=False)
 
     def stats(self, client: Client | None = None) -> Any:
-        """As `rrl-store stats`, asked by this client or by one for the moment."""
+        """What `rrl-store stats` shows, asked by this client or by a new one."""
         with self._asking(client) as asking:
             return asking.call("Stats", pb.Empty())
 

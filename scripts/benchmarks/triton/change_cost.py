@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one change."""
+    """What one change costs."""
 
     latency_s: float  # summed over the window's requests
     took_s: float  # until the configuration was in force
@@ -115,7 +115,7 @@ def _cost(
     before_s: float,
     window_s: float,
 ) -> Cost:
-    """From Triton's default configuration, `before_s` into the window."""
+    """Makes the change from Triton's default configuration, `before_s` into the window."""
     target, together = server.target, server.target.starts_at_once
     target.apply(TRITONS_DEFAULT)
     with load(server, traffic, log, window_s) as client:

@@ -176,7 +176,7 @@ def by_workload(cases: Iterable[WorkloadCase]) -> dict[str, list[WorkloadCase]]:
 
 
 def reached(found: Sequence[Mapping[str, PeerResult]]) -> dict[str, Reached]:
-    """Of each peer, by its results with every seed."""
+    """The judgement of each peer, by its results with every seed."""
     return {name: _reached([of_seed[name] for of_seed in found]) for name in found[0]}
 
 
@@ -240,7 +240,7 @@ def settled(trial: Trial, near: set[int]) -> int | None:
 
 
 def took_s(trial: Trial) -> float:
-    """From the first request to the end of the last measurement."""
+    """Seconds from the first request to the end of the last measurement."""
     if trial.run is None or not trial.run.records or not len(trial.requests):
         return 0.0
     return trial.run.records[-1].wall_time_s - float(trial.requests.at[0])
@@ -262,7 +262,7 @@ def changes(records: Sequence[Record], start: int) -> int:
 
 
 def table(case: WorkloadCase) -> str:
-    """As Markdown."""
+    """The table of a case in Markdown."""
     found = results(case)
     best_ms, best_p95_ms = case.last.best_ms(), case.last.best_ms(p95_ms)
     head = (
@@ -312,7 +312,7 @@ def _in_other_limits(found: Mapping[str, PeerResult]) -> str:
 
 
 def _late_clients(found: Mapping[str, PeerResult]) -> str:
-    """Where the machine was too busy for the clients to send in time; empty where it was not."""
+    """Names the peers whose clients were too busy to send in time; empty if there are none."""
     late = [f"{name} {r.lag_p99_ms:.0f} ms" for name, r in found.items() if r.lag_p99_ms > LATE_CLIENT_MS]
     return f"Sent late (p99; the latencies include it): {', '.join(late)}." if late else ""
 

@@ -130,7 +130,7 @@ def _mean(calls: Counter[str], before: Counter[str], times: int) -> dict[str, fl
 
 
 def _processor_share(server: Triton, plan: OverheadPlan, folder: Path) -> float:
-    """Of one core, that a run of rrl-tune uses."""
+    """The share of one core that a run of rrl-tune uses."""
     with _tuning(server, plan.knobs, plan.intervals, plan, folder) as tuner:
         (first_s, first_cpu_s), (last_s, last_cpu_s) = (
             cpu_at_record(tuner, folder / "journal.jsonl", count) for count in (2, plan.intervals)
