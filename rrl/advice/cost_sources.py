@@ -59,7 +59,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     present = _present(task, observed)
     numbers = _allowed(_promising(agent, task, present), task, present)
     worlds = _worlds(agent, task, present, rng)
-    if _grows(task, observed):  # a queue that grows has no latency to compare
+    if _grows(task, observed):  # A queue that grows has no latency to compare.
         chosen = np.arange(WORLDS_SIMULATED)
     else:
         latency_ms = np.array([_mean_ms(world, present) for world in worlds])

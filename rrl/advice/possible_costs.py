@@ -38,9 +38,9 @@ class PossibleCosts:
     """The costs of K configurations in D worlds. The methods name a configuration by its position."""
 
     costs: np.ndarray  # (K, D)
-    distances: np.ndarray  # (K,) from the present one
-    observed_cost: float  # of the present one
-    numbers: np.ndarray  # (K,) of the configurations on the grid
+    distances: np.ndarray  # (K,) From the present one.
+    observed_cost: float  # Of the present one.
+    numbers: np.ndarray  # (K,) The numbers of the configurations on the grid.
 
     @property
     def present(self) -> int:

@@ -38,9 +38,9 @@ class Earlier:
     """The journals that a run goes on from, and its options completed by them."""
 
     options: TuneOptions
-    header: Header | None  # of the run that is resumed
-    records: Sequence[Record]  # of that run
-    pretraining: Pretraining | None  # what the agent starts from
+    header: Header | None  # Of the run that is resumed.
+    records: Sequence[Record]  # Of that run, too.
+    pretraining: Pretraining | None  # What the agent starts from.
 
     @classmethod
     def of(cls, options: TuneOptions) -> Earlier:

@@ -9,7 +9,7 @@ from rrl.tuning.restore import RestorePoint
 from serving_adapter.options import in_a_sentence
 from serving_adapter.target import NotPutBack, TargetError
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130  # exit codes; wrong use is 2
+DONE, FAILED, INTERRUPTED = 0, 1, 130  # Exit codes. Wrong use is 2.
 
 
 def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:

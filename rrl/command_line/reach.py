@@ -36,8 +36,8 @@ from serving_adapter.target import Target, TargetError, TargetLost
 class ChangesBefore(NamedTuple):
     """Changes of the server's configuration, before a run, that no record tells of."""
 
-    put_back: Change | None  # of what a killed run had left in force
-    times_s: list[float]  # of all, Unix times
+    put_back: Change | None  # Replaced what a killed run had left in force.
+    times_s: list[float]  # Unix times of all changes.
 
 
 class RunningServer:

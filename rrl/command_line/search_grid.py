@@ -31,7 +31,7 @@ class SearchGrid:
 
     options: TuneOptions
     target: Target
-    found: dict[str, int]  # in force on the target; empty where it tells no knob
+    found: dict[str, int]  # In force on the target. Empty where it tells no knob.
     space: ConfigurationSpace
 
     @classmethod

@@ -23,8 +23,8 @@ class SharedByModels:
     """What a model's run shares with those of the server's other models."""
 
     limits: ChangeLimits
-    beside: Sequence[str]  # models that use the same budget of cores
-    put_back: Change | None = None  # of this model: a killed run's configuration was replaced
+    beside: Sequence[str]  # Models that use the same budget of cores.
+    put_back: Change | None = None  # Replaced what a killed run had left of this model.
 
 
 def check_each(runs: Sequence[TuneOptions], console: Console) -> dict[str, Change]:

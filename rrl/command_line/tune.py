@@ -73,7 +73,7 @@ class Onlookers(NamedTuple):
 
     view: PlainView | LiveView
     events: TensorBoardEvents
-    listeners: list[Listener]  # these two and the others, in the order in which they are told
+    listeners: list[Listener]  # These two and the others, in the order in which they are told.
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _phases(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray) -> None:
         if shown[i].kind != "tune":
             ax.axvspan(begins_min[i], ends_min[last], color="#f5f7fa", zorder=0, linewidth=0)
             middle = (begins_min[i] + ends_min[last]) / 2
-            at_min, side = (0.0, "left") if i == 0 else (middle, "center")  # the first may be narrow
+            at_min, side = (0.0, "left") if i == 0 else (middle, "center")  # The first may be narrow.
             ax.annotate(shown[i].kind, (at_min, 0.985), ha=side, va="top",
                         xycoords=("data", "axes fraction"), fontsize=8, color=SOFT)  # fmt: skip
         i = last + 1

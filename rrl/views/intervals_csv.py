@@ -14,7 +14,7 @@ FILE_NAME = "intervals.csv"
 
 Value = str | float | int | bool
 
-_FIRST = ("interval", "ended_at", "elapsed_s", "kind", "decision", "changed")  # then the knobs, then these:
+_FIRST = ("interval", "ended_at", "elapsed_s", "kind", "decision", "changed")  # Then the knobs, then `_THEN`.
 _THEN: dict[str, Callable[[Record], Value]] = {
     "arrivals_per_s": lambda r: r.measurement.arrival_rate_per_s,
     "arrivals": lambda r: r.measurement.arrivals,
@@ -69,5 +69,6 @@ def _cell(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value  # no spreadsheet's formula
+        # A spreadsheet must not take it for a formula.
+        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
     return f"{value:.8g}" if math.isfinite(value) else ""

@@ -24,11 +24,11 @@ FILE_NAME = "reference_table.yaml"
 class ReferenceEntry:
     """The best configuration known at one load level."""
 
-    rate_per_s: tuple[float, float]  # the level's span
+    rate_per_s: tuple[float, float]  # The level's span.
     configuration: dict[str, int]
-    cost: float  # mean over its measurements
-    measurements: int  # intervals of this configuration at this level
-    configurations: int  # how many were tried at this level
+    cost: float  # The mean over its measurements.
+    measurements: int  # Intervals of this configuration at this level.
+    configurations: int  # How many were tried at this level.
 
     def apart_from(self, rate_per_s: float) -> float:
         """How far outside of the level a rate is: the logarithm of the factor, 0 within."""
@@ -39,8 +39,8 @@ class ReferenceEntry:
 class Origin(NamedTuple):
     """The server that costs were measured on."""
 
-    target: str  # canonical HOST:PORT, "embedded" or "simulation"
-    server: str | None = None  # its name and version, where known
+    target: str  # Canonical HOST:PORT, "embedded" or "simulation"
+    server: str | None = None  # Its name and version, where known.
 
     @classmethod
     def of(cls, target: str, server: str | None) -> Origin:
@@ -61,8 +61,8 @@ class ReferenceTable:
     unit: str
     model: str
     levels: dict[int, ReferenceEntry]
-    origin: Origin | None = None  # unknown of a table that an earlier version wrote
-    slo_p95_ms: float | None = None  # the limit that costs were measured under
+    origin: Origin | None = None  # Not told by tables of an earlier version.
+    slo_p95_ms: float | None = None  # The limit that costs were measured under.
 
     @classmethod
     def of(

@@ -141,8 +141,8 @@ class _LastValidation(NamedTuple):
     """The turns of the last validation that count."""
 
     records: list[Record]
-    costs: dict[int, list[float]]  # by configuration
-    whole: bool  # as many turns as were asked for, or no question open without them
+    costs: dict[int, list[float]]  # By configuration.
+    whole: bool  # As many turns as asked for, or no question open without them.
 
     @classmethod
     def of(cls, records: Sequence[Record], turns: int, guard: Guard) -> _LastValidation:

@@ -40,7 +40,7 @@ class PlainView(Listener):
 
     def measured(self, record: Record) -> None:
         self._done += uses_up(record)
-        self._total = max(self._total, self._done)  # the validation may need more turns than planned
+        self._total = max(self._total, self._done)  # The validation may need more turns than planned.
         m = record.measurement
         remarks = "; ".join(filter(None, (remark_in_words(record.decision, record.reason), record.verdict)))
         self._print(
@@ -104,7 +104,7 @@ class LiveView(Listener):
     def measured(self, record: Record) -> None:
         self._progress.update(self._task, advance=int(uses_up(record)))
         task = self._progress.tasks[0]
-        self._progress.update(self._task, total=max(task.total or 0, task.completed))  # turns may follow
+        self._progress.update(self._task, total=max(task.total or 0, task.completed))  # Turns may follow.
         self._last = record
         latency = record.measurement.latency
         if record.kind == "baseline" and math.isfinite(latency.p95_ms):
@@ -153,7 +153,7 @@ class LiveView(Listener):
 def make_view(console: Console, log: Journal, guard: Guard, settings: TuningSettings) -> PlainView | LiveView:
     """The live view in a terminal, else the plain one."""
     done = sum(map(uses_up, log.records))
-    extra = 1 if done else 0  # a resumed run measures the start once more
+    extra = 1 if done else 0  # A resumed run measures the start once more.
     total = settings.baseline + settings.intervals + 2 * settings.validation + extra
     if console.is_terminal:
         return LiveView(console, log.header, guard, total, done)

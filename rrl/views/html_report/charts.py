@@ -49,7 +49,7 @@ def stairs(
 ) -> Element:
     """A level for each span between edges (shares of the width). Filled down to `floor`, if given."""
     parts: list[str] = []
-    begin: float | None = None  # of the piece being drawn
+    begin: float | None = None  # Where the piece being drawn begins.
     for i, y in enumerate(heights):
         if y is None:
             continue

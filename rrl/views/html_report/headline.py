@@ -18,10 +18,10 @@ from rrl.views.summary import RunSummary
 class Aim(NamedTuple):
     """What the objective makes of the cost, in words."""
 
-    name: str  # as a headline begins
-    field: str  # of a Standing
+    name: str  # As a headline begins.
+    field: str  # The field of a Standing.
     unit: str
-    cost: str  # what the cost is
+    cost: str  # What the cost is.
 
 
 AIMS = {

@@ -172,7 +172,7 @@ def _bar(cost: Estimate, low: float, high: float) -> Element:
 
 
 def _axis(low: float, high: float) -> Element:
-    ticks = [t for t in log_ticks(low, high, 4) if share_of_log(t, low, high) < 0.93]  # none over the edge
+    ticks = [t for t in log_ticks(low, high, 4) if share_of_log(t, low, high) < 0.93]  # None over the edge.
     return charts.plot(
         14,
         "logarithmic scale",
@@ -191,7 +191,7 @@ def _heat_map(run: RunView, group: Explored) -> Children:
         return None
     best: dict[tuple[int, int], Tried] = {}
     intervals: dict[tuple[int, int], int] = {}
-    for each in reversed(group.tried):  # the lowest last
+    for each in reversed(group.tried):  # The lowest is drawn last.
         configuration = group.space.configuration(each.number)
         at = configuration[pair[0]], configuration[pair[1]]
         best[at] = each

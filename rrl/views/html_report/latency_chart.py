@@ -15,7 +15,7 @@ from rrl.views.html_report.markup import Children, percent
 from rrl.views.html_report.numbers import log_ticks, ms, share_of_log
 from rrl.views.html_report.run_view import RunView
 
-HEIGHT = 250.0  # pixels
+HEIGHT = 250.0  # In pixels.
 NAME_HEIGHT = 15.0
 MAX_DOTS = 400  # A longer run is drawn in as many spans, each with its median and its reach.
 PHASES = {"baseline": "start", "validation": "validation", "wait": "waiting"}
@@ -143,7 +143,7 @@ def _phases(run: RunView) -> Children:
         begin, end = run.share(run.begins_min[i]), run.share(run.ends_min[last])
         if kind != "tune":
             shapes.append(charts.band(begin, end, HEIGHT, "phase"))
-            if end - begin > 0.03 or i == 0:  # the first has room beside it
+            if end - begin > 0.03 or i == 0:  # The first has room beside it.
                 at = "start" if begin < 0.05 else "end" if end > 0.95 else "middle"
                 x = {"start": begin, "end": end, "middle": (begin + end) / 2}[at]
                 shapes.append(charts.words(percent(x), -5, PHASES.get(kind, kind), at))

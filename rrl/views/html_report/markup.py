@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, tostring
 
 Children: TypeAlias = "Element | str | Iterable[Children] | None"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # in no text that a person should see
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # No person should see these.
 
 
 def tag(name: str, /, *children: Children, **attributes: Any) -> Element:

@@ -43,7 +43,7 @@ def _knobs(run: RunView) -> Element:
 def _diff(run: RunView, diff: str) -> Children:
     if not diff:
         if run.header.found_config_pbtxt is None or run.summary.found_better:
-            return None  # the journal does not tell the whole configuration
+            return None  # The journal does not tell the whole configuration.
         return tag("p", "The model's configuration stays as it was found.", class_="note")
     lines: list[Element | str] = []
     for line in diff.splitlines():

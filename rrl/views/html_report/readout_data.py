@@ -48,7 +48,7 @@ def readout_data(run: RunView) -> str:
             ]
         )
     data = json.dumps({"texts": list(texts), "rows": rows}, ensure_ascii=False, separators=(",", ":"))
-    return data.replace("<", "\\u003c")  # no text may end the script element
+    return data.replace("<", "\\u003c")  # No text may end the script element.
 
 
 def _unchanged(record: Record) -> str:

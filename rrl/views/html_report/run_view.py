@@ -31,7 +31,7 @@ class RunView:
     header: Header
     records: Sequence[Record]
     summary: RunSummary
-    ended: bool  # the run has put in force what the summary says is left; else what is in force is not known
+    ended: bool  # The run has put in force what the summary says. Else what is in force is unknown.
 
     @cached_property
     def ends_min(self) -> np.ndarray:
@@ -143,4 +143,4 @@ def _on_knobs(configuration: Mapping[str, int], header: Header) -> dict[str, int
 
 
 def _moment(unix_s: float) -> datetime:
-    return datetime.fromtimestamp(unix_s).astimezone()  # local, as in the log of changes
+    return datetime.fromtimestamp(unix_s).astimezone()  # Local time, as in the log of changes.
