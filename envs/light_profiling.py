@@ -1,12 +1,12 @@
 """`rrl-profile`: light profiling (SERF, section 4) of a live target into a machine file for the simulator.
 
 For each number of threads, N instances are kept busy with batches of B requests by N·B requests that are
-always outstanding; the target's own telemetry then tells the service time of a batch by (busy instances,
-batch size). Only a batch that starts with all N busy counts: one that starts with fewer is soon joined by
+always outstanding. The target's own telemetry then tells the service time of a batch by (busy instances,
+batch size). Only a batch that starts with all N busy counts. One that starts with fewer is soon joined by
 others, and would make S[n] of the smaller n too long.
 
-The configuration found is put back, after Ctrl-C as well; but after kill -9 the target stays as it was being
-measured (unlike rrl-tune, the next start does not restore it).
+The configuration found is put back, after Ctrl-C as well. After kill -9 the target stays as it was being
+measured: unlike rrl-tune, the next start does not restore it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from envs.live import TargetLike, cores_of, default_space
+from envs.live import cores_of, default_space
 from envs.profiler import measure
+from envs.target_like import TargetLike
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from serving_adapter.load.connection import open_channels, wait_for_model

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from envs.profiler import measure
 from envs.serving import ServingEnv
-from envs.settling import LONGEST_SETTLING, Settling
-from rrl.measurement import Measurement, Progress, SoFar
+from envs.settling import MAX_SETTLING_INTERVALS, Settling
+from envs.target_like import TargetLike
+from envs.waiting import Waiting
+from rrl.interval import Interval, MeasuredInterval, Watch
+from rrl.measurement import Measurement, SoFar
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.target import (
     Applied,
-    LostInChange,
     NotPutBack,
     RequestsRefused,
     Target,
@@ -29,10 +31,8 @@ from serving_adapter.target.reading import Reading
 
 POLL_S = 0.5
 POLL_OF_WHOLE_PAGE_S = 1.0
-LOOKS = (0.25, 0.5, 0.75)  # of an interval's usual time: when it is asked whether it has told enough
-MOST_REFUSALS = 3  # in a row
-FIRST_RETRY_S = 0.5
-LONGEST_RETRY_S = 2.0
+LOOK_SHARES = (0.25, 0.5, 0.75)  # of an interval's usual time: when it is asked whether it has told enough
+MAX_REFUSALS_IN_A_ROW = 3
 USUAL_CORES = 4  # of a machine that does not tell
 
 _UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
@@ -42,22 +42,16 @@ class _Refused(Exception):
     """The server keeps the configuration it has."""
 
 
-class TargetLike(Protocol):
-    """What the environment needs of a target; `serving_adapter.target.target.Target` is one."""
+@dataclass
+class _Running:
+    """What is known so far of an interval that runs, also where the target is lost in it."""
 
-    @property
-    def is_local(self) -> bool: ...
-    @property
-    def is_rrl_serve(self) -> bool: ...
-    @property
-    def glance_is_cheap(self) -> bool: ...
-    def connect(self, control: bool = True) -> None: ...
-    def knobs(self) -> Mapping[str, Limits]: ...
-    def configuration(self) -> dict[str, int]: ...
-    def apply(self, configuration: Configuration) -> Applied: ...
-    def read(self) -> Reading: ...
-    def glance(self) -> Reading: ...
-    def close(self) -> None: ...
+    configuration: Configuration
+    watch: Watch
+    share: float  # of its usual time that it is measured for
+    changed: bool = False
+    refused: bool = False
+    settling: Measurement | None = None
 
 
 class LiveServing(ServingEnv):
@@ -76,31 +70,36 @@ class LiveServing(ServingEnv):
 
     A step that goes on with the configuration in force changes nothing, so nothing has to settle: it is
     measured from the last reading, the end of the step before, to its own end. It costs the target one
-    reading, which is one call of ModelStatistics and one fetch of the metrics page (the page alone where that
-    tells all), and one call of ModelConfig. A step with a change costs three readings at least, one more
-    every `poll_s` while it settles longer, and, for as long as somebody watches (`interrupt`), a glance at
-    the page every `poll_s`. At a server that knows the page's filter a glance costs next to nothing, so there
-    it is taken in every step.
+    reading and one call of ModelConfig. A reading is one call of ModelStatistics and one fetch of the metrics
+    page, or the page alone where that tells all. A step with a change costs three readings at least, and one
+    more every `poll_s` while it settles longer. As long as somebody watches (`Watch.interrupt`) it also costs
+    a glance at the page every `poll_s`. At a server that knows the page's filter a glance costs next to
+    nothing, so there it is taken in every step.
 
-    The target may restart or vanish within an interval: the environment waits, connects again, puts the
-    configuration in force again (if the target was not lost in the middle of the change to it), and returns a
-    measurement whose `gap` says so; nothing may be learned from it. After `reconnect_s` without the target it
-    raises `TargetLost`. A configuration that the server refuses leaves a gap, too, and after several in a row
-    raises `TargetError`. Without traffic the measurement has no arrivals and the mean latency is NaN.
+    The target may restart or vanish within an interval. Then the environment waits, connects again, and puts
+    the configuration in force again, unless the target was lost in the middle of the change to it. It returns
+    a measurement whose `gap` says so; nothing may be learned from it. After `reconnect_s` without the target
+    it raises `TargetLost`. A configuration that the server refuses leaves a gap, too, and after several in a
+    row raises `TargetError`. Without traffic the measurement has no arrivals and the mean latency is NaN.
 
     ## Action Space, Observation Space, Rewards, Episode End
 
     As in `ServingEnv`. The episode never ends.
 
-    `info` has also `apply_ms` (how long the change took to be in force), `changed` (whether there was one:
-    where another client, or a restart, had changed it, the same one is put in force again), `refused` (the
-    server kept what it had) and, after a change, `settling`: a `Measurement` from the last reading before the
-    change to the first after it, so that no request is left out of what a change cost.
+    `info` has also
+
+    - `apply_ms`: how long the change took to be in force,
+    - `changed`: whether there was one. Where another client, or a restart, had changed the configuration, the
+      same one is put in force again,
+    - `refused`: whether the server kept what it had,
+    - `settling`, after a change: a `Measurement` from the last reading before the change to the first after
+      it, so that no request is missing from what a change cost,
+    - `share`, of an interval that was measured for less than its usual time: the share of it.
 
     ## Starting State
 
-    The configuration found on the target, or the grid's nearest to it. The environment does not put back what
-    it found when it closes (`found` holds it): the guard's owner decides what stays in force.
+    The configuration found on the target, or the grid's nearest to it. `found` holds what was found. The
+    environment does not put it back when it closes: whoever owns the guard decides what to keep in force.
 
     ## Arguments
 
@@ -162,121 +161,116 @@ class LiveServing(ServingEnv):
         super().__init__(space, chosen, space.nearest(start))
         if poll_s is None:
             poll_s = POLL_S if target.glance_is_cheap else POLL_OF_WHOLE_PAGE_S
-        self.interval_s, self.settle_s, self.poll_s, self.reconnect_s = (
-            interval_s,
-            settle_s,
-            poll_s,
-            reconnect_s,
-        )
-        self.advise = advise
+        self.interval_s, self.settle_s, self.advise = interval_s, settle_s, advise
         self._clock, self._sleep = clock, sleep
+        self._waiting = Waiting(target, poll_s, reconnect_s, not advise, clock, sleep)
         self._refusals, self._applied_once = 0, False
         self._last: Reading | None = None  # since which nothing has gone uncounted
         self._held: Configuration | None = None  # in force then, and settled
-        self.apply_ms = math.nan  # how long the last change took to be in force
-        self.changed = False  # the configuration in force was changed as the last interval began
-        self.refused = False  # ... or would have been, had the server taken it
-        self.settling: Measurement | None = None  # the part of the last interval before it was measured
-        self._share = 1.0  # of its usual time, that the last interval was measured for
+        self._apply_ms = math.nan  # how long the last change took to be in force
 
     def close(self) -> None:
         self.target.close()
 
-    def _start(self, number: int) -> None:
+    def _begin(self, number: int) -> None:
         """Nothing to prepare: every interval puts its configuration in force."""
 
-    def _interval(self, number: int) -> Measurement:
-        configuration = self.space.configuration(number)
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        running = _Running(self.space.configuration(number), watch, watch.share)
         began_s = self._clock()
+        try:
+            measurement = self._measurement(running, began_s)
+        except (TargetLost, _Refused) as error:
+            if isinstance(error, TargetLost):
+                running.changed |= self._waiting.for_target(running.configuration, error)
+            else:
+                running.refused = True
+                self._sleep(self.interval_s)
+            duration_s = self._clock() - began_s
+            measurement = Measurement(duration_s, arrivals=0, completions=0, failures=0, gap=str(error))
+        return MeasuredInterval(
+            measurement, running.changed, running.refused, running.settling, running.share, self._apply_ms
+        )
+
+    def _info(self, interval: Interval) -> dict[str, Any]:
+        info = super()._info(interval) | {"changed": interval.changed, "refused": interval.refused}
+        if not math.isnan(interval.apply_ms):
+            info["apply_ms"] = interval.apply_ms
+        if interval.settling is not None:
+            info["settling"] = interval.settling
+        if interval.share < 1:
+            info["share"] = interval.share
+        return info
+
+    def _measurement(self, running: _Running, began_s: float) -> Measurement:
         held, self._held = self._held, None
         last, self._last = self._last, None
-        self.changed, self.refused, self.settling = False, False, None
-        self._share = self.measured_share
-        try:
-            if last is not None and configuration == held and self._clock() < last.at_s + self.interval_s:
-                self.apply_ms = 0.0
-                return self._held_interval(configuration, last)
-            applied = _UNCHANGED if self.advise else self._apply(configuration)
-            self.apply_ms = 1e3 * (self._clock() - began_s)
-            self.changed = applied.changed
-            return self._changed_interval(configuration, applied, last)
-        except TargetLost as lost:
-            self._reconnect(configuration, lost)
-            gap = str(lost)
-        except _Refused as refused:
-            self.refused = True
-            self._sleep(self.interval_s)
-            gap = str(refused)
-        return Measurement(self._clock() - began_s, arrivals=0, completions=0, failures=0, gap=gap)
+        is_held = last is not None and running.configuration == held
+        if last is not None and is_held and self._clock() < last.at_s + self.interval_s:
+            self._apply_ms = 0.0
+            return self._held_interval(running, last)
+        applied = _UNCHANGED if self.advise else self._apply(running.configuration)
+        self._apply_ms = 1e3 * (self._clock() - began_s)
+        running.changed = applied.changed
+        return self._changed_interval(running, applied, last)
 
-    def _details(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"changed": self.changed, "refused": self.refused}
-        if not math.isnan(self.apply_ms):
-            told["apply_ms"] = self.apply_ms
-        if self.settling is not None:
-            told["settling"] = self.settling
-        if self._share < 1:
-            told["share"] = self._share
-        return told
-
-    def _held_interval(self, configuration: Configuration, before: Reading) -> Measurement:
+    def _held_interval(self, running: _Running, before: Reading) -> Measurement:
         """Goes on from the last reading: nothing has changed since."""
-        end_s = before.at_s + self.measured_share * self.interval_s
-        aborted = self._watch(before, end_s, glances=self.target.glance_is_cheap)
-        return self._finished(configuration, before, before, aborted)
+        end_s = before.at_s + running.share * self.interval_s
+        aborted = self._waiting.until(end_s, before, running.watch, glances=self.target.glance_is_cheap)
+        return self._finished(running, before, before, aborted)
 
-    def _changed_interval(
-        self, configuration: Configuration, applied: Applied, earlier: Reading | None
-    ) -> Measurement:
+    def _changed_interval(self, running: _Running, applied: Applied, earlier: Reading | None) -> Measurement:
         in_force = self.target.read()
-        knobs = {"instances": 1, "max_batch_size": 1, **self.found, **configuration}
+        knobs = {"instances": 1, "max_batch_size": 1, **self.found, **running.configuration}
         settling = Settling(
             in_force, applied.in_place, knobs["instances"], knobs["max_batch_size"], applied.cold_instances
         )
-        aborted, before = self._settle(settling)
+        aborted, before = self._settle(settling, running.watch)
         if earlier is not None and applied.changed:
             settling_part = measure(earlier, in_force if aborted else before)
-            self.settling = None if settling_part.gap else settling_part
+            running.settling = None if settling_part.gap else settling_part
         if aborted:
             self._last = before
             return replace(measure(in_force, before), aborted=aborted)
-        aborted = self._watch_until_enough(configuration, in_force, before)
-        return self._finished(configuration, in_force, before, aborted)
+        aborted = self._watch_until_enough(running, in_force, before)
+        return self._finished(running, in_force, before, aborted)
 
-    def _watch_until_enough(self, configuration: Configuration, in_force: Reading, before: Reading) -> str:
+    def _watch_until_enough(self, running: _Running, in_force: Reading, before: Reading) -> str:
         """Watches while it is measured: for its share of the usual time, or until that has told enough."""
-        usual_s = self.interval_s - self.settle_s
-        for look in LOOKS:
-            if self.enough is None or look >= self.measured_share:
+        usual_s, watch = self.interval_s - self.settle_s, running.watch
+        for look in LOOK_SHARES:
+            if watch.enough is None or look >= watch.share:
                 break
-            if aborted := self._watch(in_force, before.at_s + look * usual_s):
+            if aborted := self._waiting.until(before.at_s + look * usual_s, in_force, watch):
                 return aborted
             so_far = measure(before, self.target.read())
-            cost = self.objective.cost(so_far, configuration)
-            if self.enough(SoFar(look, cost, so_far.completions)):
-                self._share = look
+            cost = self.objective.cost(so_far, running.configuration)
+            if watch.enough(SoFar(look, cost, so_far.completions)):
+                running.share = look
                 return ""
-        return self._watch(in_force, before.at_s + self.measured_share * usual_s)
+        return self._waiting.until(before.at_s + watch.share * usual_s, in_force, watch)
 
-    def _finished(
-        self, configuration: Configuration, in_force: Reading, before: Reading, aborted: str
-    ) -> Measurement:
+    def _finished(self, running: _Running, in_force: Reading, before: Reading, aborted: str) -> Measurement:
         after = self.target.read()
         measurement = replace(measure(before, after), aborted=aborted)
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
-        if not gap and not self.advise and not configuration.items() <= self.target.configuration().items():
+        if not gap and not (self.advise or self._is_in_force(running.configuration)):
             gap = "another client changed the configuration within the interval"
         if not gap:
             self._last = after
         if not gap and not aborted:
-            self._held = configuration
+            self._held = running.configuration
         return replace(measurement, gap=gap)
 
-    def _apply(self, configuration: Configuration) -> Applied:
-        """A server may refuse one configuration (no memory for its workers, say): that interval is a gap.
+    def _is_in_force(self, configuration: Configuration) -> bool:
+        return configuration.items() <= self.target.configuration().items()
 
-        Refused several times in a row, or the very first time, it is an error; so is one after which the
-        configuration from before is not in force. What would have it refuse users' requests counts as none.
+    def _apply(self, configuration: Configuration) -> Applied:
+        """A server may refuse one configuration, for lack of memory say: that interval is a gap.
+
+        It is an error where several are refused in a row, or the very first, or where the configuration from
+        before is not in force after it. A change that would have users' requests refused counts as none.
         """
         try:
             applied = self.target.apply(configuration)
@@ -286,72 +280,24 @@ class LiveServing(ServingEnv):
             raise _Refused(str(error)) from None
         except TargetError as error:
             self._refusals += 1
-            if self._refusals > MOST_REFUSALS or not self._applied_once:
+            if self._refusals > MAX_REFUSALS_IN_A_ROW or not self._applied_once:
                 raise
             raise _Refused(str(error)) from None
         self._refusals, self._applied_once = 0, True
         return applied
 
-    def _settle(self, settling: Settling) -> tuple[str, Reading]:
+    def _settle(self, settling: Settling, watch: Watch) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""
         in_force = settling.in_force
         settled_s = in_force.at_s + settling.at_least_s(self.settle_s)
-        aborted = self._watch(in_force, settled_s)
-        last_s = settled_s + LONGEST_SETTLING * self.interval_s
+        aborted = self._waiting.until(settled_s, in_force, watch)
+        last_s = settled_s + MAX_SETTLING_INTERVALS * self.interval_s
         readings = [in_force, self.target.read()]
         while not aborted and readings[-1].at_s < last_s and not settling.is_over(readings):
-            aborted = self._watch(in_force, readings[-1].at_s + self.poll_s)
+            next_s = readings[-1].at_s + self._waiting.poll_s
+            aborted = self._waiting.until(next_s, in_force, watch)
             readings.append(self.target.read())
         return aborted, readings[-1]
-
-    def _watch(self, in_force: Reading, until_s: float, glances: bool = True) -> str:
-        """Waits until a moment, showing the progress to `interrupt`; returns its reason to end, if any."""
-        while (left_s := until_s - self._clock()) > 0:
-            self._sleep(min(self.poll_s, left_s))
-            if not glances or self.interrupt is None or self._clock() >= until_s:
-                continue
-            now = self.target.glance()
-            reason = self.interrupt(
-                Progress(
-                    elapsed_s=now.at_s - in_force.at_s,
-                    arrivals=max(0, now.arrivals - in_force.arrivals),  # a restart makes it fall
-                    completions=max(0, now.success - in_force.success),
-                    backlog=now.backlog,
-                    backlog_growth=now.backlog - in_force.backlog,
-                )
-            )
-            if reason:
-                return reason
-        return ""
-
-    def _reconnect(self, configuration: Configuration, lost: TargetLost) -> None:
-        """Waits for the target, ever longer between attempts, and puts the configuration in force again.
-
-        Not so a configuration whose change may have brought the target down, or that it refuses once it is
-        back: the next step decides. NotPutBack if nothing is in force then.
-        """
-        end_s = self._clock() + self.reconnect_s
-        wait_s = FIRST_RETRY_S
-        reason = str(lost)
-        while (left_s := end_s - self._clock()) > 0:
-            self._sleep(min(wait_s, left_s))
-            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
-            is_back = False
-            try:
-                self.target.connect(control=not self.advise)
-                is_back = True
-                if not self.advise and not isinstance(lost, LostInChange):
-                    self.changed |= self.target.apply(configuration).changed
-                return
-            except LostInChange as error:
-                lost, reason = error, str(error)
-            except NotPutBack:
-                raise
-            except TargetError as error:
-                if is_back and not isinstance(error, TargetLost):
-                    return
-                reason = str(error)
-        raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
 
 
 def default_space(knob_names: Iterable[str], cores: int | None) -> ConfigurationSpace:

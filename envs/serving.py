@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rrl.agent import OBSERVATION_FIELDS, OBSERVATION_LIMIT, observe
-from rrl.measurement import Measurement, Progress, SoFar
+from rrl.interval import UNWATCHED, Interval, MeasuredInterval, Watch
 from rrl.objective import Objective
 from rrl.space import ConfigurationSpace
 
@@ -81,11 +79,12 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | `objective` | `Objective`          | what to minimise                                        |
     | `start`     | int                  | number, in `space`, of the configuration to start from  |
 
-    The attribute `interrupt` may be set to a function that is shown the `Progress` of a running interval;
-    when it answers with a text, the interval ends early and the text becomes `measurement.aborted`.
-    `measured_share`, 1 unless set, is the share of its usual time that a live interval is measured for, and
-    `enough`, where it is set, is shown what a live interval after a change has told `SoFar`, and ends it when
-    it answers True; a simulated one has its usual requests.
+    ## Without Gymnasium
+
+    `run(number, watch)` is what `step` and `reset` are faces of. It takes a configuration's number in `space`
+    and returns an `Interval`. Its `Watch` is shown the `Progress` of a running interval and may interrupt it.
+    A live interval may also be measured for a share of its usual time only, or until it has told enough. A
+    simulated interval always has its usual requests, unless it is interrupted.
 
     ## Version History
 
@@ -102,13 +101,23 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.space = space
         self.objective = objective
         self.start = start
-        self.interrupt: Callable[[Progress], str] | None = None
-        self.measured_share = 1.0
-        self.enough: Callable[[SoFar], bool] | None = None
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
-        self._reset_once = False
+        self._under_way = False  # an episode has begun
+
+    def run(self, number: int, watch: Watch = UNWATCHED) -> Interval:
+        """One interval under configuration `number`. It begins an episode where none is under way."""
+        if not self._under_way or self._workload_ended():
+            self._begin_episode(number)
+        measured = self._interval(number, watch)
+        measurement = measured.measurement
+        return Interval(
+            **vars(measured),
+            number=number,
+            cost=float(self.objective.cost(measurement, self.space.configuration(number))),
+            observation=observe(measurement, self.space, number),
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -116,41 +125,38 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         configuration = (options or {}).get("configuration")
         number = self.start if configuration is None else self.space.number(configuration)
-        self._start(number)
-        self._reset_once = True
-        observation, _, info = self._measured(number)
-        return observation, info
+        self._begin_episode(number)
+        interval = self.run(number)
+        return interval.observation, self._info(interval)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if not self._reset_once:
+        if not self._under_way:
             raise gym.error.ResetNeeded("call reset() before step(): no configuration is in force yet")
-        observation, reward, info = self._measured(self.space.number_of_action(action))
-        return observation, reward, False, self._workload_ended(), info
+        if self._workload_ended():
+            raise gym.error.ResetNeeded("the workload has run out; call reset() to start it again")
+        interval = self.run(self.space.number_of_action(action))
+        return interval.observation, interval.reward, False, self._workload_ended(), self._info(interval)
 
-    def _measured(self, number: int) -> tuple[np.ndarray, float, dict[str, Any]]:
-        measurement = self._interval(number)
-        configuration = self.space.configuration(number)
-        cost = self.objective.cost(measurement, configuration)
-        info = {
-            "measurement": measurement,
-            "number": number,
-            "configuration": configuration,
-            "cost": cost,
+    def _begin_episode(self, number: int) -> None:
+        self._begin(number)
+        self._under_way = True
+
+    def _info(self, interval: Interval) -> dict[str, Any]:
+        """What Gymnasium's `info` tells of an interval."""
+        return {
+            "measurement": interval.measurement,
+            "number": interval.number,
+            "configuration": self.space.configuration(interval.number),
+            "cost": interval.cost,
         }
-        info |= self._details()
-        return observe(measurement, self.space, number), 0.0 if math.isnan(cost) else -float(cost), info
 
     @abstractmethod
-    def _start(self, number: int) -> None:
-        """Begins an episode with configuration `number` in force. Called by `reset` only."""
+    def _begin(self, number: int) -> None:
+        """Begins an episode whose first interval is under configuration `number`."""
 
     @abstractmethod
-    def _interval(self, number: int) -> Measurement:
-        """Puts configuration `number` in force (if it is not), lets it settle, and measures one interval."""
-
-    def _details(self) -> dict[str, Any]:
-        """What else `info` tells of the last interval."""
-        return {}
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        """Puts configuration `number` in force if it is not, lets it settle, and measures one interval."""
 
     def _workload_ended(self) -> bool:
         """True once a fixed workload has run out."""

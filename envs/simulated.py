@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 
 from envs.serving import ServingEnv
+from rrl.interval import MeasuredInterval, Watch
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.queueing.machine import Machine
@@ -26,8 +26,8 @@ PAPER_SPACE = (
 )
 PAPER_RATE_PER_S = 14.0  # a request every 70 ms, as in RRL's released script
 
-_LOOKS = (0.25, 0.5, 0.75)  # of an interval: when `interrupt` is shown its progress
-_VARIATION_DRAWS = 8192  # service-time factors drawn once an episode and used in turn
+_LOOK_SHARES = (0.25, 0.5, 0.75)  # of an interval: when `interrupt` is shown its progress
+_VARIATION_DRAWS = 8192  # service-time factors, drawn once an episode and used in turn
 
 
 class SimulatedServing(ServingEnv):
@@ -143,29 +143,34 @@ class SimulatedServing(ServingEnv):
         self.discipline = discipline
         self.slowdown = slowdown
         self.slower_machine = None if slowdown is None else self.machine.slower(slowdown[1])
+        # An episode replaces these four.
+        self._stream = _ArrivalStream(iter(()))
+        self._sizes_rng = np.random.default_rng(0)
+        self._simulation = self._empty_server(np.ones(1))
+        self._decision = -1
 
-    def _start(self, number: int) -> None:
+    def _begin(self, number: int) -> None:
         arrivals_rng, self._sizes_rng, variation_rng = self.np_random.spawn(3)
         self._stream = _ArrivalStream(self.arrivals.times_s(arrivals_rng))
-        if self._stream.time_s(0) == math.inf:
+        if self._workload_ended():
             raise ValueError("the arrival process yields no arrivals; give one with at least one request")
-        self._simulation = Simulation(
+        self._simulation = self._empty_server(lognormal_factors(self.service_variation, variation_rng))
+        self._decision = -1  # reset's interval
+
+    def _empty_server(self, service_factors: np.ndarray) -> Simulation:
+        return Simulation(
             self.machine,
             discipline=self.discipline,
             padded_batches=self.padded_batches,
-            service_factors=lognormal_factors(self.service_variation, variation_rng),
+            service_factors=service_factors,
         )
-        self._decision = -1  # reset's interval
 
-    def _interval(self, number: int) -> Measurement:
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        return MeasuredInterval(self._measurement(number, watch))
+
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         simulation = self._simulation
-        if (
-            self.slowdown is not None
-            and self.slower_machine is not None
-            and self._decision == self.slowdown[0]
-        ):
-            simulation.machine = self.slower_machine
-        self._decision += 1
+        self._age_machine()
         if not self.carry_backlog:
             simulation.drop_backlog()
         configuration = self.space.configuration(number)
@@ -173,16 +178,16 @@ class SimulatedServing(ServingEnv):
         end_s = self._end_s(begin_s)
         aborted, arrived, completed = "", 0, 0
         runs: list[Outcome] = []
-        for fraction in (*(_LOOKS if self.interrupt else ()), 1.0):
+        for fraction in (*(_LOOK_SHARES if watch.interrupt else ()), 1.0):
             until_s = end_s if fraction == 1.0 else begin_s + fraction * (end_s - begin_s)
             times_s = self._stream.take_before(until_s)
             runs.append(simulation.run(times_s, self._work(len(times_s)), configuration, until_s))
             arrived += len(times_s)
             completed += len(runs[-1].finish_s)
-            if fraction < 1.0 and self.interrupt:
+            if fraction < 1.0 and watch.interrupt:
                 backlog = simulation.backlog
                 progress = Progress(until_s - begin_s, arrived, completed, backlog, backlog - backlog_before)
-                aborted = self.interrupt(progress)
+                aborted = watch.interrupt(progress)
                 if aborted:
                     break
         if not self.carry_backlog and not aborted and simulation.backlog:
@@ -209,6 +214,13 @@ class SimulatedServing(ServingEnv):
             aborted=aborted,
         )
 
+    def _age_machine(self) -> None:
+        """Counts a decision, and slows the machine down from the one on that `slowdown` names."""
+        if self.slowdown is not None and self._decision == self.slowdown[0]:
+            assert self.slower_machine is not None
+            self._simulation.machine = self.slower_machine
+        self._decision += 1
+
     def _work(self, count: int) -> np.ndarray | None:
         """(count,) the next requests' service times as multiples of the table's."""
         if self.sizes is None:
@@ -217,8 +229,6 @@ class SimulatedServing(ServingEnv):
 
     def _end_s(self, begin_s: float) -> float:
         """When the interval that begins now ends: just before the first arrival that is not in it."""
-        if self._workload_ended():
-            raise gym.error.ResetNeeded("the workload has run out; call reset() to start it again")
         if self.interval_s is not None:
             return begin_s + self.interval_s
         count = self.requests_per_interval

@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 import envs  # noqa: F401 (registers the environments)
 from rrl.agent import observe
+from rrl.interval import Watch
 from rrl.objective import LeastResources, MeanLatency, StrictSLO
 from tests.support.fake_target import FakeClock, FakeTarget
 
@@ -72,8 +73,6 @@ def test_reset_puts_the_asked_configuration_in_force(env):
 
 def test_a_reason_to_interrupt_ends_the_interval_and_stands_in_the_measurement(env):
     env.reset(seed=1)
-    env.interrupt = lambda progress: "enough" if progress.arrivals >= 10 else ""
-    measurement = env.step(env.space.action(0))[4]["measurement"]
-    assert measurement.aborted == "enough"
-    env.interrupt = None
+    watch = Watch(lambda progress: "enough" if progress.arrivals >= 10 else "")
+    assert env.run(0, watch).measurement.aborted == "enough"
     assert env.step(env.space.action(0))[4]["measurement"].aborted == ""

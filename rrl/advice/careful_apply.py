@@ -24,10 +24,13 @@ from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.ending import Kept
+from rrl.tuning.environment import Environment
 from rrl.tuning.keeping import BestInStateFile, Keeping
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.loop import BASELINE_WITHOUT_VALIDATION, Environment, Kept, Tuning, TuningSettings
+from rrl.tuning.loop import Tuning
 from rrl.tuning.restore import RestorePoint
+from rrl.tuning.settings import BASELINE_WITHOUT_VALIDATION, TuningSettings
 from rrl.tuning.stop import handled_by
 from rrl.views.terminal import make_view
 

@@ -11,7 +11,7 @@ from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import Configuration
-from rrl.tuning.loop import Environment
+from rrl.tuning.environment import Environment
 from rrl.views.summary import Standing
 
 DEFAULT_INTERVALS = 3
@@ -34,13 +34,13 @@ def measure_in_force(
 ) -> MeasuredInForce:
     """Measures the configuration in force, waiting for requests where there are none."""
     action = env.space.action(start)
-    observation, info = env.reset()
     records: list[Record] = []
     waiting = False
     while True:
-        measurement = info["measurement"]
+        interval = env.run(start)
+        measurement, observation = interval.measurement, interval.observation
         if has_traffic(measurement) and not measurement.gap:
-            transition = Transition(observation, action, info["cost"], observation, measurement)
+            transition = Transition(observation, action, interval.cost, observation, measurement)
             records.append(_baseline_record(env.space.configuration(start), start, transition))
         elif not waiting:
             waiting = True
@@ -49,7 +49,6 @@ def measure_in_force(
             standing = Standing.of(records, env.space.configuration(start))
             learned = [record.transition for record in records if record.learned]
             return MeasuredInForce(standing, learned, [record.measurement for record in records])
-        observation, _, _, _, info = env.step(action)
 
 
 def _baseline_record(configuration: dict[str, int], number: int, transition: Transition) -> Record:

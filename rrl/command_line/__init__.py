@@ -15,8 +15,7 @@ from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
 from rrl.command_line.several_models import SharedByModels, check_each
 from rrl.command_line.tune import tune
-from rrl.tuning.loop import Stopped
-from rrl.tuning.stop import STOPPING, Stop
+from rrl.tuning.stop import STOPPING, Stop, Stopped
 from serving_adapter.options import fail, parse
 
 __all__ = ["main"]

@@ -22,7 +22,7 @@ from typing import Any
 
 from rrl.journal import Record
 from rrl.tuning.listener import Listener
-from rrl.tuning.loop import Stopped
+from rrl.tuning.stop import Stopped
 
 SERVER_MODULE = "serving_adapter.server.command_line"
 LOAD_MODULE = "serving_adapter.load.command_line"

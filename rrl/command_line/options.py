@@ -18,7 +18,8 @@ from rrl.journal import FILE_NAME
 from rrl.objective import make_objective
 from rrl.space import ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
-from rrl.tuning.loop import MAX_INTERVAL_LENGTHS, TuningSettings, baseline_for
+from rrl.tuning.pacing import MAX_INTERVAL_LENGTHS
+from rrl.tuning.settings import TuningSettings, baseline_for
 
 AGENT_HELP = f"Who proposes configurations: {agents_for_tuning()}."
 DEFAULT_INTERVALS = 50

@@ -25,7 +25,8 @@ from rrl.queueing.machine import Machine
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.loop import Tuning, TuningSettings, baseline_for
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings, baseline_for
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.exports import export, print_result
 from rrl.views.tensorboard_events import TensorBoardEvents

@@ -20,7 +20,7 @@ from rrl import journal
 from rrl.agent import OBSERVATION_FIELDS, Agent, Transition, number_in_force
 from rrl.journal import Header, Record
 from rrl.space import ConfigurationSpace, with_values
-from rrl.tuning.loop import Stopped
+from rrl.tuning.stop import Stopped
 
 REPLAY_LIMIT_S = 60.0
 

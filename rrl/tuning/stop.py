@@ -12,11 +12,13 @@ from types import FrameType
 
 from rich.console import Console
 
-from rrl.tuning.loop import Stopped
-
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = "stopping"
 PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be safe in force"
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from rrl.journal import Header, Record
 from rrl.knobs import in_words
-from rrl.tuning.loop import Listener
+from rrl.tuning.listener import Listener
 from rrl.views.summary import RunSummary
 
 FOLDER = "tensorboard"

@@ -20,7 +20,7 @@ from rrl.journal import Decision, Header, Journal, Kind, Record
 from rrl.knobs import in_words
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.loop import TuningSettings
+from rrl.tuning.settings import TuningSettings
 from rrl.views.summary import RunSummary, Standing
 
 PHASES: dict[str, str] = {

@@ -107,8 +107,8 @@ def latencies_in_turns_ms(
     RuntimeError if a configuration answered nothing in every round.
     """
     env = LiveServing(target, space, MeanLatency(), interval_s, settle_s)
-    env.reset(options={"configuration": space.configuration(numbers[0])})
-    measured = [{n: float(env.step(space.action(n))[4]["cost"]) for n in numbers} for _ in range(rounds)]
+    env.run(numbers[0])
+    measured = [{n: env.run(n).cost for n in numbers} for _ in range(rounds)]
     medians_ms = {}
     for n in numbers:
         answered = [latencies_ms[n] for latencies_ms in measured if math.isfinite(latencies_ms[n])]

@@ -19,7 +19,8 @@ from rrl.journal import Header, Journal, Record
 from rrl.objective import MeanLatency
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Listener
-from rrl.tuning.loop import Tuning, TuningSettings
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings
 from serving_adapter.target import Target
 
 DEFAULT, SWEEP = "rrl", "sweep"

@@ -9,6 +9,7 @@ from gymnasium.utils.env_checker import check_env
 import envs  # noqa: F401 (registers the ids)
 from envs.live import LiveServing, check_space, cores_of, default_space
 from rrl.agent import arrival_rate_per_s
+from rrl.interval import Watch
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
 from serving_adapter.model_configuration import KNOBS
@@ -65,10 +66,9 @@ def test_what_users_saw_while_a_change_settled_is_told(target, clock):
     assert info["settling"].completions == pytest.approx(40, abs=1)
     _, _, _, _, info = env.step(env.space.action(0))
     assert "settling" not in info
-    env.interrupt = lambda progress: "enough"
-    _, _, _, _, info = env.step(env.space.action(8))
-    assert info["measurement"].aborted
-    assert info["settling"].duration_s == pytest.approx(0.0)
+    interval = env.run(8, Watch(lambda progress: "enough"))
+    assert interval.measurement.aborted
+    assert interval.settling.duration_s == pytest.approx(0.0)
 
 
 def test_a_queue_that_is_the_configurations_own_is_not_waited_for(target, clock):
@@ -100,26 +100,24 @@ def test_interrupt_sees_progress_and_ends_the_interval(target, clock):
         seen.append(progress)
         return "the queue runs away" if progress.backlog_growth > 100 else ""
 
-    env.interrupt = interrupt
     target.rate_per_s = 120.0
     began_s = clock.now_s
-    _, _, _, _, info = env.step(env.space.action(0))  # grows by 70 a second
+    interval = env.run(0, Watch(interrupt))  # grows by 70 a second
     assert clock.now_s - began_s == pytest.approx(1.5)
-    assert info["measurement"].aborted == "the queue runs away"
-    assert (info["measurement"].backlog, info["measurement"].duration_s) == (105, pytest.approx(0.5))
+    assert interval.measurement.aborted == "the queue runs away"
+    assert (interval.measurement.backlog, interval.measurement.duration_s) == (105, pytest.approx(0.5))
     assert [p.elapsed_s for p in seen] == pytest.approx([0.5, 1.5])
     assert seen[-1].arrivals == 180
     assert seen[-1].completions == 75
-    assert info["cost"] == pytest.approx(20.0 + 1e3 * 35 / 50)  # what the growth needs to drain
+    assert interval.cost == pytest.approx(20.0 + 1e3 * 35 / 50)  # what the growth needs to drain
 
 
 def test_an_interval_interrupted_while_it_settles_is_measured_from_its_start(target):
     env = live(target, settle_s=3.0)
     env.reset(seed=0)
-    env.interrupt = lambda progress: "stop"
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert info["measurement"].aborted == "stop"
-    assert info["measurement"].duration_s == pytest.approx(0.5)
+    measurement = env.run(0, Watch(lambda progress: "stop")).measurement
+    assert measurement.aborted == "stop"
+    assert measurement.duration_s == pytest.approx(0.5)
 
 
 def test_a_quiet_change_reads_little(target):
@@ -128,8 +126,7 @@ def test_a_quiet_change_reads_little(target):
     target.reads = target.glances = 0
     env.step(env.space.action(0))
     assert (target.reads, target.glances) == (3, 0)
-    env.interrupt = lambda progress: ""
-    env.step(env.space.action(1))
+    env.run(1, Watch(lambda progress: ""))
     assert (target.reads, target.glances) == (6, 8)  # each half second but those of the reads
 
 
@@ -159,28 +156,25 @@ def test_a_step_after_a_long_pause_settles_again(target, clock):
 def test_a_step_after_an_aborted_one_settles_again(target):
     env = live(target)
     env.reset(seed=0)
-    env.interrupt = lambda progress: "stop"
-    env.step(env.space.action(0))
-    env.interrupt = None
+    env.run(0, Watch(lambda progress: "stop"))
     assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(4.0)
 
 
 def test_a_share_of_an_interval_settles_as_long_and_is_measured_for_shorter(target, clock):
     env = live(target)
     env.reset(seed=0)
-    env.measured_share = 0.5
-    info = env.step(env.space.action(0))[4]
-    assert info["measurement"].duration_s == pytest.approx(2.0)
-    assert info["share"] == 0.5
-    assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(2.5)
-    env.measured_share = 1.0
+    half = Watch(share=0.5)
+    interval = env.run(0, half)
+    assert interval.measurement.duration_s == pytest.approx(2.0)
+    assert interval.share == env._info(interval)["share"] == 0.5
+    assert env.run(0, half).measurement.duration_s == pytest.approx(2.5)
     began_s = clock.now_s
     assert env.step(env.space.action(0))[4]["measurement"].duration_s == pytest.approx(5.0)
     assert clock.now_s - began_s == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("measured_share", "ends_at"), [(1.0, 0.5), (0.3, 0.3)])
-def test_an_interval_ends_once_it_has_told_enough(target, measured_share, ends_at):
+@pytest.mark.parametrize(("share", "ends_at"), [(1.0, 0.5), (0.3, 0.3)])
+def test_an_interval_ends_once_it_has_told_enough(target, share, ends_at):
     env = live(target)
     env.reset(seed=0)
     seen = []
@@ -189,15 +183,13 @@ def test_an_interval_ends_once_it_has_told_enough(target, measured_share, ends_a
         seen.append(so_far)
         return so_far.share == 0.5
 
-    env.measured_share, env.enough = measured_share, enough
-    info = env.step(env.space.action(3))[4]
+    interval = env.run(3, Watch(share=share, enough=enough))
     assert [so_far.share for so_far in seen] == [look for look in (0.25, 0.5) if look <= ends_at]
-    assert seen[0].cost == pytest.approx(info["cost"])
+    assert seen[0].cost == pytest.approx(interval.cost)
     assert seen[0].completions == pytest.approx(40, abs=1)
-    assert info["measurement"].duration_s == pytest.approx(4 * ends_at)
-    assert not info["measurement"].aborted
-    assert info["share"] == ends_at
-    env.measured_share, env.enough = 1.0, None
+    assert interval.measurement.duration_s == pytest.approx(4 * ends_at)
+    assert not interval.measurement.aborted
+    assert interval.share == ends_at
     assert "share" not in env.step(env.space.action(0))[4]
 
 
@@ -205,11 +197,11 @@ def test_a_whole_page_is_glanced_at_each_second_after_a_change_and_not_otherwise
     target.reloads = True
     env = live(target)
     env.reset(seed=0)
-    env.interrupt = lambda progress: ""
+    watched = Watch(lambda progress: "")
     target.reads = target.glances = 0
-    env.step(env.space.action(0))
+    env.run(0, watched)
     assert (target.reads, target.glances) == (3, 4)
-    env.step(env.space.action(0))
+    env.run(0, watched)
     assert (target.reads, target.glances) == (4, 4)
 
 
@@ -336,10 +328,7 @@ def test_the_change_after_an_aborted_interval_is_counted_from_its_end(target, cl
     env = live(target)
     env.reset(seed=0)
     env.step(env.space.action(8))
-    env.interrupt = lambda progress: "the queue is running away"
-    _, _, _, _, info = env.step(env.space.action(0))
-    assert info["measurement"].aborted
-    env.interrupt = None
+    assert env.run(0, Watch(lambda progress: "the queue is running away")).measurement.aborted
     began_s = clock.now_s
     target.rate_per_s = 60.0
     _, _, _, _, info = env.step(env.space.action(8))

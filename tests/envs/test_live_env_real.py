@@ -9,6 +9,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from envs.live import LiveServing
+from rrl.interval import Watch
 from serving_adapter.target import Target, TargetError
 
 
@@ -53,13 +54,13 @@ def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
     with steady_load(server.address) as failures:
         env = LiveServing(target, "instances=1:2,max_batch_size=1,4", **REAL)
         seen = []
-        env.interrupt = lambda progress: seen.append(progress) or ""
         env.reset(seed=0)
         wanted = {"instances": 2, "max_batch_size": 4}
-        observation, _, _, _, info = env.step(env.space.action(env.space.number(wanted)))
+        watch = Watch(lambda progress: seen.append(progress) or "")
+        interval = env.run(env.space.number(wanted), watch)
         assert target.configuration().items() >= wanted.items()
         env.close()
-    measurement = info["measurement"]
+    measurement = interval.measurement
     assert failures == []
     assert measurement.gap == measurement.aborted == ""
     assert measurement.completions > 0
@@ -70,7 +71,7 @@ def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
     assert sum(row.count for row in measurement.telemetry) > 0
     assert all(row.busy_instances >= 1 for row in measurement.telemetry)
     assert 0 <= measurement.cpu_utilisation <= 1
-    assert env.observation_space.contains(observation)
+    assert env.observation_space.contains(interval.observation)
     assert seen
     assert seen[-1].arrivals > 0
 

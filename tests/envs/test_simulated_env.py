@@ -4,7 +4,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils import seeding
 from gymnasium.utils.env_checker import check_env
 
 import envs
 from envs.simulated import SimulatedServing
+from rrl.interval import Watch
 from rrl.measurement import Measurement, Progress
 from rrl.objective import LeastResources, StrictSLO
 from rrl.queueing.machine import Machine
@@ -222,9 +224,14 @@ def test_the_interrupt_sees_the_interval_and_can_end_it() -> None:
         "space": "instances=1,2,4",
         "machine": constant_machine(0.1),
     }
-    quiet, watched = SimulatedServing(**settings), SimulatedServing(**settings)
-    watched.interrupt = look
-    expected, got = quiet.reset(seed=5)[1]["measurement"], watched.reset(seed=5)[1]["measurement"]
+
+    def watched_first(interrupt: Callable[[Progress], str]) -> tuple[SimulatedServing, Measurement]:
+        env = SimulatedServing(**settings)
+        env.np_random = seeding.np_random(5)[0]
+        return env, env.run(env.start, Watch(interrupt)).measurement
+
+    expected = SimulatedServing(**settings).reset(seed=5)[1]["measurement"]
+    _, got = watched_first(look)
     for name in ("duration_s", "arrivals", "completions", "backlog"):
         assert getattr(got, name) == getattr(expected, name)
     assert got.latency == pytest.approx(expected.latency)
@@ -233,12 +240,10 @@ def test_the_interrupt_sees_the_interval_and_can_end_it() -> None:
     for progress in seen:
         assert progress.arrivals - progress.completions == progress.backlog == progress.backlog_growth
 
-    watched.interrupt = lambda progress: "running away" if progress.backlog > 20 else ""
-    aborted: Measurement = watched.reset(seed=5)[1]["measurement"]
+    watched, aborted = watched_first(lambda progress: "running away" if progress.backlog > 20 else "")
     assert aborted.aborted == "running away"
     assert aborted.duration_s < expected.duration_s
     assert aborted.backlog > 20
-    watched.interrupt = None
     after: Measurement = watched.step(np.array([2]))[4]["measurement"]
     assert (after.aborted, after.arrivals) == ("", 100)
     assert after.completions == after.arrivals + aborted.backlog - after.backlog  # nothing was lost

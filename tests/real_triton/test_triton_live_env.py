@@ -3,6 +3,7 @@
 import pytest
 
 from envs.live import LiveServing
+from rrl.interval import Watch
 
 INTERVALS = {"interval_s": 1.0, "settle_s": 0.2}
 # The model is found with 8, below which nothing is tried once requests held several items, as in other tests.
@@ -13,14 +14,12 @@ SPACE = "instances=1:2,max_batch_size=8,16"
 def env(triton, serve, make_target):
     served = serve(triton, "sleep")
     found = served.config()
-    env = LiveServing(make_target(served), SPACE, **INTERVALS)
-    env.interrupt = lambda progress: ""
-    yield env
+    yield LiveServing(make_target(served), SPACE, **INTERVALS)
     served.load(found)
 
 
 def step(env, **configuration):
-    return env.step(env.space.action(env.space.number(configuration)))[4]["measurement"]
+    return env.run(env.space.number(configuration), Watch(lambda progress: "")).measurement
 
 
 def test_an_interval_without_a_change_costs_one_call_and_one_page(env, serve, triton, load):

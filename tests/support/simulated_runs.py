@@ -16,7 +16,8 @@ from rrl.journal import Header, Journal, Record, read
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import Tuning, TuningSettings
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
 ONE_INSTANCE = {"instances": 1, "max_batch_size": 1}

@@ -10,11 +10,13 @@ import numpy as np
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Transition
 from rrl.guarding.guard import Guard
+from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import Header, Journal, Record
-from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
-from rrl.tuning.listener import Change
-from rrl.tuning.loop import Kept, Listener, Tuning, TuningSettings
+from rrl.tuning.ending import Kept
+from rrl.tuning.listener import Change, Listener
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 
@@ -84,13 +86,13 @@ def kinds(records: list[Record]) -> list[str]:
 
 class StopAfter(Listener):
     def __init__(self, intervals: int) -> None:
-        self.left = intervals
+        self.remaining = intervals
 
     def measured(self, record: Record) -> None:
-        self.left -= 1
+        self.remaining -= 1
 
     def __call__(self) -> bool:
-        return self.left <= 0
+        return self.remaining <= 0
 
 
 class Changes(Listener):
@@ -104,12 +106,10 @@ class Changes(Listener):
 class Refusing(SimulatedServing):
     """Keeps what it has where one configuration is asked for; somebody else changes it once."""
 
-    refused, asked, number = 0, 0, -1
+    refused, asked = 0, 0
 
-    def _interval(self, number: int) -> Measurement:
-        self.asked, self.number = self.asked + 1, number
-        return replace(super()._interval(number), gap="no memory" if number == self.refused else "")
-
-    def _details(self) -> dict[str, object]:
-        refuses = self.number == self.refused
-        return {"refused": refuses, "changed": not refuses and self.asked == 2}
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        self.asked += 1
+        refuses = number == self.refused
+        measurement = replace(self._measurement(number, watch), gap="no memory" if refuses else "")
+        return MeasuredInterval(measurement, changed=not refuses and self.asked == 2, refused=refuses)

@@ -74,7 +74,7 @@ from envs.live import cores_of
 from rrl.agent import Agent, Task
 from rrl.guarding.guard import Guard
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import TuningSettings
+from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
     Reached,

@@ -26,6 +26,7 @@ import numpy as np
 
 from envs.live import LiveServing
 from rrl.guarding.guard import Guard
+from rrl.interval import Watch
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.triton.served import (
     LIGHT_MODEL,
@@ -110,18 +111,18 @@ def _calls(server: Triton, plan: OverheadPlan) -> tuple[dict[str, float], dict[s
     space = ConfigurationSpace.parse(plan.knobs)
     env = LiveServing(server.target, space, interval_s=plan.interval_s, settle_s=plan.settle_s)
     guard = Guard(env.start)
-    env.interrupt = guard.watch
-    env.reset(options={"configuration": space.configuration(env.start)})
+    watch = Watch(guard.watch)
+    env.run(env.start, watch)
     before = Counter(server.target.calls)
     for _ in range(plan.counted):
         guard.enter(env.start)
-        env.step(space.action(env.start))
+        env.run(env.start, watch)
     in_an_interval = _mean(server.target.calls, before, plan.counted)
     before = Counter(server.target.calls)
     for configuration in ({"max_batch_size": 8}, {}):
         number = env.space.number(space.configuration(env.start) | configuration)
         guard.enter(number)
-        env.step(space.action(number))
+        env.run(number, watch)
     return in_an_interval, _mean(server.target.calls, before, 2)
 
 

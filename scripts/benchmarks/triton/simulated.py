@@ -62,16 +62,17 @@ from baselines.comparison.workers import Workers
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.scenario import Scenario
-from envs.settling import AFTER_RELOAD
+from envs.settling import RELOAD_SETTLE_FACTOR
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task, Transition
 from rrl.guided.agent import GuidedRRL
 from rrl.guided.settings import GUIDED, GuidedSettings
+from rrl.interval import Watch
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import TuningSettings
+from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.head_to_head import OPTUNA, OPTUNAS_SEARCH
 from scripts.benchmarks.triton.served import TRITONS_DEFAULT
 from scripts.serving.served_agents import DEFAULT, REACH, settled_after
@@ -214,21 +215,21 @@ class SimulatedTriton(SimulatedServing):
     def now_s(self) -> float:
         return float(self._simulation.now_s)
 
-    def _start(self, number: int) -> None:
-        super()._start(number)
+    def _begin(self, number: int) -> None:
+        super()._begin(number)
         (self._slowness_rng,) = self.np_random.spawn(1)
         self._log_drift, self._in_force, self.latency_s = 0.0, number, 0.0
         self._spell: list[float] = []
 
-    def _interval(self, number: int) -> Measurement:
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         slowness = self._slowness()
         if number != self._in_force:
             self._serve(PROCESS_S * processes_started(self._in_force, number), BESIDE_PROCESSES * slowness)
             reload = is_reload(self._in_force, number)
             self._in_force = number
-            self._serve(SETTLE_S * (AFTER_RELOAD if reload else 1.0), slowness)
+            self._serve(SETTLE_S * (RELOAD_SETTLE_FACTOR if reload else 1.0), slowness)
         self._simulation.machine = self.machine.slower(slowness)
-        measurement = super()._interval(number)
+        measurement = super()._measurement(number, watch)
         mean_ms = self._felt_ms(measurement.latency.mean_ms)
         self._count(measurement.completions, mean_ms)
         return as_told(replace(measurement, latency=LatencySummary(mean_ms=mean_ms)))

@@ -19,6 +19,7 @@ import yaml
 
 from envs.live import LiveServing
 from rrl.guarding.guard import Guard
+from rrl.interval import Watch
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.serving.in_turns import latencies_in_turns_ms
@@ -73,11 +74,11 @@ def _sweep(target: Target, space: ConfigurationSpace, start: int) -> dict[int, f
     """Mean latency in ms of every configuration, one interval each."""
     order = np.random.default_rng(0).permutation(len(space))
     env = LiveServing(target, space, MeanLatency(), SWEEP_INTERVAL_S, SWEEP_SETTLE_S)
-    env.reset(options={"configuration": space.configuration(start)})
     guard = Guard(start)
-    env.interrupt = guard.watch
+    watch = Watch(guard.watch)
+    env.run(start)
     costs_ms = {}
     for number in map(int, order):
         guard.enter(number)
-        costs_ms[number] = env.step(space.action(number))[4]["cost"]
+        costs_ms[number] = env.run(number, watch).cost
     return costs_ms

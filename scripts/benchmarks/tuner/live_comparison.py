@@ -30,7 +30,7 @@ from envs.live import cores_of, default_space
 from rrl.command_line.embedded import Embedded, EmbeddedSettings
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import TuningSettings
+from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.tuner.live_comparison_report import (
     Comparison,
     draw,

@@ -20,13 +20,14 @@ from rrl.advice.careful_apply import (
     two_configurations,
 )
 from rrl.command_line.exporting import show_again
+from rrl.interval import Watch
 from rrl.journal import read
 from rrl.measurement import Measurement
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
+from rrl.tuning.ending import Kept
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
-from rrl.tuning.loop import Kept
 from rrl.tuning.restore import RestorePoint
 from tests.rrl.tuning.test_careful_tuning import BAD, BEST, INTERVAL_S, SLOW, START, Timed
 from tests.support.tuned_runs import SPACE, StopAfter, header
@@ -82,9 +83,9 @@ class CountedDown(Timed):
         super().__init__()
         self.stop = stop
 
-    def _interval(self, number: int) -> Measurement:
-        self.stop.left -= 1
-        return super()._interval(number)
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        self.stop.remaining -= 1
+        return super()._measurement(number, watch)
 
 
 def test_what_is_better_stays_and_is_one_change(tmp_path: Path, state_home: Path) -> None:

@@ -17,12 +17,14 @@ from rich.console import Console
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent
 from rrl.guarding.guard import Guard, GuardSettings
+from rrl.interval import Watch
 from rrl.journal import Journal, Record, read
 from rrl.measurement import LatencySummary, Measurement
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.loop import Tuning, TuningSettings
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
 from rrl.views.terminal import make_view
@@ -51,7 +53,7 @@ class Timed(SimulatedServing):
     def mean_ms(self, number: int) -> float:
         return MEANS_MS[number] * float(np.exp(self.rng.normal(0, 0.03)))
 
-    def _interval(self, number: int) -> Measurement:
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         self.now_s += INTERVAL_S
         if self.silent(self.now_s):
             return Measurement(4.0, 0, 0, 0)
@@ -170,7 +172,7 @@ def test_while_no_change_is_allowed_it_waits_and_that_uses_up_no_interval(tmp_pa
 def test_every_change_is_told_once_and_holds_until_the_next(tmp_path: Path) -> None:
     told = Told()
     t = tuning(tmp_path, limits=ChangeLimits(4), told=told)
-    t.listeners = [told, ChangeLog(tmp_path)]
+    t.telling.listeners = [told, ChangeLog(tmp_path)]
     kept = run(t)
     in_force = SPACE.configuration(t.env.start)
     changes = iter(told.changes)
@@ -193,7 +195,7 @@ def test_before_it_waits_it_returns_to_what_a_stop_would_leave(tmp_path: Path) -
     env, told = Timed(), Told()
     t = tuning(tmp_path, env, ChangeLimits(2), told, agent=Proposes(SLOW))
     stop = StopAfter(6)
-    t.listeners, t.stop = [told, stop], stop
+    t.telling.listeners, t.stop = [told, stop], stop
     run(t)
     assert [change.decision for change in told.changes[:2]] == ["agent", "wait"]
     assert told.changes[1].after == SPACE.configuration(env.start)
@@ -204,7 +206,7 @@ def test_a_resumed_run_knows_the_changes_made_before(tmp_path: Path) -> None:
     env, told = Timed(), Told()
     stop = StopAfter(5)
     first = tuning(tmp_path, env, ChangeLimits(3), told, stop=stop)
-    first.listeners = [told, stop]
+    first.telling.listeners = [told, stop]
     run(first)
     made_s = list(told.times_s)
     assert len(made_s) >= 3  # the last one included
@@ -231,7 +233,7 @@ def test_a_rollback_is_allowed_when_no_other_change_is_and_is_counted(tmp_path: 
     guard = Guard(env.start, GuardSettings(latency_factor=1.01))
     t = tuning(tmp_path, env, ChangeLimits(1), told, guard=guard, agent=Proposes(SLOW))
     stop = StopAfter(4)
-    t.listeners, t.stop = [told, stop], stop
+    t.telling.listeners, t.stop = [told, stop], stop
     run(t)
     assert [c.decision for c in told.changes] == ["agent", "rollback"]
     assert told.changes[1].reason.startswith("the guard rolled back: ")
@@ -270,7 +272,7 @@ def test_a_wait_is_shown_and_costs_but_is_none_of_the_runs_intervals(tmp_path: P
     told, out = Told(), io.StringIO()
     t = tuning(tmp_path, limits=ChangeLimits(3), told=told)
     view = make_view(Console(file=out, width=300), t.journal, t.guard, SETTINGS)
-    t.listeners = [told, view]
+    t.telling.listeners = [told, view]
     run(t)
     records = read(tmp_path)[1]
     lines = out.getvalue().splitlines()
@@ -321,7 +323,7 @@ def test_the_last_change_before_a_window_closes_is_to_what_is_safe_even_if_the_h
     limits = ChangeLimits(1, ChangeWindow.parse(["22:00-02:00"]))
     t = tuning(tmp_path, env, limits, told, agent=Proposes(SLOW))
     stop = StopAfter(10)
-    t.listeners, t.stop = [told, stop], stop
+    t.telling.listeners, t.stop = [told, stop], stop
     run(t)
     assert [c.decision for c in told.changes] == ["agent", "wait"]
     assert told.changes[1].after == SPACE.configuration(env.start)
@@ -386,7 +388,7 @@ def test_the_time_ends_a_run_that_waits(tmp_path: Path, limits: ChangeLimits) ->
     kept = run(t)
     assert 1.5 * HOUR_S <= env.now_s - NOON_S <= 2 * HOUR_S + 2 * INTERVAL_S
     assert not kept.stopped
-    assert kept.number == t._in_force
+    assert kept.number == t.in_force.number
 
 
 def test_where_the_run_ends_within_the_hour_changes_are_kept_for_the_validation(tmp_path: Path) -> None:
@@ -445,15 +447,15 @@ def test_a_winner_within_the_noise_is_not_left_and_the_run_says_so(tmp_path: Pat
 def test_a_stopped_run_says_what_it_puts_back_and_why(tmp_path: Path) -> None:
     told, stop = Told(), StopAfter(3)
     t = tuning(tmp_path, told=told, agent=Proposes(SLOW), stop=stop)
-    t.listeners = [told, stop]
+    t.telling.listeners = [told, stop]
     run(t)
     assert told.changes[-1].reason == "restored what was found: interrupted"
 
 
 def test_a_best_that_fails_in_its_turns_is_not_tried_a_second_time(tmp_path: Path) -> None:
     class FailsLate(Timed):
-        def _interval(self, number: int) -> Measurement:
-            m = super()._interval(number)
+        def _measurement(self, number: int, watch: Watch) -> Measurement:
+            m = super()._measurement(number, watch)
             late = t.finished("tune") >= SETTINGS.intervals
             return replace(m, failures=m.arrivals // 2) if number == BEST and late else m
 
@@ -468,8 +470,8 @@ def test_a_best_that_fails_in_its_turns_is_not_tried_a_second_time(tmp_path: Pat
 
 def test_nor_is_one_that_fails_as_the_next_change_must_wait(tmp_path: Path) -> None:
     class FailsInItsSecondTurn(Timed):
-        def _interval(self, number: int) -> Measurement:
-            m = super()._interval(number)
+        def _measurement(self, number: int, watch: Watch) -> Measurement:
+            m = super()._measurement(number, watch)
             return replace(m, failures=m.arrivals // 2) if number == BEST and t.finished("validation") else m
 
     t = tuning(tmp_path, FailsInItsSecondTurn(), ChangeLimits(3), agent=Proposes(BEST))

@@ -23,8 +23,8 @@ from tests.support.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds,
 def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     in_force: list[int] = []
-    interval = t.env._interval
-    t.env._interval = lambda number: in_force.append(number) or interval(number)
+    interval = t.env.run
+    t.env.run = lambda number, watch: in_force.append(number) or interval(number, watch)
     kept = run(t)
     assert in_force[-1] == kept.number
 
@@ -37,7 +37,7 @@ def test_stopped_at_any_point_it_leaves_the_start_or_better(tmp_path: Path, afte
     records = read(tmp_path)[1]
     assert kept.stopped
     assert len(records) == after
-    assert t._in_force == kept.number
+    assert t.in_force.number == kept.number
     mean = {
         n: np.mean([r.cost for r in records if r.number == n and r.learned])
         for n in {r.number for r in records}
@@ -56,7 +56,7 @@ def test_an_agent_that_fails_leaves_the_start_or_better_in_force(tmp_path: Path)
     t.agent.act = broken
     with pytest.raises(ZeroDivisionError):
         run(t)
-    assert t._in_force == t.guard.to_keep()
+    assert t.in_force.number == t.guard.to_keep()
 
 
 def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -149,14 +149,13 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
 def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path: Path) -> None:
     changes = Changes()
     in_force: list[int] = []
-    t = tuning(tmp_path, listeners=[changes])
 
     def put_in_force(number: int) -> None:
         if number != t.env.start:
             raise RuntimeError("no memory for another process")
         in_force.append(number)
 
-    t.put_in_force = put_in_force
+    t = tuning(tmp_path, listeners=[changes], put_in_force=put_in_force)
     with pytest.raises(RuntimeError, match="no memory"):
         run(t)
     assert in_force == [t.env.start]

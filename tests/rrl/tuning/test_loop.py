@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from envs.simulated import SimulatedServing
+from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region.q_learning import RegionQLearning
-from rrl.tuning.loop import RECENT_CHANGES, Listener, TuningSettings
+from rrl.tuning.listener import Listener
+from rrl.tuning.pacing import RECENT_CHANGES
+from rrl.tuning.settings import TuningSettings
 from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
 
 
@@ -32,8 +35,8 @@ class Stuck(SimulatedServing):
 
     STUCK, FAILS = 5, 7
 
-    def _interval(self, number: int) -> Measurement:
-        m = super()._interval(number)
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        m = super()._measurement(number, watch)
         if number == self.STUCK:
             return replace(
                 m, completions=0, latency=NOTHING_OBSERVED, backlog=0, backlog_growth=0, aborted=""
@@ -113,13 +116,13 @@ class Flaky(SimulatedServing):
         self.np_random = np.random.default_rng(0)
         self.lost, self.silent, self.count = lost, silent, -1
 
-    def _interval(self, number: int) -> Measurement:
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         self.count += 1
         if self.count in self.lost:
             return Measurement(5.0, 10, 5, 0, gap="the server restarted")
         if self.count in self.silent:
             return Measurement(5.0, 0, 0, 0)
-        return super()._interval(number)
+        return super()._measurement(number, watch)
 
 
 class Notes(Listener):
@@ -160,14 +163,15 @@ def test_a_change_can_be_undone_within_the_time_that_the_slowest_of_late_took_an
     class SlowOnce(SimulatedServing):
         asked = 0
 
-        def _details(self) -> dict[str, object]:
+        def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
             self.asked += 1
-            return {"apply_ms": 40_000.0 if self.asked == 1 else 1_000.0}
+            apply_ms = 40_000.0 if self.asked == 1 else 1_000.0
+            return replace(super()._interval(number, watch), apply_ms=apply_ms)
 
     t = tuning(tmp_path, simulated(SlowOnce), settings=TuningSettings(intervals, baseline=2, validation=0))
-    assert t._undone_within_s == 4 * 5.0
+    assert t.pacing.undone_within_s == 4 * 5.0
     run(t)
-    assert t._undone_within_s == 4 * 5.0 + 2 * (40.0 if intervals + 2 <= RECENT_CHANGES else 1.0)
+    assert t.pacing.undone_within_s == 4 * 5.0 + 2 * (40.0 if intervals + 2 <= RECENT_CHANGES else 1.0)
 
 
 def test_the_agent_is_told_what_the_target_refused_and_a_resumed_one_is_too(tmp_path: Path) -> None:
@@ -191,12 +195,12 @@ class FoundChanged(SimulatedServing):
 
     gap, asked = "", 0
 
-    def _interval(self, number: int) -> Measurement:
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         self.asked += 1
-        return replace(super()._interval(number), gap=self.gap if self.asked == 2 else "")
+        return replace(super()._measurement(number, watch), gap=self.gap if self.asked == 2 else "")
 
-    def _details(self) -> dict[str, object]:
-        return {"changed": self.asked == 3}
+    def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
+        return replace(super()._interval(number, watch), changed=self.asked == 3)
 
 
 @pytest.mark.parametrize(

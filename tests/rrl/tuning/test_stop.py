@@ -14,8 +14,7 @@ from typing import cast
 
 import pytest
 
-from rrl.tuning.loop import Stopped
-from rrl.tuning.stop import STOPPING, Stop
+from rrl.tuning.stop import STOPPING, Stop, Stopped
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +76,7 @@ LEAVES = """
 import sys
 from pathlib import Path
 from rrl.tuning.stop import Stop
-from rrl.tuning.loop import Stopped
+from rrl.tuning.stop import Stopped
 
 stop = Stop(lambda text: print(text, flush=True))
 with stop.on_signals():
@@ -108,7 +107,7 @@ UNREAD = """
 import sys
 from pathlib import Path
 from rrl.tuning.stop import Output, Stop
-from rrl.tuning.loop import Stopped
+from rrl.tuning.stop import Stopped
 
 console = Output()
 stop = Stop(console.print)

@@ -10,9 +10,10 @@ import pytest
 
 from envs.simulated import SimulatedServing
 from rrl.guarding.gain import UNKNOWN, Gain
+from rrl.interval import Watch
 from rrl.journal import read
 from rrl.measurement import Measurement
-from rrl.tuning.loop import Kept
+from rrl.tuning.ending import Kept
 from rrl.views.summary import summarise
 from tests.support.tuned_runs import Refusing, StopAfter, kinds, run, simulated, tuning
 
@@ -53,11 +54,12 @@ def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
 def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     t.guard.turns.gain = lambda costs: Gain(0.9, 1.2, 1.5)
-    assert t._needs_more_turns({})
-    t._end_s = t.clock() + 1.9 * t.journal.header.interval_s
-    assert not t._needs_more_turns({})
-    t._end_s, t.pause = math.inf, lambda changes=1: "only 1 change is left" if changes > 1 else ""
-    assert not t._needs_more_turns({})
+    assert t.validation.needs_more_turns({})
+    t.pacing.end_s = t.clock() + 1.9 * t.journal.header.interval_s
+    assert not t.validation.needs_more_turns({})
+    t.pacing.end_s = math.inf
+    t.pacing.pause = lambda changes=1: "only 1 change is left" if changes > 1 else ""
+    assert not t.validation.needs_more_turns({})
     t.journal.close()
 
 
@@ -69,10 +71,10 @@ class FarWorseAtFirst(SimulatedServing):
         self.shares: list[float] = []
         self.asked: list[bool] = []  # whether the interval may end once it has told enough
 
-    def _interval(self, number: int) -> Measurement:
-        self.shares.append(self.measured_share)
-        self.asked.append(self.enough is not None)
-        m = super()._interval(number)
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        self.shares.append(watch.share)
+        self.asked.append(watch.enough is not None)
+        m = super()._measurement(number, watch)
         slower = m.latency._replace(mean_ms=10 * m.latency.mean_ms)
         return replace(m, latency=slower) if number == self.start else m
 
@@ -113,8 +115,8 @@ def test_turns_that_were_broken_off_validate_nothing(tmp_path: Path) -> None:
 class OverloadedAtFirst(SimulatedServing):
     """A queue grows in the configuration found."""
 
-    def _interval(self, number: int) -> Measurement:
-        m = super()._interval(number)
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        m = super()._measurement(number, watch)
         return replace(m, backlog=m.arrivals, backlog_growth=m.arrivals) if number == self.start else m
 
 
@@ -140,7 +142,7 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     t = tuning(tmp_path, simulated(Refusing))
     refused = 5 if what == "the best known" else t.env.start
     t.env.refused = -1
-    t._best = lambda: setattr(t.env, "refused", refused) or 5
+    t.validation.best = lambda: setattr(t.env, "refused", refused) or 5
     kept = run(t)
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: no memory"
@@ -152,9 +154,9 @@ class Dying(SimulatedServing):
 
     deadly = -1
 
-    def _interval(self, number: int) -> Measurement:
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
         gap = "the target is lost (connection refused)" if number == self.deadly else ""
-        return replace(super()._interval(number), gap=gap)
+        return replace(super()._measurement(number, watch), gap=gap)
 
 
 @pytest.mark.parametrize(("what", "turns"), [("the best known", 2), ("the start", 3)])
@@ -164,7 +166,7 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     """A run without an end would bring it down for ever."""
     t = tuning(tmp_path, simulated(Dying))
     deadly = 5 if what == "the best known" else t.env.start
-    t._best = lambda: setattr(t.env, "deadly", deadly) or 5
+    t.validation.best = lambda: setattr(t.env, "deadly", deadly) or 5
     kept = run(t)
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: the target is lost (connection refused)"

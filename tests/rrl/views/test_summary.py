@@ -18,7 +18,8 @@ from rrl.measured_costs import best_known
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from rrl.tuning.loop import Tuning, TuningSettings
+from rrl.tuning.loop import Tuning
+from rrl.tuning.settings import TuningSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.exports import LATENCY_PICTURE, export, print_result
 from rrl.views.figure import draw

@@ -1,0 +1,127 @@
+"""How a run ends: what it keeps in force, how that gets there, and what the journal says of it.
+
+A run ends in one of these ways. In all of them something is put in force and the journal says what.
+
+| the run | keeps |
+|---|---|
+| did all it was to do | what the validation showed to be better, else the start |
+| was stopped, or its time was up | the best known, if plainly better than the start, else what was found |
+| cannot measure the best or the start again | what was found |
+| failed | as when it was stopped; then the error goes on |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from rrl.guarding.guard import Guard, ToKeep
+from rrl.interval import Watch
+from rrl.journal import Ending, Journal
+from rrl.tuning.environment import Environment
+from rrl.tuning.in_force import InForce
+from rrl.tuning.pacing import TimeUp
+from rrl.tuning.scheduled import CannotMeasure
+from rrl.tuning.stop import Stopped
+from rrl.tuning.telling import Telling
+
+DECISION = "leave"  # of a change at the end, as changes are told
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The configuration that a run kept in force at its end."""
+
+    number: int
+    stopped: bool  # somebody ended the run early
+    reason: str = field(default="", compare=False)  # why this one was kept
+
+
+class EndOfRun:
+    """Keeps the better configuration in force, whatever ends the run."""
+
+    def __init__(
+        self,
+        env: Environment,
+        guard: Guard,
+        journal: Journal,
+        in_force: InForce,
+        telling: Telling,
+        put_in_force: Callable[[int], None] | None,
+    ) -> None:
+        """`put_in_force` is the way to the target at the end; None: an interval of the environment."""
+        self._env, self._guard, self._journal = env, guard, journal
+        self._in_force, self._telling, self._put = in_force, telling, put_in_force
+
+    def after(self, phases: Callable[[], ToKeep]) -> Kept:
+        """Runs the phases, and keeps what they say or what is safe once they are broken off."""
+        try:
+            to_keep = phases()
+        except Stopped as stopped:
+            return self._keep(self._early(str(stopped) or "interrupted"), stopped=True)
+        except TimeUp:
+            return self._keep(self._early("the time is up before the best could be measured in turns"))
+        except CannotMeasure as refused:
+            return self._keep(ToKeep(self._as_found, str(refused)))
+        except BaseException:
+            with suppress(Exception):  # the first error tells more than one from putting things back
+                self._keep(self._early("the run failed"), stopped=True)
+            raise
+        return self._keep(to_keep)
+
+    @property
+    def _as_found(self) -> int:
+        """What to keep where nothing better is known: the start, but a resumed run may have found another."""
+        found = self._in_force.found_number
+        return self._guard.start if found is None or self._guard.is_worse(found) else found
+
+    def _early(self, why: str) -> ToKeep:
+        number, reason = self._guard.keeping()
+        if number != self._guard.start:
+            return ToKeep(number, f"{reason}; {why}")
+        return ToKeep(self._as_found, why)
+
+    def _keep(self, to_keep: ToKeep, stopped: bool = False) -> Kept:
+        number, reason = to_keep
+        changes = number != self._in_force.number
+        try:
+            self._tell(number, changes, reason)
+        finally:  # a full disk, or a terminal that is gone, must not keep what was being explored in force
+            if self._put is not None:
+                self._put_in_force(self._put, number)
+            elif changes:
+                self._env.run(number, Watch(lambda _: "the run is over"))  # nothing more to measure
+            self._write_ending(number, reason)
+        return Kept(number, stopped, reason)
+
+    def _tell(self, number: int, changes: bool, reason: str) -> None:
+        is_as_found = number == self._as_found
+        if not changes:
+            how = "as found" if is_as_found else "as tuned"
+            self._telling.notice(f"left in force, {how}: {reason}")
+            return
+        what = "restored what was found" if is_as_found else "left in force"
+        if is_as_found and self._in_force.found_number is None:
+            what = "restored the start of the run resumed"  # whose grid does not hold what was found now
+        self._in_force.change(number, DECISION, f"{what}: {reason}")
+
+    def _put_in_force(self, put: Callable[[int], None], number: int) -> None:
+        """Where that is refused, what was found comes back rather than what was being explored."""
+        try:
+            put(number)
+        except Exception as error:
+            if number != self._as_found and self._in_force.found_number is not None:
+                with suppress(Exception):  # the first error tells more
+                    self._put_back_found(put, error)
+            raise
+
+    def _put_back_found(self, put: Callable[[int], None], error: Exception) -> None:
+        found = self._as_found
+        put(found)
+        refused = f"what was to be left could not be put in force ({error})"
+        self._write_ending(found, f"{refused}, so what was found was put back")
+        self._in_force.change(found, DECISION, f"restored what was found: {error}")
+
+    def _write_ending(self, number: int, reason: str) -> None:
+        self._journal.end(Ending(self._env.space.configuration(number), reason))

@@ -1,0 +1,77 @@
+"""Which configuration is in force, and every change of it: counted, and told just before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from rrl.interval import Interval
+from rrl.space import Configuration, ConfigurationSpace
+from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.decision_words import PUT_BACK
+from rrl.tuning.telling import Telling
+
+
+class InForce:
+    """The configuration in force, by its number. None: the one found, where the grid does not hold it."""
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        start: int,
+        found: Configuration | None,
+        limits: ChangeLimits,
+        telling: Telling,
+        clock: Callable[[], float],
+    ) -> None:
+        """`found` was in force before the run; None: the start. A resumed run may have found another."""
+        self.found = found
+        self.found_number = start if found is None else _number_on_grid(space, found)
+        self.number = self.found_number
+        self._space, self._limits, self._telling, self._clock = space, limits, telling, clock
+        self._changed_at_s: list[float] = []  # since the last record
+
+    def change(self, number: int, decision: str, reason: str) -> None:
+        """Another configuration is about to come into force."""
+        before, self.number = self.number, number
+        self.count(self._clock())
+        self._telling.changed(self._configuration(before), self._configuration(number), decision, reason)
+
+    def confirm(self, interval: Interval, before: int | None, gap_before: str) -> None:
+        """Takes in what the target did: it may have refused the change from `before`, or made another.
+
+        `gap_before` says what was wrong with the interval before this one.
+        """
+        number, gap = interval.number, interval.measurement.gap
+        changes = number != before
+        if interval.refused:
+            self.number = before
+            if changes:
+                kept = self._configuration(before)
+                self._telling.changed(self._configuration(number), kept, "refused", gap)
+        if interval.changed and not changes:
+            gap = gap or gap_before
+            by_whom = f"something ({gap})" if gap and "another client" not in gap else "another client"
+            self.count(self._clock())
+            reason = f"{by_whom} had changed it: puts back that of this run"
+            self._telling.changed({}, self._configuration(number), PUT_BACK, reason)
+
+    def count(self, at_s: float) -> None:
+        """A change was made, at this Unix time."""
+        self._limits.changed(at_s)
+        self._changed_at_s.append(at_s)
+
+    def take_change_times(self) -> tuple[float, ...]:
+        """The Unix times of the changes since this was asked last."""
+        times_s = tuple(self._changed_at_s)
+        self._changed_at_s.clear()
+        return times_s
+
+    def _configuration(self, number: int | None) -> Configuration:
+        return (self.found or {}) if number is None else self._space.configuration(number)
+
+
+def _number_on_grid(space: ConfigurationSpace, configuration: Configuration) -> int | None:
+    with suppress(ValueError):
+        return space.number(configuration)
+    return None

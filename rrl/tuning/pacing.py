@@ -1,0 +1,87 @@
+"""How fast a run may go: when changes are allowed, and when its time is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rrl.journal import Journal
+from rrl.tuning.change_limits import HOUR_S, ChangeLimits
+from rrl.tuning.settings import TuningSettings
+
+RECENT_CHANGES = 10  # the slowest of these tells how long a change may take
+# How many intervals the longest one lasts. One that settles long lasts three and `settle_s`; the rest is time
+# to change back.
+MAX_INTERVAL_LENGTHS = 4.0
+
+
+class TimeUp(Exception):
+    """The run's time is over while it waits."""
+
+
+class Pacing:
+    """Answers whether the run may change the configuration now, and whether it has time to go on."""
+
+    def __init__(
+        self, limits: ChangeLimits, journal: Journal, settings: TuningSettings, clock: Callable[[], float]
+    ) -> None:
+        self.limits = limits
+        self.end_s = math.inf  # Unix time
+        self._journal, self._settings, self._clock = journal, settings, clock
+
+    def begin(self) -> None:
+        """The run's time begins now."""
+        self.end_s = self._clock() + self._settings.duration_s
+
+    def pause(self, changes: int = 1) -> str:
+        """Why so many changes are not allowed now, and when they are; empty if they are."""
+        return self.limits.pause(self._clock(), changes, self.undone_within_s)
+
+    def pause_before_exploring(self) -> str:
+        """As `pause`, for all the changes that must be free before something is tried.
+
+        These are the change itself and the way back. Where the run ends before they were free again, those of
+        the validation must be free as well.
+        """
+        ends_soon = self._search_end_s - self._clock() < HOUR_S
+        return self.pause(2 + (2 * self._settings.validation if ends_soon else 0))
+
+    def may_return(self) -> bool:
+        """True if a change back to what is safe is allowed."""
+        return self.limits.may_return(self._clock(), self.undone_within_s)
+
+    @property
+    def undone_within_s(self) -> float:
+        """How long after a change it can be changed back, at the latest.
+
+        Both changes are taken to last as long as the slowest of late.
+        """
+        applied_ms = [r.apply_ms for r in self._journal.records if r.apply_ms > 0]  # NaN, 0: no change
+        slowest_ms = max(applied_ms[-RECENT_CHANGES:], default=0.0)
+        return MAX_INTERVAL_LENGTHS * self._interval_s + 2 * slowest_ms / 1e3
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock() >= self.end_s
+
+    @property
+    def search_is_over(self) -> bool:
+        """True once the validation must begin to be over in time."""
+        return self._clock() >= self._search_end_s
+
+    @property
+    def has_time_for_a_pair(self) -> bool:
+        """True if a turn of the best and one of the start are over in time."""
+        return self._clock() + 2 * self._interval_s < self.end_s
+
+    def check_time(self) -> None:
+        if self.is_over:
+            raise TimeUp
+
+    @property
+    def _search_end_s(self) -> float:
+        return self.end_s - 2 * self._settings.validation * self._interval_s
+
+    @property
+    def _interval_s(self) -> float:
+        return self._journal.header.interval_s

@@ -1,0 +1,64 @@
+"""Turns each interval of a run into the record that its journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from rrl.agent import Transition
+from rrl.guarding.guard import Admission, Judgement
+from rrl.interval import Interval
+from rrl.journal import Journal, Kind, Record
+from rrl.space import ConfigurationSpace
+from rrl.tuning.in_force import InForce
+
+
+class Recording:
+    """Writes the journal, and knows the observation that the next decision goes by."""
+
+    def __init__(
+        self, journal: Journal, space: ConfigurationSpace, in_force: InForce, clock: Callable[[], float]
+    ) -> None:
+        self.observation: np.ndarray | None = None  # of the last interval that counted
+        self._journal, self._space, self._in_force, self._clock = journal, space, in_force, clock
+
+    def finished(self, kind: Kind) -> int:
+        """How many of the run's intervals of this kind are in the journal."""
+        return sum(record.kind == kind and record.counted for record in self._journal.records)
+
+    @property
+    def last_gap(self) -> str:
+        """What was wrong with the last interval, unless the target had only refused its configuration."""
+        last = self._journal.records[-1] if self._journal.records else None
+        return "" if last is None or last.not_taken else last.measurement.gap
+
+    def write(
+        self, kind: Kind, choice: Admission, interval: Interval, judgement: Judgement, decision_ms: float
+    ) -> Record:
+        """The record is on the disk when this returns."""
+        number, after = interval.number, interval.observation
+        before = after if self.observation is None else self.observation
+        action = self._space.action(number)
+        record = Record(
+            kind=kind,
+            number=number,
+            configuration=self._space.configuration(number),
+            transition=Transition(before, action, interval.cost, after, interval.measurement),
+            decision=choice.decision,
+            reason=choice.reason,
+            verdict=judgement.reason,
+            rollback=judgement.rollback,
+            learned=judgement.learn,
+            wall_time_s=self._clock(),
+            decision_ms=decision_ms,
+            apply_ms=interval.apply_ms,
+            changed_at_s=self._in_force.take_change_times(),
+            not_taken=interval.refused,
+            settling=interval.settling,
+            share=interval.share,
+        )
+        self._journal.append(record)
+        if record.counted:
+            self.observation = after
+        return record
