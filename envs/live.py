@@ -303,7 +303,7 @@ class LiveServing(ServingEnv):
 def default_space(knob_names: Iterable[str], cores: int | None) -> ConfigurationSpace:
     """The grid to search where none is given: these knobs, on a machine of so many cores, if that is known.
 
-    A server that tells no knobs can only be observed: one configuration stands for what is in force.
+    A server that tells no knobs can only be observed, so one configuration stands for what is in force.
     """
     cores = cores or USUAL_CORES
     powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
@@ -321,16 +321,20 @@ def default_space(knob_names: Iterable[str], cores: int | None) -> Configuration
 
 
 def cores_of(target: TargetLike, found: Configuration) -> int | None:
-    """The cores of the target's machine; on another machine, the threads in force of an `rrl-serve`, whose
-    default they are. None: no other server tells."""
+    """The cores of the target's machine; None where nothing tells them.
+
+    On another machine they are the threads in force of an `rrl-serve`, whose default they are.
+    """
     if target.is_local:
         return resources.cores()
     return found.get("intra_op_threads") if target.is_rrl_serve else None
 
 
 def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:
-    """ValueError where a target has not all of these knobs, or not these values; it has those that it was
-    found with."""
+    """ValueError where a target has not all of these knobs, or cannot have all of these values.
+
+    It can have the values that it was found with.
+    """
     unknown = [name for name in space.names if name not in knobs]
     if unknown:
         has = ", ".join(knobs) or "none"

@@ -73,7 +73,7 @@ def _zero(reading: Reading) -> Reading:
 def _summary(
     before: CumulativeHistogram | None, after: CumulativeHistogram | None, total_s: float, completions: int
 ) -> LatencySummary:
-    """From the histograms where the server has them, else the mean alone."""
+    """A summary from the histograms where the server has them, else the mean alone."""
     if after is None:
         return LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
     if before is None or before.bounds_s != after.bounds_s:
@@ -88,7 +88,7 @@ def _summary(
 
 
 def _percentile(bounds_s: tuple[float, ...], cumulative: list[int], q: float) -> float:
-    """Log-linear inside a bucket, linear in the first (it begins at 0); the last has no upper bound."""
+    """Log-linear inside a bucket, but linear in the first, which begins at 0. The last has no upper bound."""
     rank = q * cumulative[-1]
     bucket = next(i for i, count in enumerate(cumulative) if count >= rank and count > 0)
     below = cumulative[bucket - 1] if bucket else 0

@@ -34,8 +34,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | `instances`          | >= 1    | batches  | how many batches may be in service at once            |
     | `intra_op_threads`   | >= 1    | threads  | threads inside one operator                           |
     | `inter_op_threads`   | >= 1    | threads  | operators of one batch that may run at once           |
-    | `max_batch_size`     | >= 1    | requests | a batch is dispatched as soon as it is this large ... |
-    | `max_queue_delay_us` | >= 0    | µs       | ... or its oldest request has waited this long        |
+    | `max_batch_size`     | >= 1    | requests | a batch is dispatched as soon as it is this large     |
+    | `max_queue_delay_us` | >= 0    | µs       | or once its oldest request has waited this long       |
 
     ## Observation Space
 
@@ -59,8 +59,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     ## Rewards
 
-    Minus the objective's cost for the interval. Where that is not a number (nothing was completed, so that
-    there is no latency) the reward is 0, and nothing should be learned from the interval.
+    Minus the objective's cost for the interval. Where nothing was completed there is no latency and the cost
+    is not a number. The reward is 0 then, and nothing should be learned from the interval.
 
     ## Starting State
 

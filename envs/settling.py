@@ -10,12 +10,12 @@ The queue matters most. Many requests pile up beside a reload, which takes secon
 its capacity then works for many more seconds until they are gone. In a trial, one that cost 28 ms cost 60 ms
 right after a reload (MiniLM at 50 requests a second).
 
-Cold processes matter at low load. On a Triton whose processes take 100 ms longer for their first batch, at 8
-requests a second, an interval measured 22 ms with its cold batches and 3 ms without them.
+Cold processes matter at low load. On a Triton whose processes take 100 ms longer for their first batch, an
+interval measured 22 ms with its cold batches and 3 ms without them, at 8 requests a second.
 
-A new load settles for longer, probably because the old processes end beside it. Where a reload had settled
-for a second, the median request of the next second took 1.2 times as long as that of the one after it
-(MiniLM, 131 reloads; EfficientNet-Lite0: 1.0, 79 reloads).
+A new load settles for longer, probably because the old processes end beside it. In the second after a reload
+had settled for one, the median request took 1.2 times as long as a second later (MiniLM, 131 reloads;
+EfficientNet-Lite0: 1.0, 79 reloads).
 """
 
 from __future__ import annotations

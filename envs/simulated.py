@@ -68,8 +68,9 @@ class SimulatedServing(ServingEnv):
     | `space`                 | `ConfigurationSpace` or text | RRL's 10x10x10  | e.g. `"instances=1:4"`     |
     | `objective`             | `Objective`                  | `MeanLatency()` | what to minimise           |
     | `arrivals`              | `Arrivals` or float          | `14.0`          | a number: Poisson, per s   |
-    | `requests_per_interval` | int                          | `100`           | length of an interval ...  |
-    | `interval_s`            | float                        | `None`          | ... or this, in seconds    |
+    | `requests_per_interval` | int                          | `100`           | length of an interval      |
+    | `interval_s`            | float                        | `None`          | its length in seconds      |
+    |                         |                              |                 | instead                    |
     | `sizes`                 | `Sizes`                      | `None`          | of requests; None: equal   |
     | `size_of_table`         | float                        | `1.0`           | size the table's times are |
     |                         |                              |                 | for; others in proportion  |
@@ -228,11 +229,11 @@ class SimulatedServing(ServingEnv):
         return self.sizes.sample(self._sizes_rng, count) / self.size_of_table
 
     def _end_s(self, begin_s: float) -> float:
-        """When the interval that begins now ends: just before the first arrival that is not in it."""
+        """When the interval that begins now ends: just before the first arrival after it."""
         if self.interval_s is not None:
             return begin_s + self.interval_s
         count = self.requests_per_interval
-        while (end_s := self._stream.time_s(count)) <= begin_s:  # so many at one moment: take them all
+        while (end_s := self._stream.time_s(count)) <= begin_s:  # all arrive at one moment: take them all
             count += 1
         if end_s < math.inf:
             return end_s
@@ -271,7 +272,7 @@ class _ArrivalStream:
 
     @property
     def remaining(self) -> int:
-        """Arrivals read and not yet taken: all that are left, once `time_s` has answered infinity."""
+        """Arrivals read and not yet taken. These are the last ones once `time_s` has answered infinity."""
         return len(self._times_s) - self._next
 
     def time_s(self, k: int) -> float:
@@ -306,7 +307,7 @@ def _machine(machine: Machine | str | Path | int) -> Machine:
 
 
 def _check_covered(space: ConfigurationSpace, machine: Machine) -> None:
-    """Beyond its grid the table holds its edge's values, where more would seem to cost nothing: refuse."""
+    """ValueError for a space beyond the table, where more of a knob would seem to cost nothing."""
     for knob in space.knobs:
         if knob.name not in KNOBS:
             raise ValueError(f"unknown knob {knob.name!r}; the simulator knows {', '.join(KNOBS)}")

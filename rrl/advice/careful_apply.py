@@ -94,7 +94,7 @@ class ApplyingGuard(Guard):
 
     applied: int = 0
 
-    def keeping(self, validation: object = None) -> ToKeep:
+    def keeping(self, turn_costs: object = None) -> ToKeep:
         costs = self.costs_at_present_load
         if self.applied not in costs or self.start not in costs:
             return ToKeep(self.start, "what was recommended could not be measured")

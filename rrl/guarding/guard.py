@@ -1,9 +1,17 @@
 """The guard between any agent and a live target. Pure logic: it is told what happened and answers.
 
-It aborts an interval whose queue is plainly running away, returns to the best configuration known when an
-interval went badly, keeps the agent off configurations that were aborted lately, and knows what to leave
-in force at the end: never one under which requests failed, nor one that broke the limit where the start kept
-it.
+- It aborts an interval whose queue is plainly running away.
+- It returns to the best configuration known when an interval went badly.
+- It keeps the agent off configurations that were aborted lately.
+- It says what to keep in force at the end: never a configuration under which requests failed, nor one that
+  broke the limit where the start kept it.
+
+In each interval the guard is asked in this order:
+
+    enter, or admit -> watch, while the interval runs -> judge
+
+`admit` is for the agent's proposals, and for the guard's own choices where it takes over. `enter` is for
+configurations that somebody else chose. `replay` does all of it for an interval of an earlier run.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -40,19 +48,24 @@ from rrl.objective import slo_violated
 
 @dataclass(frozen=True)
 class GuardSettings:
+    """When the guard steps in.
+
+    A configuration fails where more requests failed than all three failure settings allow.
+    """
+
     slo_p95_ms: float | None = None  # the objective's limit: breaking it rolls back
-    latency_factor: float = 3.0  # x the mean latency at the start (or of the best, if higher): rolls back
+    latency_factor: float = 3.0  # a mean latency this many times the start's, or the best's, rolls back
     runaway_sigmas: float = 4.0  # z: the queue grew beyond noise (one false alarm in 30,000 looks)
-    runaway_wait_ms: tuple[float, float] = (250.0, 2000.0)  # ... and by a wait of at least, at most this
-    watch_s: float = 1.0  # what must be seen before an interval is aborted: seconds
-    watch_arrivals: int = 20  # ... and arrivals
+    runaway_wait_ms: tuple[float, float] = (250.0, 2000.0)  # bounds of the wait that a runaway queue adds
+    watch_s: float = 1.0  # no interval is aborted before so many seconds
+    watch_arrivals: int = 20  # no interval is aborted before so many arrivals
     cooldown: int = 20  # intervals for which an aborted or failing configuration is refused
-    failures: int = 3  # more failed requests than this in an interval ...
-    failure_share: float = 0.01  # ... than this share of its arrivals ...
-    failure_sigmas: float = 3.0  # ... and beyond noise than at the start: the configuration fails
+    failures: int = 3  # failed requests that an interval may have
+    failure_share: float = 0.01  # the share of an interval's arrivals that may fail
+    failure_sigmas: float = 3.0  # how far beyond the start's rate, in standard deviations, failures may go
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
-    drain_sigmas: float = 3.0  # the queue of the interval before goes down beyond noise
-    drain_intervals: int = 5  # at most this many intervals in a row are spent on draining a queue
+    drain_sigmas: float = 3.0  # a queue that goes down by more than this is one that an interval left behind
+    drain_intervals: int = 5  # at most so many intervals in a row are spent on draining a queue
 
 
 class Judgement(NamedTuple):
@@ -64,7 +77,7 @@ class Judgement(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """The configuration to run, and why it is not the one proposed (if it is not)."""
+    """The configuration to run, who chose it, and why if that was not the agent."""
 
     number: int
     decision: Decision
@@ -72,7 +85,7 @@ class Admission(NamedTuple):
 
 
 class ToKeep(NamedTuple):
-    """The configuration to leave in force, and why."""
+    """The configuration to keep in force at the end, and why."""
 
     number: int
     reason: str
@@ -80,7 +93,7 @@ class ToKeep(NamedTuple):
 
 @dataclass
 class Guard:
-    """Told of every interval, in order; `start` is the number of the configuration found on the target."""
+    """Judges every interval in order. `start` is the number of the configuration found on the target."""
 
     start: int
     settings: GuardSettings = GuardSettings()
@@ -88,14 +101,14 @@ class Guard:
     turns: Turns = field(init=False)  # what the validation compares
     _memory: IntervalMemory = field(default_factory=IntervalMemory)
     _baseline: list[tuple[int, float]] = field(default_factory=list)  # completions, mean latency
-    _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # when, at which rate
-    _failing: dict[int, int] = field(default_factory=dict)  # how often each served since requests failed
+    _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # in which interval, at which rate
+    _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
     _start_failures: int = 0
     _start_arrivals: int = 0
     _gaps: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often it was lost, and last when
     _intervals: int = 0
     _takeover: Admission | None = None  # the guard's choice of the next interval
-    _precaution: bool = False  # ... and nothing bad is known of the configuration in force
+    _precaution: bool = False  # nothing bad is known of the configuration in force, even if it takes over
     _rolled_back: bool = False  # the interval in force follows a rollback
     _draining: int = 0  # intervals in a row that drained a queue left behind
     _safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
@@ -125,8 +138,10 @@ class Guard:
         return costs_of(self._memory.near_present_load())
 
     def trusts(self, number: int) -> bool:
-        """True if this configuration was measured near the present load, and nothing speaks against it: it is
-        fit, and no other was measured better beyond noise where the load was the same."""
+        """True if this configuration was measured near the present load, and nothing speaks against it.
+
+        It must be fit, and no other may have been measured better beyond noise at the same load.
+        """
         near = self._memory.near_present_load()
         unfit = self._unfit(near)
         own = [seen for seen in near if seen.number == number]
@@ -145,7 +160,7 @@ class Guard:
 
     @property
     def must_act(self) -> bool:
-        """True if it takes over for what is in force, and not as a mere precaution: no limit may stop it."""
+        """True if it takes over because of what is in force, so that no limit may stop it."""
         return self.takes_over and not self._precaution
 
     def knows(self, number: int) -> bool:
@@ -153,23 +168,22 @@ class Guard:
         return self._memory.knows(number)
 
     def fits(self, number: int) -> bool:
-        """False if requests failed under it, it was aborted lately, or it broke the limit where the start
-        kept it."""
+        """False if requests failed under it, if it was aborted lately, or if it alone broke the limit."""
         return number not in self._unfit(self._memory.near_present_load())
 
     def was_lost_again(self, number: int) -> bool:
-        """True if the target was lost under it more than once, and it has not served for long since."""
+        """True if the target was lost under it more than once and it has not served for long since."""
         times, _ = self._gaps.get(number, (0, 0))
         return times > 1
 
     def is_worse(self, number: int) -> bool:
-        """True for what is not fit, or cost more than the start at the present load, beyond noise."""
+        """True if it is not fit, or cost more than the start at the present load, beyond noise."""
         costs = self.costs_at_present_load
         gain = unpaired_gain(costs.get(number, []), costs.get(self.start, []))
         return not self.fits(number) or gain.beyond_noise
 
     def watch(self, progress: Progress) -> str:
-        """While an interval runs: why to abort it, or nothing. Never aborts what it would return to."""
+        """Why to abort the running interval; empty if it may go on. What is safe is never aborted."""
         s = self.settings
         if self._in_force in self._safe:
             return ""
@@ -199,25 +213,24 @@ class Guard:
         share: float = 1.0,
         settling: Measurement | None = None,
     ) -> Judgement:
-        """After every interval: takes it in, and says whether to roll back and whether to learn from it.
+        """Takes in a finished interval, and says whether to roll back and whether to learn from it.
 
-        `share`: of its usual time, that it was measured for; `settling`: of a change, what came before that.
+        `share` is the share of its usual time that it was measured for. `settling` is what was seen before
+        that, from a change until it had settled.
         """
         self._intervals += 1
         self._precaution = self._tells_nothing_bad(number, measurement)
         if measurement.gap:
             times, _ = self._gaps.get(number, (0, 0))
             self._gaps[number] = times + 1, self._intervals
-            if self.was_lost_again(
-                number
-            ):  # once is chance; twice, and it may be what brings the target down
+            if self.was_lost_again(number):  # once is chance; the second time it may be to blame
                 self._abort(number, 0.0)
             return self._judgement(True, False, measurement.gap)
         if not has_traffic(measurement):
             return self._judgement(True, False, "no requests arrive")
         if share == 1 or not self._memory.rate_per_s:  # a short turn's few requests tell no load
             self._memory.rate_per_s = measurement.arrival_rate_per_s
-        # What waits when one is left that did not serve well fails whatever comes after it.
+        # After a rollback, failures while settling belong to the configuration before.
         before = [] if settling is None or self._rolled_back else [settling]
         failed = self._failed(number, [*before, measurement])
         failing = failed > 0
@@ -255,7 +268,7 @@ class Guard:
         return self._judgement(bool(reason) and number not in (self.start, self.best), True, reason)
 
     def admit(self, proposal: int | None) -> Admission:
-        """Before every interval: the agent's proposal, or the best known where the guard takes over.
+        """What to run in the next interval: the agent's proposal, or the guard's choice where it takes over.
 
         There need be no proposal when the guard `takes_over`.
         """
@@ -275,8 +288,10 @@ class Guard:
         return self._enter(proposal, "agent", "")
 
     def enter(self, number: int) -> None:
-        """A configuration comes into force that is not the agent's choice: a baseline or validation interval,
-        or one that waits until changes are allowed."""
+        """The next interval runs a configuration that neither agent nor guard chose.
+
+        It is one of the start, a turn of the validation, or one that waits until changes are allowed.
+        """
         self._rolled_back = False
         self._enter(number, "schedule", "")
 
@@ -288,24 +303,25 @@ class Guard:
             self.admit(record.number)
         self.judge(record.number, record.cost, record.measurement, record.kind, record.share, record.settling)
 
-    def to_keep(self, validation: Mapping[int, Sequence[float]] | None = None) -> int:
-        """What to leave in force: the best known if shown to cost less than the start, else the start.
+    def to_keep(self, turn_costs: Mapping[int, Sequence[float]] | None = None) -> int:
+        """What to keep in force: the best known if shown to cost less than the start, else the start.
 
-        `validation` holds the costs of both, measured in turns: the best's must be lower beyond their noise,
-        or lower there and, beyond noise, in the intervals before them: a load that is low in the turns hides
-        what a configuration is worth.
-        Without it (the run was stopped) the best known must be better even with noise held against it, the
-        start's too.
+        `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise. It is
+        enough, too, that they are lower and were lower beyond noise before the turns. A low load in the turns
+        hides what a configuration is worth.
+
+        Without turns, as where the run was stopped, the best known must be better even with the noise of both
+        held against it.
         """
-        return self.keeping(validation).number
+        return self.keeping(turn_costs).number
 
-    def keeping(self, validation: Mapping[int, Sequence[float]] | None = None) -> ToKeep:
-        """What to leave in force, and why."""
-        if not validation:
+    def keeping(self, turn_costs: Mapping[int, Sequence[float]] | None = None) -> ToKeep:
+        """What to keep in force, and why."""
+        if not turn_costs:
             return self._unvalidated()
-        if not all(self.fits(number) for number in validation):
+        if not all(self.fits(number) for number in turn_costs):
             return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
-        gain, best = self.turns.gain(validation), self.turns.best_of(validation)
+        gain, best = self.turns.gain(turn_costs), self.turns.best_of(turn_costs)
         if gain.beyond_noise:
             return ToKeep(best, f"{in_words(gain)}, measured in turns with it")
         before = self.turns.gain_before(best)
@@ -339,14 +355,17 @@ class Guard:
         return Judgement(rollback, learn, reason)
 
     def _tells_nothing_bad(self, number: int, measurement: Measurement) -> bool:
-        """True where the interval says nothing, unless the target was lost under what would not be left."""
+        """True where the interval says nothing, unless the target was lost under what would not be kept."""
         if measurement.gap:
             return number in (self.start, self.to_keep())
         return not has_traffic(measurement)
 
     def _forgive(self, number: int) -> None:
-        """What serves long after the target was lost under it was not to blame: restarts come every night.
-        Nor what serves for long after requests failed: clients send what cannot be served."""
+        """Takes nothing amiss any more of a configuration that has served for long since.
+
+        If the target was lost under it, that was not its fault: restarts come every night. If requests failed
+        under it, clients had sent what cannot be served.
+        """
         _, lost = self._gaps.get(number, (0, self._intervals))
         if self._intervals - lost > self.settings.cooldown:
             del self._gaps[number]
@@ -360,7 +379,7 @@ class Guard:
             self._aborted[number] = (self._intervals, rate_per_s)
 
     def _failed(self, number: int, seen: Sequence[Measurement]) -> int:
-        """The requests that failed, if more than chance, or what fails at the start too, explains; else 0."""
+        """How many requests failed, if chance and the start's own failures do not explain them; else 0."""
         failures, arrivals = sum(each.failures for each in seen), sum(each.arrivals for each in seen)
         if number == self.start:
             self._start_failures += failures
@@ -373,8 +392,12 @@ class Guard:
         return failures if failures > allowed else 0
 
     def _unfit(self, near: Sequence[Seen]) -> set[int]:
-        """What is never best: under which requests failed, until it has served for long, that was aborted
-        lately, or that broke the limit in one of these intervals where the start broke it in none."""
+        """The configurations that are never best, for one of these reasons.
+
+        - Requests failed under them, and they have not served for long since.
+        - They were aborted lately.
+        - They broke the limit in one of the intervals `near`, in none of which the start broke it.
+        """
         broke = {seen.number for seen in near if seen.broke_limit}
         if self.start in broke:
             broke = set()
@@ -382,7 +405,7 @@ class Guard:
         return broke | cooling | self._failing.keys()
 
     def _cooling(self, number: int) -> bool:
-        """True if it was aborted, or failed, lately at the present load or a lower one."""
+        """True if it was aborted or failed lately, at the present load or at a lower one."""
         if number not in self._aborted:
             return False
         when, rate_per_s = self._aborted[number]
@@ -390,7 +413,7 @@ class Guard:
         return lately and rate_per_s <= self._memory.rate_per_s * SAME_LOAD
 
     def _runaway_wait_ms(self) -> float:
-        """The wait that a queue may grow by: the limit, or some times the latency at the start."""
+        """The wait that a queue may grow by: the limit, or a multiple of the latency at the start."""
         if self.settings.slo_p95_ms is not None:
             return self.settings.slo_p95_ms
         low, high = self.settings.runaway_wait_ms
@@ -404,8 +427,10 @@ class Guard:
         return shrinkage >= 5 and shrinkage > sigmas * _noise(measurement)
 
     def _drain(self, number: int, measurement: Measurement) -> Judgement:
-        """The latency was the queue's, not the configuration's, so nothing is learned; but a configuration
-        that drains a queue can bear the load, so it stays until the queue is gone."""
+        """Nothing is learned, as the latency was the old queue's.
+
+        A configuration that drains a queue can bear the load, so it stays until the queue is gone.
+        """
         if self._wait_ms(measurement) > self._runaway_wait_ms() or not self._rolled_back:
             self._takeover = Admission(number, "hold", "draining the queue")
         return Judgement(False, False, "drained the queue that was left behind")
@@ -429,17 +454,17 @@ class Guard:
 
 
 def _latency_ms(measurement: Measurement) -> float:
-    """Mean latency; of an aborted interval, with the time its backlog needs to drain."""
+    """Mean latency. That of an aborted interval includes the time its backlog needs to drain."""
     return _or_zero(measurement.latency.mean_ms) + (measurement.drain_ms if measurement.aborted else 0.0)
 
 
 def _noise(seen: Progress | Measurement) -> float:
-    """√(A + D): the most that G's standard deviation is where the server keeps up."""
+    """√(A + D): the largest standard deviation that G can have where the server keeps up."""
     return math.sqrt(seen.arrivals + seen.completions)
 
 
 def _times_noisier(seen: Sequence[Seen], numbers: Collection[int]) -> float:
-    """How much more the costs of these scatter than those of intervals of `USUAL_COMPLETIONS`; at least 1."""
+    """How many times noisier these costs are than those of intervals with `USUAL_COMPLETIONS`; at least 1."""
     completions = mean([each.completions for each in seen if each.number in numbers])
     return max(1.0, math.sqrt(USUAL_COMPLETIONS / max(completions, 1)))
 

@@ -1,4 +1,4 @@
-"""What is remembered of a run's intervals, and which of them tell of a load. Pure logic."""
+"""What is remembered of a run's intervals, and which of them were at one load. Pure logic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rrl.measured_costs import costs_by_configuration
 
 SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
-COMPARABLE_LOAD = 1.15  # ... and within this one, costs of two configurations compare directly
+COMPARABLE_LOAD = 1.15  # at rates within this factor, costs of two configurations compare directly
 
 
 class Seen(NamedTuple):
@@ -20,9 +20,9 @@ class Seen(NamedTuple):
     rate_per_s: float
     cost: float
     latency_ms: float
-    broke_limit: bool  # in a whole interval: the p95 of a short turn's few requests tells nothing
+    broke_limit: bool  # never of a short turn: the p95 of its few requests tells nothing
     completions: int
-    is_turn: bool  # of the validation
+    is_turn: bool  # it was part of the validation
 
 
 @dataclass
@@ -31,8 +31,8 @@ class IntervalMemory:
 
     rate_per_s: float = 0.0  # the present load
     all: list[Seen] = field(default_factory=list)
-    _near: list[Seen] = field(default_factory=list)  # answer to what was asked last: intervals seen, load
-    _near_asked: tuple[int, float] = (0, 0.0)
+    _near: list[Seen] = field(default_factory=list)  # the answer to what was asked last
+    _near_asked: tuple[int, float] = (0, 0.0)  # what was asked: intervals seen, load
 
     def add(self, seen: Seen) -> None:
         self.all.append(seen)
@@ -42,14 +42,14 @@ class IntervalMemory:
         return any(seen.number == number for seen in self.all)
 
     def near_present_load(self) -> list[Seen]:
-        """Intervals at the present load; if there are none, those at the nearest load that was seen."""
+        """The intervals at the present load; if there are none, those at the nearest load that was seen."""
         asked = len(self.all), self.rate_per_s
         if asked != self._near_asked:
             self._near, self._near_asked = self.nearest(self.all), asked
         return self._near
 
     def nearest(self, among: Sequence[Seen]) -> list[Seen]:
-        """Of these, those at the present load, or at the nearest to it of theirs."""
+        """Those among these at the present load; if there are none, those at the nearest load."""
         if not among:
             return []
         nearest = min(among, key=lambda seen: load_ratio(seen.rate_per_s, self.rate_per_s))
@@ -58,7 +58,7 @@ class IntervalMemory:
 
 
 def at_load_of(number: int, among: Sequence[Seen]) -> list[Seen]:
-    """Of these intervals, those at the mean load of this configuration's own."""
+    """Those among these at the mean load of the intervals of one configuration."""
     rates_per_s = [seen.rate_per_s for seen in among if seen.number == number]
     return _at_load(mean(rates_per_s), among) if rates_per_s else []
 

@@ -1,7 +1,7 @@
-"""What the turns of the start and the best (`validation`) are to show, and whether they have. Pure logic.
+"""What the turns of the start and the best are to show, and whether they have shown it. Pure logic.
 
-It goes by what the intervals before the turns told, too: where the best was better beyond noise there, its
-turns need only agree, and users need not bear the start for longer than that takes.
+The intervals before the turns count, too. Where the best was better beyond noise there, its turns need only
+agree, and users need not bear the start for longer than that takes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rrl.journal import Kind
 from rrl.measurement import SoFar
 
 Costs = Mapping[int, Sequence[float]]
-"""Of a validation: what the start's and the best's turns cost, in their order, by configuration number."""
+"""By configuration number: what the turns of the start and of the best cost, in their order."""
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Turns:
 
     start: int
     memory: IntervalMemory
-    _first_share: float | None = None  # of an interval, of the start's first turn in this validation
+    _first_share: float | None = None  # the share of an interval that the start's first turn lasted
 
     def told(self, number: int, kind: Kind, share: float) -> None:
-        """Of every interval: for how much of its usual time it was measured."""
+        """Takes in every interval, and for what share of its usual time it was measured."""
         if kind in ("baseline", "tune"):  # another validation follows
             self._first_share = None
         elif kind == "validation" and number == self.start and self._first_share is None:
@@ -50,8 +50,10 @@ class Turns:
         return next((number for number in costs if number != self.start), self.start)
 
     def gain(self, costs: Costs) -> Gain:
-        """How many times lower the best's cost is than the start's, by their turns and by the scatter that
-        the run saw of both."""
+        """How many times lower the best's cost is than the start's.
+
+        It goes by their turns, and by the scatter of both that the run saw before.
+        """
         best = self.best_of(costs)
         if best == self.start or self.start not in costs:
             return UNKNOWN
@@ -60,16 +62,16 @@ class Turns:
         )
 
     def gain_before(self, best: int) -> Gain:
-        """By the intervals of both before their turns, at the load of the start's own."""
+        """The gain by the intervals of both before their turns, at the load of the start's own."""
         before = [seen for seen in self.memory.all if not seen.is_turn]
         costs = costs_of(at_load_of(self.start, before))
         return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
 
     def are_settled(self, costs: Costs) -> bool:
-        """True if one turn of the start between two of the best shows that the best is better beyond noise.
+        """True if A B A, one turn of the start between two of the best, leaves nothing open.
 
-        And the intervals before them do, too, or it is clearly so: nothing is left open then for which users
-        would have to bear the start again.
+        The best must be better beyond noise in its turns and in the intervals before them. Where it was not
+        before, it must be better by `GAIN_TO_TRUST_ALONE`. Users need not bear the start again then.
         """
         best = self.best_of(costs)
         if not is_between(costs.get(self.start, ()), costs.get(best, ())):
@@ -77,10 +79,10 @@ class Turns:
         return self.gain(costs).low > self._to_show(best)
 
     def share_for_first(self, best: int) -> float:
-        """Of an interval: how long to measure the start in the first of its turns.
+        """The share of an interval to measure the start for in its first turn.
 
-        Where the best was better beyond noise before, at a load like the present one, for as long as it takes
-        to show that again.
+        If the best was better beyond noise before, at a load like the present one, the turn is as long as it
+        takes to show that again. Else it is a whole interval.
         """
         of_start = [seen for seen in self._near_before() if seen.number == self.start]
         gain = self.gain_before(best)
@@ -90,8 +92,10 @@ class Turns:
         return share_to_show(gain.estimate, self._noise_before(best), requests)
 
     def first_has_shown(self, best: int, cost: float, start: SoFar) -> bool:
-        """True if the first turn of the start, as far as it went, shows what it has to of the best, which had
-        this cost right before it: users need not bear the rest of it."""
+        """True if the start's first turn has shown enough so far: users need not bear the rest of it.
+
+        `cost` is what the turn of the best right before it cost.
+        """
         to_show = self._to_show(best)
         if not (cost > 0 and to_show < start.cost / cost < math.inf):
             return False

@@ -1,6 +1,6 @@
 """When the configuration of a target may be changed: at most so often, and only at certain hours.
 
-Pure logic over Unix times; the hours are the local clock's, whatever daylight saving does to it.
+Pure logic over Unix times. The hours are those of the local clock, whatever daylight saving does to it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ EXPECTED = "expected HH:MM-HH:MM, with days before it if it is not for all, e.g.
 
 @dataclass(frozen=True)
 class ChangeWindow:
-    """Hours of the local day; they may cross midnight. The weekdays are those on which it opens."""
+    """Hours of the local day, which may cross midnight. The weekdays are those on which it opens."""
 
     opens_min: int  # minutes after midnight
-    closes_min: int  # after the same midnight: over 24 h where the window crosses the next one
+    closes_min: int  # after the same midnight, so it is over 24 h where the window crosses the next one
     weekdays: frozenset[int] = frozenset(range(7))  # Monday is 0
 
     @property
@@ -33,7 +33,7 @@ class ChangeWindow:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> tuple[ChangeWindow, ...]:
-        """Windows as `22:00-06:00` or `Mon-Fri 22:00-06:00`; ValueError, one sentence, for anything else."""
+        """Windows such as `22:00-06:00` or `Mon-Fri 22:00-06:00`; ValueError for anything else."""
         windows: list[ChangeWindow] = []
         days: frozenset[int] | None = None
         words = " ".join(texts).split()
@@ -77,10 +77,10 @@ def _weekdays(word: str) -> frozenset[int]:
 
 @dataclass
 class ChangeLimits:
-    """Told of every change; says from when on the next are allowed."""
+    """Counts the changes, and says from when on the next ones are allowed."""
 
     per_hour: int | None = None  # changes in any 60 minutes, at most
-    windows: tuple[ChangeWindow, ...] = ()  # none: at all hours
+    windows: tuple[ChangeWindow, ...] = ()  # none: changes are allowed at all hours
     _changed_at_s: list[float] = field(default_factory=list)  # ascending
 
     def __post_init__(self) -> None:
@@ -93,8 +93,8 @@ class ChangeLimits:
     def next_s(self, now_s: float, changes: int = 1, lasting_s: float = 0.0) -> float:
         """The earliest moment from now on at which so many changes are allowed, if none is made before.
 
-        The window must stay open for `lasting_s` after it. Of more changes than an hour may ever have, as
-        many as it may.
+        The window must stay open for `lasting_s` after it. Where an hour may never have so many changes, it
+        is the moment for as many as it may have.
         """
         return self._open_from(self._free_from(now_s, changes), lasting_s)
 
@@ -113,13 +113,15 @@ class ChangeLimits:
         return f"{why}: the next at {_moment(next_s, now_s)}"
 
     def may_return(self, now_s: float, lasting_s: float) -> bool:
-        """True if a change back to what is safe is allowed: where it is the last before a window closes,
-        whatever else was changed in the hour."""
+        """True if a change back to what is safe is allowed.
+
+        The last one before a window closes is allowed whatever else was changed in the hour.
+        """
         closes = self._open_from(now_s, lasting_s) > now_s
         return self._open_from(now_s, 0.0) <= now_s and (closes or self._free_from(now_s, 1) <= now_s)
 
     def _free_from(self, now_s: float, changes: int) -> float:
-        """Any 60 minutes are half-open: a change made exactly an hour ago does not count any more."""
+        """An hour is half-open: a change made exactly an hour ago does not count any more."""
         if self.per_hour is None:
             return now_s
         counted = [at_s for at_s in self._changed_at_s if at_s + HOUR_S > now_s]
@@ -136,7 +138,7 @@ class ChangeLimits:
         return math.inf
 
     def _spans(self, from_s: float) -> Iterator[tuple[float, float]]:
-        """When changes are allowed in the days around a moment, in order; windows that touch are one."""
+        """When changes are allowed in the days around a moment, in order. Windows that touch are one span."""
         edges = sorted(self._openings(from_s))
         opens_s, closes_s = edges[0]
         for next_opens_s, next_closes_s in edges[1:]:
@@ -159,7 +161,7 @@ class ChangeLimits:
 
 
 def _moment(at_s: float, now_s: float) -> str:
-    """A moment to come, by the local clock; with its day where that is not today."""
+    """A moment to come by the local clock, with its day if that is not today."""
     if math.isinf(at_s):
         return "no time"
     at, now = datetime.fromtimestamp(at_s), datetime.fromtimestamp(now_s)

@@ -26,8 +26,10 @@ class ChangeLog(Listener):
 
 
 def times_since(folder: Path, at_s: float) -> list[float]:
-    """Unix times of the changes in a folder's log after a moment: those that no record tells of, as the run
-    ended before. The log has whole seconds."""
+    """Unix times of the changes in a folder's log after a moment, in whole seconds.
+
+    After the last record of a run, these are the changes that no record tells of.
+    """
     path = folder / FILE_NAME
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""What a run leaves on its target, and what an earlier one left there."""
+"""What a run keeps in force on its target, and what it puts back after an earlier run was killed there."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ class Changeable(Protocol):
 
 
 class Keeping:
-    """Puts in force what the run leaves: the tuned knobs as chosen, the others as they are."""
+    """Puts in force what the run keeps: the tuned knobs as chosen, the others as they are."""
 
     def __init__(self, target: Changeable, space: ConfigurationSpace) -> None:
-        self.done = False
+        self.done = False  # what the run keeps is in force
         self._target, self._space = target, space
 
     def put_in_force(self, number: int) -> None:
-        # It may have been away when the run ended, and its metrics page still be so.
+        """The run's last change. `done` says from then on that the target is as it should be."""
+        # The target may have been away when the run ended. Its metrics page may still be away.
         self._target.connect(control=False, counters=False)
         self._target.apply(self._space.configuration(number))
         self.done = True
 
 
 class BestInStateFile(Listener):
-    """Keeps the state file's word of the best configuration known to be safe."""
+    """After every interval, writes the best configuration known to be safe into the state file."""
 
     def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
         self._point, self._guard, self._space = point, guard, space
@@ -52,20 +53,18 @@ class BestInStateFile(Listener):
 
 
 def restore(point: RestorePoint, target: Changeable, console: Console) -> Change | None:
-    """Puts back what a killed run had found; the change, if it was one."""
-    left = point.to_restore()
-    if left is None:
+    """Puts back what a killed run had found. Returns the change, if it was one."""
+    killed = point.to_restore()
+    if killed is None:
         return None
     before = target.configuration()
-    if left.config_pbtxt:
-        target.was_found_as(left.config_pbtxt)
-    target.apply(left.found)
+    if killed.config_pbtxt:
+        target.was_found_as(killed.config_pbtxt)
+    target.apply(killed.found)
     point.put_back()
-    console.print(
-        f"an earlier run was killed here: put back the configuration it had found, {in_words(left.found)}"
-        + (f" (the best it knew: {in_words(left.best)})" if left.best != left.found else ""),
-        style="yellow",
-    )
+    best = f" (the best it knew: {in_words(killed.best)})" if killed.best != killed.found else ""
+    found = f"put back the configuration it had found, {in_words(killed.found)}"
+    console.print(f"an earlier run was killed here: {found}{best}", style="yellow")
     reason = "restored what was found: an earlier run was killed"
-    same = before == left.found
-    return None if same else Change(datetime.now(), before, left.found, "restore", reason)
+    same = before == killed.found
+    return None if same else Change(datetime.now(), before, killed.found, "restore", reason)

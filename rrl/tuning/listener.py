@@ -1,4 +1,4 @@
-"""Who looks on while a run tunes (the views, the log of changes, the state file), and what they are told."""
+"""Who listens while a run tunes (the views, the log of changes, the state file), and what they hear."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIME, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 
 @dataclass(frozen=True)
 class Change:
-    """A change of configuration; it is told of just before it is made."""
+    """A change of configuration, told just before it is made."""
 
     at: datetime  # local time
     before: Mapping[str, int]
@@ -32,7 +32,7 @@ class Change:
 
 
 class Listener:
-    """Looks on. Subclasses override what they care for."""
+    """Listens to a run. Subclasses override what they care for."""
 
     def decided(self, kind: Kind, number: int, decision: Decision, reason: str) -> None:
         """An interval is about to begin."""

@@ -1,6 +1,6 @@
-"""What a run takes over from an earlier journal: the decisions it holds are replayed into the new agent.
+"""What a run takes over from an earlier journal: its decisions are replayed into the new agent.
 
-The journal is one of `rrl-train`, whose intervals were simulated, or of an earlier live run. No agent is
+The journal was written by `rrl-train`, whose intervals are simulated, or by an earlier live run. No agent is
 ever stored: whatever learns from transitions can start from them.
 """
 
@@ -44,7 +44,7 @@ class Pretraining:
 
     @classmethod
     def read_again(cls, agent_from: dict[str, Any]) -> Pretraining:
-        """What a run started from, by its journal; ValueError if it is no longer there."""
+        """What an earlier run started from, by its journal; ValueError if that is no longer there."""
         again = cls.read(Path(agent_from["folder"]))
         if again.header.started_at != agent_from["started_at"] or len(again.records) < agent_from["records"]:
             raise ValueError(
@@ -99,7 +99,7 @@ class Pretraining:
 
 
 def starting_from(folder: Path | None, earlier: Header | None) -> Pretraining | None:
-    """What the agent starts from, where it does; of a resumed run what it started from then."""
+    """What the agent starts from, if anything. A resumed run starts from the same as before."""
     if earlier is not None:
         return None if earlier.agent_from is None else Pretraining.read_again(earlier.agent_from)
     return None if folder is None else Pretraining.read(folder)

@@ -1,8 +1,8 @@
 """Crash safety: a state file says how a target was found, from before its first change to the clean end.
 
-A run that is killed leaves the file behind; the next start on that target finds it, sees that its process
+A run that is killed does not remove the file. The next start on that target finds it, sees that its process
 is dead, and puts the found configuration back before anything else. A file whose process lives means that
-another run is tuning the target; so may one of another machine, where the folder is shared.
+another run is tuning the target. So may the file of another machine, where the folder is shared.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TargetTaken(ValueError):
 
 @dataclass(frozen=True)
 class ToRestore:
-    """What a killed run left to restore."""
+    """What is to be restored after a killed run."""
 
     found: dict[str, int]
-    best: dict[str, int]  # the best it knew
+    best: dict[str, int]  # the best the killed run knew
     config_pbtxt: str = ""  # the target's whole configuration as found
 
 
@@ -42,12 +42,12 @@ class _State:
     target: str
     model: str
     pid: int
-    process_started_s: float  # Unix time: tells a reused pid
+    process_started_s: float  # Unix time; it differs where the pid is reused
     found: dict[str, int]
     best: dict[str, int]
     config_pbtxt: str = ""
-    host: str = ""  # where its process runs ...
-    machine: str = ""  # ... which may have another name by now; empty: not known, taken for this one
+    host: str = ""  # the name of the machine that its process runs on, which may change
+    machine: str = ""  # the identity of that machine; empty: not known, taken for this one
 
 
 def state_folder() -> Path:
@@ -69,7 +69,7 @@ class RestorePoint:
         self._state: _State | None = None
 
     def to_restore(self) -> ToRestore | None:
-        """What a dead run left to restore, if anything; TargetTaken if its process lives."""
+        """What is to be restored after a dead run, if anything; TargetTaken if its process lives."""
         state = self._read()
         if state is None:
             return None
@@ -87,13 +87,13 @@ class RestorePoint:
         return ToRestore(state.found, state.best, state.config_pbtxt)
 
     def put_back(self) -> None:
-        """What a dead run left behind was restored: from now on the target is its operator's again."""
+        """What a dead run had found is in force: from now on the target is its operator's again."""
         with _locked(self.path.parent):
             self.to_restore()  # not what another run has claimed meanwhile
             self.path.unlink(missing_ok=True)
 
     def claim(self, found: Mapping[str, int], config_pbtxt: str = "") -> None:
-        """Before the first change. What a dead run left behind must have been restored by now."""
+        """Claims the target before the first change. What a dead run had found must be in force by now."""
         started_s = psutil.Process().create_time()
         state = _State(
             target=self.target,
@@ -151,8 +151,7 @@ class RestorePoint:
 
 
 def _machine() -> str:
-    """What does not change when the machine is renamed or a container started anew; empty where there is no
-    such thing."""
+    """The machine's identity, which stays when it is renamed or a container starts anew; empty if unknown."""
     with suppress(OSError):
         identity = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
         if identity not in ("", "uninitialized"):

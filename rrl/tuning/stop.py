@@ -36,7 +36,7 @@ def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
 
 
 class Output(Console):
-    """Where all is printed; once nobody reads it any more (`| head`) it goes nowhere, and that is told."""
+    """Where all is printed. Once nobody reads it any more (`| head`), `reader_gone` is called."""
 
     reader_gone: Callable[[], None] | None = None
 
@@ -49,12 +49,14 @@ class Output(Console):
 
 
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`; a second SIGINT is Python's own.
+    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`. A second SIGINT is Python's own.
 
-    A signal may come while the main thread holds any lock, so that its handler must wait for none: an `Event`
-    has one, a `SimpleQueue` has not. Or while it prints, which cannot begin anew within: a thread of its own
-    says that the run stops. A terminal that hung up takes no more text: it goes nowhere from then on, so that
-    nothing that is still to be printed keeps the run from leaving its target in order.
+    A signal may come while the main thread holds any lock, so its handler must wait for none. An `Event` has
+    a lock, a `SimpleQueue` has none. A signal may also come while the main thread prints, and printing cannot
+    begin anew within itself. So a thread of its own says that the run stops.
+
+    A terminal that hung up takes no more text. What is printed goes nowhere from then on, so that printing
+    does not keep the run from putting its target in order.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -69,7 +71,7 @@ class Stop:
         return self._stopped
 
     def sleep(self, duration_s: float) -> None:
-        """Sleeps, but for a stop."""
+        """Sleeps; a stop ends the sleep and raises Stopped."""
         if not self._stopped:
             with suppress(Empty):
                 self._wakes.get(timeout=duration_s)
