@@ -36,6 +36,8 @@ from rrl.tuning.validation import Validation
 
 @dataclass
 class Tuning:
+    """A run on one environment, from its first interval to what it keeps in force."""
+
     env: Environment
     agent: Agent
     guard: Guard

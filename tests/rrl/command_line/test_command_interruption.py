@@ -136,7 +136,7 @@ def test_a_run_that_fails_but_put_the_target_back_leaves_nothing_to_restore(
         raise TargetError("the target refuses it")
 
     found = in_force(served)
-    monkeypatch.setattr(LiveServing, "step", refused)
+    monkeypatch.setattr(LiveServing, "run", refused)
     assert exit_code("--target", served, "--agent", "sweep", *QUICK) == 1
     assert capsys.readouterr().err == "the run ended: the target refuses it\n"
     assert in_force(served) == found
