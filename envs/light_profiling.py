@@ -206,7 +206,7 @@ def _values(name: str, text: str) -> tuple[int, ...]:
     return ConfigurationSpace.parse(f"{name}={text}").knobs[0].values
 
 
-class ClosedLoop:
+class ProfileLoad:
     """Sends requests to the model, a fixed number outstanding at a time."""
 
     def __init__(self, options: ProfileOptions, model: str) -> None:
@@ -268,7 +268,7 @@ def profile(options: ProfileOptions, target: Target) -> None:
     grid = make_grid(options, target.knobs(), cores)
     points = len(list(grid.configurations(target.knobs())))
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    load = ClosedLoop(options, target.model)
+    load = ProfileLoad(options, target.model)
     try:
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("points", total=points)

@@ -26,7 +26,7 @@ from rrl.tuning.environment import Environment
 from rrl.tuning.in_force import InForce
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import Pacing
-from rrl.tuning.recording import Recording
+from rrl.tuning.record_writer import RecordWriter
 from rrl.tuning.scheduled import Scheduled
 from rrl.tuning.settings import TuningSettings
 from rrl.tuning.stop import Stopped
@@ -55,7 +55,7 @@ class Tuning:
         env, guard, journal, clock = self.env, self.guard, self.journal, self.clock
         self.telling = Telling(self.listeners, clock)
         self.in_force = InForce(env.space, guard.start, self.found, self.limits, self.telling, clock)
-        self.recording = Recording(journal, env.space, self.in_force, clock)
+        self.records = RecordWriter(journal, env.space, self.in_force, clock)
         self.pacing = Pacing(self.limits, journal, self.settings, clock)
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)
@@ -73,7 +73,7 @@ class Tuning:
 
     def finished(self, kind: Kind) -> int:
         """How many of the run's intervals of this kind are in the journal."""
-        return self.recording.finished(kind)
+        return self.records.finished(kind)
 
     def interval(
         self, kind: Kind, choice: Admission, watch: Watch = UNWATCHED, decision_ms: float = math.nan
@@ -87,12 +87,12 @@ class Tuning:
             reason = reason_in_words(kind, choice.decision, choice.reason)
             self.in_force.change(choice.number, choice.decision, reason)
         seen = self.env.run(choice.number, replace(watch, interrupt=self._interrupt))
-        self.in_force.confirm(seen, before, self.recording.last_gap)
+        self.in_force.confirm(seen, before, self.records.last_gap)
         if self.stop():
             raise Stopped
         judged = (seen.number, seen.cost, seen.measurement, kind, seen.share, seen.settling)
         judgement = self.guard.judge(*judged)
-        record = self.recording.write(kind, choice, seen, judgement, decision_ms)
+        record = self.records.write(kind, choice, seen, judgement, decision_ms)
         self._update(record)
         self.telling.measured(record)
         return record
@@ -120,8 +120,8 @@ class Tuning:
             self.interval("tune", choice, decision_ms=1e3 * (time.perf_counter() - began_s))
 
     def _act(self) -> int:
-        assert self.recording.observation is not None
-        return self.env.space.number_of_action(self.agent.act(self.recording.observation))
+        assert self.records.observation is not None
+        return self.env.space.number_of_action(self.agent.act(self.records.observation))
 
     def _update(self, record: Record) -> None:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""

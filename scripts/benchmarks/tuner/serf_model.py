@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.light_profiling import ClosedLoop, ProfileOptions
+from envs.light_profiling import ProfileLoad, ProfileOptions
 from envs.live import cores_of
 from envs.profiler import measure
 from rrl.queueing.interference import Queue, capacity_per_s, predict
@@ -121,7 +121,7 @@ def run() -> dict[str, Any]:
 
 def _profiled(target: Target, address: str, threads: int, most_instances: int) -> np.ndarray:
     """(most_instances,) mean service time in s with 1, 2 ... requests in service all the time."""
-    load = ClosedLoop(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
+    load = ProfileLoad(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
     cores = cores_of(target, target.configuration())
     assert cores is not None, "the server is on this machine"
     times_s = []

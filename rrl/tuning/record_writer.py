@@ -14,7 +14,7 @@ from rrl.space import ConfigurationSpace
 from rrl.tuning.in_force import InForce
 
 
-class Recording:
+class RecordWriter:
     """Writes the journal, and knows the observation that the next decision goes by."""
 
     def __init__(
