@@ -122,7 +122,7 @@ class OverloadedAtFirst(SimulatedServing):
 
 def test_a_start_that_cannot_bear_the_load_is_measured_once(tmp_path: Path) -> None:
     stop = StopAfter(4)
-    run(tuning(tmp_path, simulated(OverloadedAtFirst), observers=[stop], stop=stop))
+    run(tuning(tmp_path, simulated(OverloadedAtFirst), listeners=[stop], stop=stop))
     run(tuning(tmp_path, simulated(OverloadedAtFirst), resume=True))
     assert kinds(read(tmp_path)[1])[:7] == ["baseline"] + ["tune"] * 3 + ["baseline"] + ["tune"] * 2
 
