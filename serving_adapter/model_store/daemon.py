@@ -29,7 +29,7 @@ from serving_adapter.model_store.gpu_memory import GpuMemory
 from serving_adapter.model_store.host_memory import HostMemory
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.remote import Remote
-from serving_adapter.model_store.service import Service
+from serving_adapter.model_store.service import StoreService
 from serving_adapter.model_store.sessions import Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
@@ -86,7 +86,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
             max_sessions=settings.max_clients,
             max_sessions_a_process=settings.max_connections_a_process,
         )
-        service = Service(store, sessions, settings)
+        service = StoreService(store, sessions, settings)
         server = _server(endpoint, settings, service)
         await server.start()
         os.chmod(endpoint.rpc, settings.socket_mode)
@@ -153,7 +153,7 @@ def _cuda() -> Cuda:
         raise StoreError(f"there can be no GPU tier: {error}; leave --gpu-bytes out") from None
 
 
-def _server(endpoint: Endpoint, settings: StoreSettings, service: Service) -> grpc.aio.Server:
+def _server(endpoint: Endpoint, settings: StoreSettings, service: StoreService) -> grpc.aio.Server:
     server = grpc.aio.server(
         interceptors=[] if settings.token is None else [TokenRequired(settings.token)],
         options=[

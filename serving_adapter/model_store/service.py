@@ -28,7 +28,7 @@ MAX_SENTENCE = 4096  # characters of an error
 SAFETENSORS = "safetensors"
 
 
-class Service(model_store_pb2_grpc.ModelStoreServicer):
+class StoreService(model_store_pb2_grpc.ModelStoreServicer):
     """Translates between messages and the store."""
 
     def __init__(self, store: ModelStore, sessions: Sessions, settings: StoreSettings) -> None:

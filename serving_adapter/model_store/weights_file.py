@@ -46,11 +46,11 @@ class WeightsHeader(NamedTuple):
         return sum(tensor.size_bytes for tensor in self.tensors)
 
 
-class Stream(Protocol):
+class ReadableStream(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
 
 
-def read_safetensors_header(stream: Stream) -> WeightsHeader:
+def read_safetensors_header(stream: ReadableStream) -> WeightsHeader:
     """Reads up to the first tensor; ValueError with one sentence where the file is not what it should be."""
     length = int.from_bytes(_exactly(stream, 8), "little")
     if not 2 <= length <= MAX_HEADER_BYTES:
@@ -77,17 +77,17 @@ def read_safetensors_header(stream: Stream) -> WeightsHeader:
     return WeightsHeader(length.to_bytes(8, "little") + text, tuple(tensors))
 
 
-FORMATS: dict[str, Callable[[Stream], WeightsHeader]] = {"safetensors": read_safetensors_header}
+FORMATS: dict[str, Callable[[ReadableStream], WeightsHeader]] = {"safetensors": read_safetensors_header}
 
 
-def header_reader(namespace: str) -> Callable[[Stream], WeightsHeader]:
+def header_reader(namespace: str) -> Callable[[ReadableStream], WeightsHeader]:
     try:
         return FORMATS[namespace]
     except KeyError:
         raise ValueError(f"unknown namespace {namespace!r}; known are {', '.join(FORMATS)}") from None
 
 
-def _exactly(stream: Stream, size: int) -> bytes:
+def _exactly(stream: ReadableStream, size: int) -> bytes:
     data = stream.read(size) or b""
     while len(data) < size:
         more = stream.read(size - len(data))

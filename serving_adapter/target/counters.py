@@ -30,7 +30,7 @@ _ADVICE_ON_URL = "give the metrics URL of the target (port 8002 by default for T
 _Fetched = TypeVar("_Fetched")
 
 
-class Counts(NamedTuple):
+class AnsweredCounts(NamedTuple):
     """Requests answered, by two ways of counting."""
 
     on_page: int
@@ -54,7 +54,7 @@ class TargetCounters:
         self._statistics = statistics
         self._is_local, self._is_ours = is_local, is_ours
         self._gpus = Gpus() if is_local else None
-        self._counts: Counts | None = None
+        self._counts: AnsweredCounts | None = None
         self._contradictions = 0
         self._was_loaded = False  # then the page alone counts what the earlier load still answers
         self._executions_since_load: int | None = None  # at the last reading
@@ -63,7 +63,7 @@ class TargetCounters:
         """TargetError if the page is of another server, as far as one look tells."""
         if self.page is None or self._statistics is None:
             return
-        counts = Counts(by_server=self._statistics().success, on_page=self._fetch_page().success)
+        counts = AnsweredCounts(by_server=self._statistics().success, on_page=self._fetch_page().success)
         if self.page.tells_all != self._is_ours:
             kinds = ("that of", "is not") if self.page.tells_all else ("not that of", "is")
             raise TargetError(
@@ -110,7 +110,7 @@ class TargetCounters:
             return self._fetch_page()
         statistics = self._statistics()  # first: the page must not count less
         reading = self._fetch_page()
-        self._check_same_server(Counts(reading.success, statistics.success))
+        self._check_same_server(AnsweredCounts(reading.success, statistics.success))
         return replace(
             reading,
             telemetry=statistics.telemetry,
@@ -122,24 +122,24 @@ class TargetCounters:
         assert self.page is not None
         return _fetched(self.page, self.page.read, self.known)
 
-    def _check_same_server(self, now: Counts) -> None:
+    def _check_same_server(self, now: AnsweredCounts) -> None:
         before, self._counts = self._counts, now
         if now.on_page < now.by_server - _MAX_REQUESTS_BETWEEN_CALLS:
             self._refuse(now, "since the model was loaded")
         if before is None:
             return
-        passed = Counts(now.on_page - before.on_page, now.by_server - before.by_server)
+        passed = AnsweredCounts(now.on_page - before.on_page, now.by_server - before.by_server)
         self._contradictions = self._contradictions + 1 if self._contradict(passed) else 0
         if self._contradictions >= _MAX_CONTRADICTIONS:
             self._refuse(passed, "in the same time")
 
-    def _contradict(self, passed: Counts) -> bool:
+    def _contradict(self, passed: AnsweredCounts) -> bool:
         """True if two ways of counting the same requests would not differ by so much."""
         low, high = sorted(passed)
         may_drain = self._was_loaded and passed.on_page > passed.by_server
         return low >= 0 and high > _MAX_COUNT_RATIO * low + _MAX_REQUESTS_BETWEEN_CALLS and not may_drain
 
-    def _refuse(self, counts: Counts, when: str) -> None:
+    def _refuse(self, counts: AnsweredCounts, when: str) -> None:
         assert self.page is not None
         raise TargetError(
             f"the metrics page {self.page.url} counts {counts.on_page} answered requests and the server at "
