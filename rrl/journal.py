@@ -54,8 +54,8 @@ class Header:
     interval_s: float
     started_at: str  # ISO 8601
     settle_s: float = 1.0  # the part of an interval that is not measured
-    intervals: int = 50  # tuning intervals planned ...
-    duration_s: float | None = None  # ... or about as many as so long allows
+    intervals: int = 50  # tuning intervals planned
+    duration_s: float | None = None  # if given, about as many intervals are run as so long allows
     load: dict[str, Any] | None = None  # the embedded load's options
     machine: str | None = None  # the machine file that the agent was given
     agent_from: dict[str, Any] | None = None  # the journal replayed before this one: see `pretraining`
@@ -101,9 +101,15 @@ class Header:
         return header
 
 
-# Of a record, where an earlier journal lacks it.
-_WHERE_MISSING: dict[str, Any] = {"changed_at_s": (), "not_taken": False, "settling": None, "share": 1.0}
-_OF_THEIR_OWN = ("transition", "settling")  # fields of a record with a form of their own in the journal
+# Values of fields that an older journal lacks in its records.
+_DEFAULTS: dict[str, Any] = {
+    "changed_at_s": (),
+    "not_taken": False,
+    "settling": None,
+    "share": 1.0,
+}
+# Fields of a record that the journal writes in a form of their own.
+_FIELDS_IN_OWN_FORM = ("transition", "settling")
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class Record:
     decision: Decision  # whose choice the configuration was: the agent's, the guard's, or the schedule's
     reason: str  # why the guard chose in the agent's place or the run waits; what an agent says of its change
     verdict: str  # what the guard said of the interval afterwards; empty if nothing
-    rollback: bool  # ... and whether it called for a rollback
+    rollback: bool  # whether the guard called for a rollback then
     learned: bool  # whether agent and averages take it in
     wall_time_s: float  # Unix time at the end of the interval
     decision_ms: float = math.nan  # agent and guard together
@@ -157,7 +163,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         t = self.transition
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _OF_THEIR_OWN}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _FIELDS_IN_OWN_FORM}
         return {name: _null_if_nan(value) for name, value in values.items()} | {
             "settling": None if self.settling is None else self.settling.to_json(),
             "observation": [float(x) for x in t.observation],
@@ -176,8 +182,8 @@ class Record:
             np.asarray(values["next_observation"], dtype=np.float32),
             Measurement.from_json(values["measurement"]),
         )
-        values = _WHERE_MISSING | values
-        own = {f.name: values[f.name] for f in fields(cls) if f.name not in _OF_THEIR_OWN}
+        values = _DEFAULTS | values
+        own = {f.name: values[f.name] for f in fields(cls) if f.name not in _FIELDS_IN_OWN_FORM}
         own |= {name: _nan_if_null(own[name]) for name in ("decision_ms", "apply_ms")}
         own["changed_at_s"] = tuple(own["changed_at_s"])
         settling = None if values["settling"] is None else Measurement.from_json(values["settling"])

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     arrivals: int
     completions: int
     backlog: int  # requests in the server now
-    backlog_growth: int  # ... minus those when the configuration came into force
+    backlog_growth: int  # the backlog minus that when the configuration came into force
 
 
 class SoFar(NamedTuple):
@@ -60,7 +60,7 @@ class Measurement:
     service: LatencySummary = NOTHING_OBSERVED  # start of service to its end
     mean_batch_size: float = math.nan
     backlog: int = 0  # requests in the server at the end
-    backlog_growth: int = 0  # ... minus those at the start
+    backlog_growth: int = 0  # the backlog minus that at the start
     cpu_utilisation: float = math.nan  # of all the machine's cores, 0 .. 1
     gpu_utilisation: float = math.nan  # of all its GPUs, 0 .. 1
     telemetry: tuple[ServiceTimes, ...] = ()

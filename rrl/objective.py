@@ -1,9 +1,9 @@
 """Objectives: each maps a measurement, and the configuration it was taken under, to a cost to minimise.
 
 All costs are positive, and all but `LeastResources` are in milliseconds; reward = -cost.
-An interval that the guard aborted did not live to see its own latency, so the time its backlog
-needs to drain is added: what the next request would wait. A request that fails adds to no latency, so
-all costs are raised by `FAILURE_WEIGHT` times the share of requests that failed.
+An interval that the guard aborted did not live to see its own latency. So the time that its backlog needs to
+drain is added, which is what the next request would wait. A request that fails adds to no latency. So all
+costs are raised by `FAILURE_WEIGHT` times the share of requests that failed.
 """
 
 from __future__ import annotations

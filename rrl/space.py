@@ -125,7 +125,7 @@ class ConfigurationSpace:
 
     def number(self, configuration: Configuration) -> int:
         """The number of a configuration of the grid; ValueError if it is not one."""
-        self.check_names(configuration)
+        _check_names(configuration, self.names)
         index = []
         for knob in self.knobs:
             value = configuration[knob.name]
@@ -136,19 +136,12 @@ class ConfigurationSpace:
 
     def nearest(self, configuration: Configuration) -> int:
         """The number of the grid's configuration closest to one that may lie off the grid."""
-        self.check_names(configuration)
+        _check_names(configuration, self.names)
         index = [
             int(np.argmin([abs(np.log1p(v) - np.log1p(configuration[knob.name])) for v in knob.values]))
             for knob in self.knobs
         ]
         return int(np.ravel_multi_index(index, self.shape))
-
-    def check_names(self, configuration: Configuration) -> None:
-        if set(configuration) != set(self.names):
-            raise ValueError(
-                f"expected a value for each of {', '.join(self.names)}, "
-                f"got {', '.join(configuration) or 'none'}"
-            )
 
     def action(self, number: int) -> np.ndarray:
         """(knobs,) int64: the Gymnasium MultiDiscrete action of a configuration."""
@@ -170,6 +163,13 @@ class ConfigurationSpace:
 
     def __str__(self) -> str:
         return ",".join(f"{knob.name}={','.join(map(str, knob.values))}" for knob in self.knobs)
+
+
+def _check_names(configuration: Configuration, names: tuple[str, ...]) -> None:
+    if set(configuration) != set(names):
+        raise ValueError(
+            f"expected a value for each of {', '.join(names)}, got {', '.join(configuration) or 'none'}"
+        )
 
 
 def _integers(text: str, name: str) -> list[int]:

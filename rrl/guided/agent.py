@@ -13,26 +13,35 @@ region around each configuration visited is updated with it (eq. 1, 2; γ = 0).
 | Q_t(c) | `PredictedCosts` | expected cost of the latencies P·exp(ρ), over simulated intervals |
 | κ | `_optimism`, `_optimism_overloaded` | standard deviations by which service times count as shorter |
 
-The first choice, where no interval was measured before, is the most central of the configurations that a
-machine like any other would serve a heavy load with: most is learned from there. Exploration is optimism:
-each decision takes the lowest cost that service times within κ standard deviations admit, so that first
-probes fall where the machine is just filled and little is known. Of what is predicted to be unstable
-nothing is proposed, and what would be with somewhat slower service times only where little else is left;
-where all is, what serves most. A few decisions look further than the others. Later decisions take the
-lowest cost in the mean over what service times may be: an uncertain configuration close to its capacity
-costs more than its likeliest service times say. When a configuration's service times are suddenly others than
-before at the same load, the machine has changed: everything known shifts, and exploration begins anew.
+How a configuration is chosen:
 
-Where a change itself costs users something (`change_costs`), it must promise so much more for every
-process that it starts beside the load, and pay for the queue that grows meanwhile; it must not be expected to
-end far worse; fewer decisions explore, and they look further more rarely; while the queue grows, what helps
-enough in place comes first; what is measured of a configuration counts for more, but less with time, and does
-not build upon what was carried over from others, while most of what the prior is wrong by there is expected
-of all others; the first interval of processes just started, slow as some are, teaches nothing unless it is
-far worse than expected; what service times move by is for the most part the machine's, of all configurations
-alike, and it has changed for good once a second interval says so, of what was in force for some time
-(`machine_watch`); costs are means over a faster and a slower machine; and of latencies about as low that
-of what bears more, or has the shorter tail, is preferred.
+| rule | why | setting |
+|---|---|---|
+| The first is central and good under a heavy load. | Most is learned from there. | `first_share` |
+| Early ones have the lowest cost admitted by κ. | Little is known there. | `exploring`, `optimism` |
+| A few decisions look further than others. | A prediction may be far off. | `looks` |
+| Later ones have the lowest cost in the mean. | Near its capacity the unknown costs more. | |
+| None is predicted to be unstable. | Its queue would grow without end. | `stable_share` |
+| Few would be with slower service times. | The prediction may be wrong. | `pessimism`, `least_safe` |
+| If all are unstable, what serves most is taken. | Its queue grows most slowly. | `overload_pace` |
+| Exploration begins anew when the machine changes. | All known times shift. | `change` |
+
+Where a change itself costs users something (`change_costs`), these rules are added:
+
+| rule | why | setting |
+|---|---|---|
+| A change must save so much for each process started. | Users feel each start. | `reluctance` |
+| It must pay for the queue that grows meanwhile. | Requests wait for the start. | `beside_a_start` |
+| It must not be expected to end far worse. | It is not soon undone. | `gamble` |
+| Fewer decisions explore or look further. | Each probe is a change. | `exploring_costly` |
+| An overload is first relieved in place, if possible. | A reload lasts. | `gamble` |
+| Measured costs count for more, but fade. | The queue model is less right. | `residual_memory` |
+| The prior's error is mostly shared by all. | Else the unknown looks better. | `residual_common` |
+| The first interval of new processes teaches nothing. | Some are slow at first. | `gamble` |
+| Moves of service times are mostly the machine's. | The machine drifts. | `common_share` |
+| A second interval must confirm its change. | A hiccup passes. | `steady` |
+| Costs are means over two speeds of the machine. | A choice must pay for long. | `machine_sd` |
+| Near ties go to capacity, then to the shorter tail. | A rising load needs no change. | `headroom` |
 """
 
 from __future__ import annotations
@@ -49,7 +58,7 @@ from rrl.guided import telemetry
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
 from rrl.guided.latency_prior import Circumstances, LatencyPrior
 from rrl.guided.load_forecast import LoadForecast
-from rrl.guided.machine_watch import MachineWatch, Verdict
+from rrl.guided.machine_watch import MachineMove, MachineWatch
 from rrl.guided.predicted_costs import PredictedCosts
 from rrl.guided.region_residual import RegionResidual
 from rrl.guided.service_time_process import PROCESS_WEIGHTS, WEIGHTS
@@ -59,15 +68,24 @@ from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import in_unit
 from rrl.region.estimator import LatencyEstimator
 
-LEAST_VARIATION = 0.08  # below it, service times count as deterministic
-RECENT_VARIATIONS = 20  # intervals
-MUCH_TO_TELL = 1.01  # times what headroom, or a short tail, counts for in what is in force
-LITTLE_KNOWN = 0.1  # standard deviation of ln of a service time
-FEW_CARRIED = 0.02  # of an interval's requests: so few that wait when it begins are no backlog there
+# Up to this σ service times count as deterministic.
+MAX_DETERMINISTIC_SD = 0.08
+# The usual σ is the median over so many intervals.
+USUAL_INTERVALS = 20
+# A difference in headroom or tail is worth a word from this ratio on.
+MIN_GAIN_TO_MENTION = 1.01
+# From this standard deviation of ln of a service time on, a choice is explained as exploration.
+MIN_SD_TO_CALL_UNKNOWN = 0.1
+# The share of an interval's requests that may wait when it begins and still count as no backlog.
+MAX_SHARE_CARRIED_OVER = 0.02
 
 
 class GuidedRRL(Agent):
-    """The agent; deterministic but for the seeded arrivals of its simulations and its network's start."""
+    """The agent. It is deterministic but for the seeded arrivals of its simulations and its network's start.
+
+    It is longer than other classes: it holds all that is known of what is in force, for which every rule of
+    the module's tables asks.
+    """
 
     def __init__(
         self,
@@ -97,7 +115,7 @@ class GuidedRRL(Agent):
         self._waits = False  # for another interval of it, as the first misleads
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
-        self._variations: deque[float] = deque(maxlen=RECENT_VARIATIONS)  # σ of service times, by interval
+        self._variations: deque[float] = deque(maxlen=USUAL_INTERVALS)  # σ by interval
         self._variation = 0.0
         self._next = self._first()
 
@@ -119,9 +137,9 @@ class GuidedRRL(Agent):
             self._remember_in_force(number, measurement)
             self._next, self._waits, self._is_new = number, True, False
             return
-        verdict = self._learn_service_times(number, measurement)
+        move = self._learn_service_times(number, measurement)
         self._remember_in_force(number, measurement)
-        if not self.service_times.known or verdict is Verdict.MAY_PASS:
+        if not self.service_times.known or move is MachineMove.MAY_PASS:
             return
         self._since_change += 1
         self.service_times.fit(self._variation)
@@ -130,8 +148,11 @@ class GuidedRRL(Agent):
         self._next, self._waits, self._is_new = self._chosen(), False, False
 
     def refused(self, number: int) -> None:
-        """The target did not take this configuration: once may be chance. After twice neither it nor more
-        instances with the same other knobs are proposed, as those need no less memory."""
+        """The target did not take this configuration. Once may be chance.
+
+        After twice neither it nor more instances with the same other knobs are proposed: they need no less
+        memory.
+        """
         self._refusals[number] += 1
         if self._refusals[number] > 1:
             others = [k for k, name in enumerate(self.space.names) if name != "instances"]
@@ -170,7 +191,7 @@ class GuidedRRL(Agent):
         elif number == self._in_force:
             other = "nothing worth a change" if self._change_costs_users else "nothing better"
             words = f"stays: expects {expected}, and {other}"
-        elif float(sd[0]) > LITTLE_KNOWN and (self._explores() or self._looks_further()):
+        elif float(sd[0]) > MIN_SD_TO_CALL_UNKNOWN and (self._explores() or self._looks_further()):
             words = f"explores, little is known here: {expected}, perhaps {hoped}, instead of {present}"
         else:
             words = f"expects {expected} instead of {present}{self._and_more(number)}"
@@ -180,8 +201,8 @@ class GuidedRRL(Agent):
         """What else speaks for a change to this configuration, in words."""
         costs, both = self._costs(), np.array([number, self._in_force])
         (proposed, present), (proposed_tail, present_tail) = costs.headroom(both), costs.tail(both)
-        words = ", and bears more" if proposed > MUCH_TO_TELL * present else ""
-        return words + (", and a shorter tail" if present_tail > MUCH_TO_TELL * proposed_tail else "")
+        words = ", and bears more" if proposed > MIN_GAIN_TO_MENTION * present else ""
+        return words + (", and a shorter tail" if present_tail > MIN_GAIN_TO_MENTION * proposed_tail else "")
 
     def finish_training(self) -> None:
         """Until the network knows all transitions so far; a replay must not run ahead of it."""
@@ -191,8 +212,8 @@ class GuidedRRL(Agent):
         """Ends training; raises if its last round failed."""
         self.residual.close()
 
-    def _learn_service_times(self, number: int, measurement: Measurement) -> Verdict:
-        """What they say of the machine; from a hiccup nothing is learned."""
+    def _learn_service_times(self, number: int, measurement: Measurement) -> MachineMove:
+        """Learns service times, and says how the machine moved. From a hiccup nothing is learned."""
         configuration = self.space.configuration(number)
         rate_per_s = measurement.arrival_rate_per_s
         estimated = not telemetry.tells_busy_instances(measurement)
@@ -204,25 +225,28 @@ class GuidedRRL(Agent):
         expected_s = partial(self.service_times.expected_s, configuration)
         parts = [telemetry.told_apart(row, shares, expected_s) for row in told]
         log_factor, sd = self.service_times.surprise(configuration, parts, rate_per_s, self._variation)
-        verdict = self._watch.judged(log_factor, sd, self._change_costs_users)
-        if verdict is Verdict.MAY_PASS:
-            return verdict
-        if verdict is Verdict.CHANGE:
+        move = self._watch.judged(log_factor, sd, self._change_costs_users)
+        if move is MachineMove.MAY_PASS:
+            return move
+        if move is MachineMove.CHANGE:
             self.service_times.changed(log_factor)
             self.residual.forget()
             self.changes += 1
             self._since_change = 0
-        elif verdict is Verdict.DRIFT:
+        elif move is MachineMove.DRIFT:
             self.service_times.slowed(self._watch.common_part(log_factor, sd))
         self._learn_variation(measurement, told)
         rows = [row for each in parts for row in each]
         mean_busy = telemetry.mean_busy(shares) if estimated else None
         self.service_times.add(configuration, rows, rate_per_s, self._variation, mean_busy)
-        return verdict
+        return move
 
     def _warms_up(self, number: int, transition: Transition) -> bool:
-        """True for the first interval of what processes were started for, whose requests took up to a third
-        longer where it was measured: it only tells whether that is overloaded or far worse than expected."""
+        """True for the first interval of a configuration that processes were started for.
+
+        Its requests took up to a third longer where that was measured. So it only tells whether the
+        configuration is overloaded, or far worse than expected.
+        """
         known = self.service_times.known and number in self._stable(self.settings.stable_share)
         if not (self._change_costs_users and known) or transition.measurement.aborted:
             return False
@@ -245,29 +269,35 @@ class GuidedRRL(Agent):
         return row.busy_instances <= self.prior.instances[number] and row.count >= 5 * left
 
     def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
-        """The usual σ of lognormal service times, once several intervals have told of it; a typical one where
-        the target tells none."""
+        """Learns the usual σ of lognormal service times, once several intervals have told of it.
+
+        Where the target tells none, a typical one is taken.
+        """
         told = telemetry.variation(measurement, rows)
         if told is None:
             self._variation = self._variation if self._variations else telemetry.UNTOLD_VARIATION
             return
         self._variations.append(told)
         typical = median(self._variations)
-        self._variation = typical if len(self._variations) > 2 and typical > LEAST_VARIATION else 0.0
+        self._variation = typical if len(self._variations) > 2 and typical > MAX_DETERMINISTIC_SD else 0.0
 
     def _learn_residual(self, number: int, measurement: Measurement) -> None:
-        """Not from intervals aborted, full of an earlier backlog, or expected to answer nothing."""
+        """Learns what the prior got wrong of this interval.
+
+        Nothing is learned from an interval that was aborted, that began with a backlog, or that was expected
+        to answer nothing.
+        """
         backlog_before = measurement.backlog - measurement.backlog_growth
         observed_ms = measurement.latency.mean_ms
         few = 2 * self.prior.instances[number]
-        if self._change_costs.exist:  # there the queue of a change has settled
-            few = max(few, FEW_CARRIED * measurement.completions)
+        if self._change_costs.exist:  # Such an interval begins once the queue of a change has settled.
+            few = max(few, MAX_SHARE_CARRIED_OVER * measurement.completions)
         if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         rate_per_s = measurement.arrival_rate_per_s
         given = self._circumstances(rate_per_s, 0.0)
         predicted_ms = self.prior.simulated(np.array([number]), np.ones(1), given).mean_ms[0]
-        if not np.isfinite(predicted_ms).all():  # so overloaded that whole intervals see no answer
+        if not np.isfinite(predicted_ms).all():  # Whole intervals would see no answer.
             return
         self.residual.learn(number, rate_per_s, observed_ms, predicted_ms)
 
@@ -348,8 +378,7 @@ class GuidedRRL(Agent):
         return self._change_costs.exist_from(self._in_force)
 
     def _expected_of(self, number: int, hopeful: float) -> tuple[str, str, str]:
-        """The cost expected of a configuration, that with service times `hopeful` times as long, and that
-        of the one in force."""
+        """Three costs: a configuration's, with `hopeful` times its service times, and the present one's."""
         numbers, scale = np.array([number, number, self._in_force]), np.array([1.0, hopeful, 1.0])
         costs = self._costs().simulated(numbers, scale)
         stable = self.prior.capacity_per_s[numbers] > scale * self.forecast.rate_per_s
@@ -368,14 +397,14 @@ class GuidedRRL(Agent):
         return self._since_change < (s.exploring_costly if self._change_costs_users else s.exploring)
 
     def _optimism(self, sd: np.ndarray) -> np.ndarray:
-        """κ standard deviations of ln S, bounded."""
+        """(K,) κ standard deviations of ln S, bounded."""
         s = self.settings
         if self._looks_further():
             return np.minimum(s.look_optimism * sd, s.look_largest_optimism)
         return np.minimum(s.optimism * sd, s.largest_optimism)
 
     def _optimism_overloaded(self) -> float:
-        """κ where nothing seems stable: grows slowly once much is known, as most such loads are soon gone."""
+        """κ where nothing seems stable. It grows slowly once much is known: most such loads are soon gone."""
         pace = self.settings.overload_pace if self._explores() else self.settings.overload_pace_later
         return min(1.0, pace * (self._overloaded - 1))
 

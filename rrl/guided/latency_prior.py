@@ -2,7 +2,7 @@
 
 Every configuration is screened by SERF's M/D_interf/c model (`rrl.queueing.interference`) or, where requests
 are batched, which that model does not know, by a short simulation. The most promising are simulated longer
-with the kernels of `rrl.queueing.simulator`, all under the same arrivals (common random numbers).
+in the compiled simulator (`rrl.queueing.kernels`), all under the same arrivals (common random numbers).
 
 | symbol | here | meaning |
 |---|---|---|
@@ -74,6 +74,8 @@ class LatencyPrior:
             np.searchsorted(service_times.instances, self.instances),
         )
         self._table = np.ravel_multi_index(self._positions, service_times.shape[:3])
+        self._times_s = np.empty((0, 0, 0))  # (tables, N, B), from the first `refresh` on
+        self.capacity_per_s = np.zeros(len(space))  # likewise
         self._batches = np.arange(1, service_times.batch[-1] + 1)
         gaps = rng.exponential(size=(INTERVALS, REQUESTS_PER_INTERVAL))
         self._unit_gaps = gaps / gaps.mean()

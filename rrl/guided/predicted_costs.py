@@ -1,9 +1,10 @@
 """What configurations are expected to cost in one situation, and which of them costs least.
 
-Q of a configuration is the mean cost of the latencies P·exp(ρ) of simulated intervals: P is the prior's
-(`latency_prior`), ρ what was learned of its errors (`region_residual`). Where a change itself costs
-users something, costs are means over a faster and a slower machine, that of the change is part of them, and
-of latencies about as low that of what bears more, or has the shorter tail, is preferred.
+Q of a configuration is the mean cost of the latencies P·exp(ρ) of simulated intervals. P is the prior's
+(`latency_prior`), and ρ is what was learned of its errors (`region_residual`).
+
+Where a change itself costs users something, costs are means over a faster and a slower machine. The cost of
+the change is part of them. Near ties go to more capacity, then to the shorter tail.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ LARGEST_COST = 1e9  # stands for the infinite cost of an unstable configuration 
 
 @dataclass(frozen=True)
 class PredictedCosts:
-    """Of configurations given by their numbers, in the unit of the objective."""
+    """The costs of configurations, given by their numbers, in the unit of the objective."""
 
     objective: Objective
-    threads: np.ndarray  # (configurations,) that each computes with
+    threads: np.ndarray  # (configurations,) the threads that each computes with
     prior: LatencyPrior
     residual: RegionResidual
     changes: ChangeCosts
@@ -55,10 +56,12 @@ class PredictedCosts:
         return self._of(numbers, self.prior.simulated(numbers, scale, self.given))
 
     def lowest(self, numbers: np.ndarray, scale: np.ndarray) -> int:
-        """The configuration of the lowest cost with service times `scale` times as long, that of the change
-        itself included, among those that screening finds most promising."""
+        """The configuration of the lowest cost with service times `scale` times as long.
+
+        The cost of the change is included. Only what screening finds most promising is simulated.
+        """
         best = self.by_screened(numbers, scale)[: self.settings.simulated]
-        best = self._with_free(best, numbers)
+        best = self.changes.with_free(self.in_force, best, numbers)
         numbers, scale = numbers[best], scale[best]
         costs = self._at_both_speeds(numbers, scale)
         costs[self._are_gambles(numbers)] = np.inf
@@ -66,8 +69,10 @@ class PredictedCosts:
         return self._cheapest(numbers, costs, self.settings.reluctance)
 
     def lowest_in_the_mean(self, numbers: np.ndarray, sd: np.ndarray) -> int:
-        """The configuration of the lowest cost in the mean over what service times may be, if ln of them has
-        these standard deviations; that of the change itself included."""
+        """The configuration of the lowest cost in the mean over what service times may be.
+
+        Their logarithms have these standard deviations. The cost of the change is included.
+        """
         numbers, costs = self._means_of_best(numbers, sd)
         costs = costs + self._waiting_for_change(numbers)
         return self._cheapest(numbers, costs, self.settings.reluctance_later)
@@ -78,7 +83,7 @@ class PredictedCosts:
         return self._cheapest(numbers, costs, self.settings.reluctance_later)
 
     def headroom(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) by how much less latency counts of what bears more, where a change costs users something."""
+        """(K,) what latency is divided by for spare capacity, where a change costs users something."""
         if not self._weighs_near_ties:
             return np.ones(len(numbers))
         bears = self.prior.capacity_per_s[numbers] / self.given.rate_per_s
@@ -86,9 +91,11 @@ class PredictedCosts:
         return result
 
     def tail(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) by how much more latency counts of what has a long tail, where a change costs users something:
-        (p95 / Q)^τ, so that Q·(p95 / Q)^τ is a weighted geometric mean of both. Where Q is the p95 itself,
-        it is 1."""
+        """(K,) what latency is multiplied by for a long tail, where a change costs users something.
+
+        It is (p95 / Q)^τ, so that Q·(p95 / Q)^τ is a weighted geometric mean of both. Where Q is the p95
+        itself, it is 1.
+        """
         if not (self._weighs_near_ties and self.settings.tail):
             return np.ones(len(numbers))
         latencies = self.prior.simulated(numbers, np.ones(len(numbers)), self.given)
@@ -141,41 +148,41 @@ class PredictedCosts:
         return self._mean_simulated(numbers, scales)
 
     def _means_of_best(self, numbers: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The most promising, and the means of two simulated costs of each: service times one sd shorter, and
-        one longer; where a change costs users something, by what the machine's own speed varies, too."""
+        """The most promising, and the mean of two simulated costs of each.
+
+        Service times are one sd shorter in one, and one sd longer in the other. Where a change costs users
+        something, sd includes what the machine's own speed varies by.
+        """
         if self._machine_sd:
             sd = np.hypot(sd, self._machine_sd)
         scales = (np.exp(-sd), np.exp(sd))
         screened = [self.prior.screened(numbers, scale, self.given.rate_per_s) for scale in scales]
         best = np.argsort(self._mean_of(numbers, screened), kind="stable")[: self.settings.simulated_twice]
-        best = self._with_free(best, numbers)
+        best = self.changes.with_free(self.in_force, best, numbers)
         return numbers[best], self._mean_simulated(numbers[best], [scale[best] for scale in scales])
 
     def _cheapest(self, numbers: np.ndarray, costs: np.ndarray, reluctance: float) -> int:
-        """The lowest cost, where every process that a change starts must pay by so much less, and what bears
-        more is preferred a little, so that a load that rises needs no change, as is what has a shorter tail,
-        of which a target that tells means alone never says a word."""
+        """The lowest cost; each process that a change starts must pay for itself.
+
+        Near ties go to more headroom, so that a rising load needs no change, and to the shorter tail. A
+        target that reports means alone, as a stock Triton, never tells of tails.
+        """
         started = self.changes.processes_started(self.in_force, numbers)
         weighed = costs * self.tail(numbers) / self.headroom(numbers)
         return int(numbers[np.argmin(weighed / (1 - reluctance) ** started)])
 
     def _waiting_for_change(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) what the queue of a change adds to costs in ms; those in other units know of no waiting."""
+        """(K,) what the queue of a change adds to costs in ms. Costs in other units know of no waiting."""
         if self.objective.unit != "ms":
             return np.zeros(len(numbers))
         return self.changes.waiting_ms(self.in_force, numbers, self.given.rate_per_s)
 
     def _are_gambles(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True for what is expected to be far worse than what is in force, however good it may turn out:
-        where a change costs users something, it is not soon undone."""
+        """(K,) True for what is expected to be far worse than what is in force, however good it may turn out.
+
+        Where a change costs users something, it is not soon undone.
+        """
         if not self.change_costs_users:
             return np.zeros(len(numbers), dtype=bool)
         expected = self.simulated(np.append(numbers, self.in_force), np.ones(len(numbers) + 1))
         return np.asarray(expected[:-1] > self.settings.gamble * expected[-1])
-
-    def _with_free(self, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Positions in `numbers`, with those of what is to be had without starting a process."""
-        if not self.change_costs_users:
-            return positions
-        free = np.flatnonzero(self.changes.processes_started(self.in_force, numbers) == 0)
-        return np.concatenate([positions, free[~np.isin(free, positions)]])

@@ -6,7 +6,7 @@ with n of c instances busy, i operators at once and a threads in each.
     ln S = ln S_1 + what `service_time_process` expects, conditioned on what was seen
 
 The process has hypotheses: how many cores there are, how busy a batch keeps its threads, whether batches
-share processors, how noisy means are. They are told apart by their likelihood; predictions are averaged over
+share processors, how noisy means are. They are told apart by their likelihood. Predictions are averaged over
 those that remain plausible.
 """
 
@@ -25,28 +25,47 @@ from rrl.guided.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIG
 from rrl.measurement import ServiceTimes
 from rrl.space import Configuration, ConfigurationSpace
 
-NOISE_SDS = (0.004, 0.03, 0.1)  # more than telemetry's own: where S depends on what the table does not say
+# Standard deviations of ln S in the table.
+# Noise beyond telemetry's own: S depends on what the table does not say. Each value is a hypothesis.
+NOISE_SDS = (0.004, 0.03, 0.1)
 NOISE_SD = NOISE_SDS[0]
-SLOPE_SD = 0.1  # of d ln S / d ln b, by which a batch size stands for its neighbour in the table
-JITTER = 1e-6  # added to variances, so that entries that go together can be drawn together
-APART_SD = 0.3  # of ln S, for each unit of ln n between busy instances and the mean that they are part of
-BATCH_SD = 0.2  # of ln S of a single batch, beside which that counts when two means are made one
-OLD_SD = 0.05  # more, of one learned before the machine changed
+# Of d ln S / d ln b, by which a batch size stands for its neighbour in the table.
+SLOPE_SD = 0.1
+# For each unit of ln n between a number of busy instances and the mean that it was told apart from.
+APART_SD = 0.3
+# Of a single batch, as it counts beside `APART_SD` when two means are made one.
+BATCH_SD = 0.2
+# What a mean learned before the machine changed is less certain by.
+OLD_SD = 0.05
+# Added to variances, so that entries that go together can be drawn together.
+JITTER = 1e-6
 
+# What is remembered.
 BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-MOST_ENTRIES = 160  # entries of the table that are remembered
-MOST_BATCHES = 400.0  # batches that a mean is of, at most: older ones fade
-NEWS = 3.0  # standard deviations from which a mean starts anew
+# Entries of the table.
+MAX_ENTRIES = 160
+# Batches that a mean is of: older ones fade.
+MAX_BATCHES = 400.0
+# Standard deviations from which a mean starts anew.
+MIN_SD_TO_START_ANEW = 3.0
+# |ln| of the ratio of two rates up to which service times are the same, even where processors are shared.
+MAX_LOG_RATIO_OF_LIKE_LOADS = 0.25
 
+# Hypotheses.
 UTILISATIONS = (0.6, 1.0)  # η
-PLAUSIBLE = 3.0  # nats of the tempered likelihood
-MOST_PLAUSIBLE = 4
-ERRORS = 12  # that are remembered ...
-CALIBRATED = 3  # ... beside so many of 1
-LARGEST_SQUARED_ERROR = 16.0
-FEW = 30  # entries up to which every hypothesis is tried each time; later, each `RETRIAL`-th time
+# Nats of the tempered likelihood below the best, up to which a hypothesis is plausible.
+MAX_NATS_BELOW_BEST = 3.0
+MAX_PLAUSIBLE = 4
+# Up to so many entries every hypothesis is tried in each round, and later in each `RETRIAL`-th round.
+FEW_ENTRIES = 30
 RETRIAL = 16
-SIMILAR_LOAD = 0.25  # of ln rate: nearer loads have the same service times, even where processors are shared
+
+# Calibration: squared errors of predictions, in their own variances.
+# So many are remembered.
+RECENT_ERRORS = 12
+# They are averaged with so many errors of 1.
+ERRORS_OF_ONE = 3
+MAX_SQUARED_ERROR = 16.0
 
 
 @dataclass
@@ -55,10 +74,10 @@ class _Mean:
 
     log_time: float
     batches: float
-    configuration: Configuration  # that it was last seen under
-    rate_per_s: float  # ... and the load
+    configuration: Configuration  # last seen under this one
+    rate_per_s: float  # the load then
     era: int  # changes of the machine before
-    apart_sd: float = 0.0  # of its logarithm, as it was told apart from a mean over several busy instances
+    apart_sd: float = 0.0  # sd of log_time from being told apart from a mean over several busy instances
 
 
 _Entry = dict[int, _Mean]
@@ -66,7 +85,10 @@ _Entry = dict[int, _Mean]
 
 
 class ServiceTimeModel:
-    """Predicts ln S for every entry of the table that a space needs: P of them, those with n <= c."""
+    """Predicts ln S for every entry of the table that a space needs: P of them, those with n <= c.
+
+    It is longer than other classes: remembering, conditioning and predicting share one numbered table.
+    """
 
     def __init__(
         self, space: ConfigurationSpace, cores: int | None = None, weights: np.ndarray = WEIGHTS
@@ -93,9 +115,14 @@ class ServiceTimeModel:
         self._log_slowness = 0.0  # of the machine now, over the times that are remembered
         self._first_log_time = math.nan
         self._era = 0
-        self._fits: list[Fit] = []
+        self._fits: list[Fit] = []  # of the plausible hypotheses; with the next three, since the last `fit`
+        self._weights = np.empty(0)  # (hypotheses,) plausibility of each
+        self._cross: dict[bool, np.ndarray] = {}  # (P, entries) prior covariance, without and with crowding
+        self._means = np.empty((0, len(self._points)))  # (hypotheses, P) ln S
         self._rounds = 0
-        self._squared_errors: deque[float] = deque(maxlen=ERRORS)  # of the last configurations that were new
+        self._squared_errors: deque[float] = deque(
+            maxlen=RECENT_ERRORS
+        )  # of the last configurations that were new
         self._log_times = self._expected_a_priori()
 
     @property
@@ -107,7 +134,7 @@ class ServiceTimeModel:
     def inflation(self) -> float:
         """By how much predictions have erred lately, in their own standard deviations; at least 1."""
         errors = self._squared_errors
-        return math.sqrt(max(1.0, (CALIBRATED + sum(errors)) / (CALIBRATED + len(errors))))
+        return math.sqrt(max(1.0, (ERRORS_OF_ONE + sum(errors)) / (ERRORS_OF_ONE + len(errors))))
 
     @property
     def cores(self) -> float:
@@ -125,7 +152,7 @@ class ServiceTimeModel:
         """Takes in the telemetry of an interval; `variation` is the σ of a single batch's ln S.
 
         `mean_busy`: instances busy on average, where the target does not tell them. Then rows of a batch size
-        are the parts of one mean (`telemetry.told_apart`); the further from it, the less they say.
+        are the parts of one mean (`telemetry.told_apart`). The further they are from it, the less they say.
         """
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         numbers = [self._entry_of(configuration, row) for row in rows]
@@ -133,7 +160,7 @@ class ServiceTimeModel:
         self._compare_with_prediction(numbers, rows, variation, apart_sds)
         for number, row, apart_sd in zip(numbers, rows, apart_sds, strict=True):
             self._add(number, row, configuration, rate_per_s, variation, apart_sd)
-        while len(self._entries) > MOST_ENTRIES:
+        while len(self._entries) > MAX_ENTRIES:
             forgotten = next(iter(self._entries))
             del self._entries[forgotten]
             self._columns.pop(forgotten, None)
@@ -147,9 +174,9 @@ class ServiceTimeModel:
     ) -> tuple[float, float]:
         """By how much, as ln, the machine is slower than it was, and the standard deviation of that.
 
-        Over the busy instances and batch sizes seen before under this very configuration at a similar load;
-        (0, inf) if none were. `parts` of one mean (`telemetry.told_apart`), or single rows, count where
-        all of them were seen: they share what they gain and lose.
+        It compares the busy instances and batch sizes seen before under this very configuration at a similar
+        load, and is (0, inf) if there are none. `parts` of one mean (`telemetry.told_apart`), or single rows,
+        count where all of them were seen: they share what they gain and lose.
         """
         total = weights = 0.0
         for rows in parts:
@@ -170,14 +197,14 @@ class ServiceTimeModel:
         self._log_slowness += log_factor
 
     def changed(self, log_factor: float) -> None:
-        """The machine has become exp(log_factor) times slower: all known times shift, and are worth less."""
+        """The machine has become exp(log_factor) times slower. All known times shift, and are worth less."""
         self._era += 1
         for entry in self._entries.values():
             for mean in entry.values():
                 mean.log_time += log_factor
 
     def fit(self, variation: float = 0.0) -> None:
-        """Conditions the process on all entries; some must be known."""
+        """Conditions the process on all entries. Some must be known."""
         numbers = np.fromiter(self._entries, dtype=int)
         times = np.array([self._observed(number, variation) for number in self._entries])
         y, noise = times[:, 0] - self._first_log_time, np.diag(times[:, 1])
@@ -192,7 +219,7 @@ class ServiceTimeModel:
         ]
         fits.sort(key=lambda fit: -fit.plausibility)
         best = fits[0].plausibility
-        self._fits = [fit for fit in fits if fit.plausibility > best - PLAUSIBLE][:MOST_PLAUSIBLE]
+        self._fits = [fit for fit in fits if fit.plausibility > best - MAX_NATS_BELOW_BEST][:MAX_PLAUSIBLE]
         weights = np.exp([fit.plausibility - best for fit in self._fits])
         self._weights, self._cross = weights / weights.sum(), cross
         self._means = np.stack([self._mean(fit) for fit in self._fits])  # (hypotheses, P)
@@ -217,7 +244,7 @@ class ServiceTimeModel:
     def standard_deviations(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) of ln S at these entries."""
         fits, weights = self._fits, self._weights
-        if len(self._entries) > 2 * FEW:  # the likeliest alone: the others hardly differ by now
+        if len(self._entries) > 2 * FEW_ENTRIES:  # The other hypotheses hardly differ by now.
             fits, weights = fits[:1], np.ones(1)
         within = np.zeros(len(numbers))
         for fit, weight in zip(fits, weights, strict=True):
@@ -282,7 +309,7 @@ class ServiceTimeModel:
         return result
 
     def _tried(self) -> list[Hypothesis]:
-        if len(self._entries) <= FEW or self._rounds % RETRIAL == 0:
+        if len(self._entries) <= FEW_ENTRIES or self._rounds % RETRIAL == 0:
             return self._hypotheses
         return [fit.hypothesis for fit in self._fits]
 
@@ -298,7 +325,7 @@ class ServiceTimeModel:
         noise = variation**2 / np.array([rows[k].count for k in new])
         noise += np.array([apart_sds[k] for k in new]) ** 2
         variance = (self.standard_deviations(entries) / self.inflation) ** 2 + noise
-        self._squared_errors.append(min(float(np.mean(error**2 / variance)), LARGEST_SQUARED_ERROR))
+        self._squared_errors.append(min(float(np.mean(error**2 / variance)), MAX_SQUARED_ERROR))
 
     def _add(
         self,
@@ -317,7 +344,7 @@ class ServiceTimeModel:
         if before is not None and before.era == self._era:
             noise_sd = variation * math.sqrt(1 / batches + 1 / before.batches)
             sd = math.hypot(noise_sd, 5 * NOISE_SD, apart_sd, before.apart_sd)
-            if abs(log_time - before.log_time) < NEWS * sd:
+            if abs(log_time - before.log_time) < MIN_SD_TO_START_ANEW * sd:
                 log_time, batches, apart_sd = _merged(before, log_time, batches, apart_sd)
         entry[row.batch_size] = _Mean(log_time, batches, configuration, rate_per_s, self._era, apart_sd)
         self._entries[number] = entry
@@ -329,7 +356,7 @@ class ServiceTimeModel:
             return None
         if mean.configuration != configuration or mean.era != self._era:
             return None
-        return mean if abs(math.log(mean.rate_per_s / rate_per_s)) <= SIMILAR_LOAD else None
+        return mean if abs(math.log(mean.rate_per_s / rate_per_s)) <= MAX_LOG_RATIO_OF_LIKE_LOADS else None
 
     def _log_time(self, row: ServiceTimes) -> float:
         """ln of the mean, as it would be if the machine were no slower than usual."""
@@ -390,13 +417,13 @@ class ServiceTimeModel:
 
 
 def _apart_sd(row: ServiceTimes, mean_busy: float | None) -> float:
-    """Of ln S: the further a number of busy instances is from their mean, the less the mean tells of it."""
+    """sd of ln S: the further a number of busy instances is from their mean, the less that tells of it."""
     return 0.0 if mean_busy is None else APART_SD * abs(math.log(row.busy_instances / mean_busy))
 
 
 def _merged(before: _Mean, log_time: float, batches: float, apart_sd: float) -> tuple[float, float, float]:
-    """Two means as one. What batches vary by averages out; what telling apart is wrong by does not."""
-    remembered = min(before.batches, MOST_BATCHES)
+    """Two means as one. What batches vary by averages out, but what telling apart gets wrong does not."""
+    remembered = min(before.batches, MAX_BATCHES)
     weights = _precision(remembered, before.apart_sd), _precision(batches, apart_sd)
     log_time = float(np.average([before.log_time, log_time], weights=weights))
     if not (apart_sd or before.apart_sd):
@@ -407,7 +434,7 @@ def _merged(before: _Mean, log_time: float, batches: float, apart_sd: float) -> 
 
 
 def _precision(batches: float, apart_sd: float) -> float:
-    """Of a mean, in batches."""
+    """How much a mean counts, in batches."""
     return batches / (1 + batches * (apart_sd / BATCH_SD) ** 2)
 
 

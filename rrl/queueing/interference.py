@@ -12,8 +12,8 @@ corrected for deterministic service as Cosmetatos (INFOR, 1975) corrects M/M/c t
 | 1/μ_n | `service_time_s[:, n-1]` | seconds a request takes when n are in service | |
 | ρ_n, ρ | `log_rho_n`, `utilisation` | λ/μ_n; λ/(c·μ_c), below 1 where the queue is stable | |
 | p_n | `p[:, n]` | probability of n requests in the system, n < c | (2) |
-| p_0 = H⁻¹ | `p[:, 0]` | ... of none: all probabilities sum to 1 | (3), (4) |
-| p_c | `p_c` | ... of c; then p_n = ρ^(n-c)·p_c | (2) |
+| p_0 = H⁻¹ | `p[:, 0]` | probability of none: all probabilities sum to 1 | (3), (4) |
+| p_c | `p_c` | probability of c; then p_n = ρ^(n-c)·p_c | (2) |
 | L_q | | p_c·ρ/(1-ρ)², requests that wait | (5), (6) |
 | W_q | `mean_wait_s` | L_q/λ = p_c/(c·μ_c·(1-ρ)²) for M/M_interf/c | (7) |
 | f(s), g(ρ) | `f`, `g` | Cosmetatos' correction of W_q for deterministic service | (8)-(11) |

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from rrl.guided.machine_watch import MachineWatch, Verdict
+from rrl.guided.machine_watch import MachineMove, MachineWatch
 from rrl.guided.settings import GUIDED
 
 SD = 0.01
 SLOWER = math.log(1.5)
-NOTHING, DRIFT, MAY_PASS, CHANGE = Verdict
+NOTHING, DRIFT, MAY_PASS, CHANGE = MachineMove
 
 
-def verdicts(log_factors: list[float], costly: bool, before: int = 2) -> list[Verdict]:
+def verdicts(log_factors: list[float], costly: bool, before: int = 2) -> list[MachineMove]:
     """After so many intervals as ever, which make what is in force steady."""
     watch = MachineWatch(GUIDED)
     for _ in range(before):
@@ -39,7 +39,7 @@ def test_where_nothing_is_known_of_before_nothing_is_said() -> None:
     ],
 )
 def test_where_changes_cost_nothing_one_interval_tells(
-    log_factors: list[float], expected: list[Verdict]
+    log_factors: list[float], expected: list[MachineMove]
 ) -> None:
     assert verdicts(log_factors, costly=False) == expected
 
@@ -55,7 +55,7 @@ def test_where_changes_cost_nothing_one_interval_tells(
     ],
 )
 def test_where_changes_cost_a_second_interval_must_say_the_same(
-    log_factors: list[float], expected: list[Verdict]
+    log_factors: list[float], expected: list[MachineMove]
 ) -> None:
     assert verdicts(log_factors, costly=True) == expected
 
@@ -78,5 +78,5 @@ def test_where_service_times_commonly_move_more_must_be_said(costly: bool) -> No
 
 
 @pytest.mark.parametrize(("deviations", "verdict"), [(3, NOTHING), (5, CHANGE)])
-def test_noise_is_no_change(deviations: float, verdict: Verdict) -> None:
+def test_noise_is_no_change(deviations: float, verdict: MachineMove) -> None:
     assert MachineWatch(GUIDED).judged(SLOWER, SLOWER / deviations, costly=False) is verdict

@@ -319,7 +319,7 @@ def test_more_busy_instances_than_the_configuration_has_count_as_all_of_them() -
 
 
 def test_however_many_configurations_were_seen_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rrl.guided.service_times.MOST_ENTRIES", 40)
+    monkeypatch.setattr("rrl.guided.service_times.MAX_ENTRIES", 40)
     machine = family_machine(3)
     model = taught(machine, np.arange(len(SPACE)))  # 375 entries
     for number in (120, 124):
