@@ -10,6 +10,7 @@ import numpy as np
 
 from envs.serving import ServingEnv
 from rrl.interval import MeasuredInterval, Watch
+from rrl.knobs import KNOBS
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
 from rrl.queueing.machine import Machine
@@ -18,8 +19,6 @@ from rrl.queueing.simulator import Discipline, Simulation
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter.load.arrivals import Arrivals, Poisson
 from serving_adapter.load.sizes import Sizes
-
-KNOBS = ("instances", "intra_op_threads", "inter_op_threads", "max_batch_size", "max_queue_delay_us")
 
 PAPER_SPACE = (
     "instances=1:10,inter_op_threads=1:10,intra_op_threads=1:10"  # RRL, section 6.1: 1,000 configurations

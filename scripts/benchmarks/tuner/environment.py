@@ -17,7 +17,7 @@ import envs  # noqa: F401 (registers the environments)
 
 ENVIRONMENTS = 64
 STEPS = 300  # of each environment, through ours
-PEER_STEPS = 40  # ... through gymnasium's: the first of the same
+PEER_STEPS = 40  # the first of the same, through gymnasium's
 ROUNDS = 3
 REACH_PER_S = 20_000
 LARGEST_DIFFERENCE = 1e-9  # of any reward, relative

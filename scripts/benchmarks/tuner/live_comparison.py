@@ -75,7 +75,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonLength:
     """How long everything takes."""
 
     intervals: int = 30  # an agent decides
@@ -88,14 +88,14 @@ class Plan:
     knobs: str = "instances=1:4,intra_op_threads=1,2,max_batch_size=1,2,4,8,16,max_queue_delay_us=0,2000"
 
 
-QUICK = Plan(
+QUICK = ComparisonLength(
     intervals=5, interval_s=1.2, rounds=2, final_interval_s=1.5, knobs="instances=1:2,max_batch_size=1,8"
 )
 
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    plan = QUICK if options.quick else Plan()
+    plan = QUICK if options.quick else ComparisonLength()
     folder = options.out or Path("runs") / f"live-comparison-{datetime.now():%Y%m%d-%H%M%S}"
     compared = {
         seed: _compared(seed, options.agents, plan, folder / f"seed-{seed}") for seed in options.seeds
@@ -107,7 +107,7 @@ def run() -> dict[str, Any]:
     return _result(compared)
 
 
-def _compared(seed: int, agents: Sequence[str], plan: Plan, folder: Path) -> Comparison:
+def _compared(seed: int, agents: Sequence[str], plan: ComparisonLength, folder: Path) -> Comparison:
     embedded = Embedded(folder, EmbeddedSettings(seed=seed))
     try:
         embedded.start_server()

@@ -27,7 +27,7 @@ class Result:
 
     configuration: dict[str, int]  # what it leaves in force
     latency_ms: float  # measured in turns with the others'
-    ratio: float  # ... by the sweep's best
+    ratio: float  # that latency divided by that of the sweep's best
     settled: int | None  # intervals until it ran near configurations; None: not within the run
     known: int | None  # intervals until the best it knew was near, and stayed so
     extra_request_s: float  # latency above the start's mean, summed over requests

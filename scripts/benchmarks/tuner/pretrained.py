@@ -48,7 +48,7 @@ PROFILED = {
 PROFILE_ERROR = 0.05  # σ of the logarithm
 
 
-class Lived(NamedTuple):
+class LearningSpeed(NamedTuple):
     """How an agent did on the true machine."""
 
     decisions: float  # until within 10 % of the best, as rrl-compare counts them; infinite: not yet
@@ -80,7 +80,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def _with_and_without(name: str, seed: int) -> tuple[Lived, Lived]:
+def _with_and_without(name: str, seed: int) -> tuple[LearningSpeed, LearningSpeed]:
     """One agent on one machine: started from a training on the machine's profile, and from nothing."""
     (scenario,) = scenarios(f"family:{seed}")
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ def _with_and_without(name: str, seed: int) -> tuple[Lived, Lived]:
         )
         training.run()
         training.journal.close()
-        live = Live(scenario, training.space)
+        live = TrueMachine(scenario, training.space)
         task = Task(training.space, live.objective)
         trained = make_agent(name, task, seed)
         Pretraining.read(out).replay(trained, training.space, limit_s=math.inf)
@@ -109,7 +109,7 @@ def profiled(machine: Machine, seed: int) -> Machine:
     return Machine(inter, intra, busy, batch, times_s * errors)
 
 
-class Live:
+class TrueMachine:
     """A true machine under a stationary load, and what its configurations cost there."""
 
     def __init__(self, scenario: Scenario, space: ConfigurationSpace) -> None:
@@ -118,7 +118,7 @@ class Live:
         costs = ExpectedCosts(scenario, space, self.objective).costs(RATE_PER_S)
         self._ratios = costs / costs.min()
 
-    def tuned_by(self, agent: Agent, seed: int) -> Lived:
+    def tuned_by(self, agent: Agent, seed: int) -> LearningSpeed:
         arrivals = PerIntervalPoisson(np.full(1 + LIVE_DECISIONS, RATE_PER_S))
         env = self._scenario.environment(self._space, self.objective, arrivals)
         ratios = [
@@ -126,18 +126,18 @@ class Live:
             for transition in live(agent, env, LIVE_DECISIONS, seed)
         ]
         agent.close()
-        return Lived(decisions_until_within(np.asarray(ratios)), fmean(ratios[:EARLY]))
+        return LearningSpeed(decisions_until_within(np.asarray(ratios)), fmean(ratios[:EARLY]))
 
 
-def _until(lived: Sequence[Lived]) -> str:
+def _until(lived: Sequence[LearningSpeed]) -> str:
     return _count(median(each.decisions for each in lived))
 
 
-def _early(lived: Sequence[Lived]) -> float:
+def _early(lived: Sequence[LearningSpeed]) -> float:
     return median(each.early_ratio for each in lived)
 
 
-def _each(lived: Sequence[Lived]) -> str:
+def _each(lived: Sequence[LearningSpeed]) -> str:
     return " ".join(_count(each.decisions) for each in lived)
 
 

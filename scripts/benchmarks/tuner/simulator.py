@@ -21,7 +21,7 @@ CONFIGURATIONS = [
 ]
 LOAD = 0.8  # of each configuration's capacity
 REQUESTS = 100_000  # a configuration, in our simulator
-PEER_REQUESTS = 4_000  # ... in SimPy: the first of the same
+PEER_REQUESTS = 4_000  # the first of the same, in SimPy
 ROUNDS = 3
 REACH_PER_S = 10e6
 REACH_RATIO = 100
