@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup tune test check clean
+.PHONY: setup tune test check docs clean
 
 setup: $(VENV)/.installed
 
@@ -24,5 +24,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup
+	$(BIN)/python -c 'import material, mkdocstrings' 2> /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'mkdocs-material>=9.6' 'mkdocstrings[python]>=0.29'
+	$(BIN)/python -m scripts.docs
+	$(BIN)/mkdocs build --quiet --strict
+
 clean:
-	rm -rf $(VENV) .triton
+	rm -rf $(VENV) .triton site
