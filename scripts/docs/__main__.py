@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from scripts.docs.agents import agents_page
 from scripts.docs.commands import commands_page
 from scripts.docs.schema import tune_schema
 
@@ -14,6 +15,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 def generated() -> dict[Path, str]:
     """Every generated file and what belongs into it."""
     return {
+        REFERENCE / "agents.md": agents_page(),
         REFERENCE / "commands.md": commands_page(),
         REFERENCE / "rrl-tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
     }

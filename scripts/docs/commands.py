@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from baselines.comparison.options import CompareOptions
-from baselines.training import TrainOptions
+from baselines.training import OfflineTrainingOptions
 from envs.light_profiling import ProfileOptions
 from rrl.command_line.options import TuneOptions
 from scripts.benchmarks.__main__ import BENCHMARKS
@@ -43,7 +43,7 @@ COMMANDS = (
     Documented("rrl-serve", ServeOptions),
     Documented("rrl-load", LoadOptions),
     Documented("rrl-profile", ProfileOptions),
-    Documented("rrl-train", TrainOptions),
+    Documented("rrl-train", OfflineTrainingOptions),
     Documented("rrl-compare", CompareOptions),
     *(Documented(f"rrl-store {name}", command.options_class) for name, command in store.COMMANDS.items()),
     *(Documented(f"rrl-parity {name}", command.options_class) for name, command in parity.COMMANDS.items()),

@@ -18,7 +18,7 @@ from tyro import conf
 # Defaults that differ from one machine to the next, in words, by command class and option.
 COMPUTED_DEFAULTS = {
     ("TrainBaseOptions", "device"): "`cuda` where there is one, else `cpu`",
-    ("TrainOptions", "device"): "`cuda` where there is one, else `cpu`",
+    ("ParityTrainOptions", "device"): "`cuda` where there is one, else `cpu`",
     ("EvaluateOptions", "device"): "`cuda` where there is one, else `cpu`",
     ("TritonOptions", "folder"): "`.triton` in the checkout",
 }

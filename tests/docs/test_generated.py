@@ -24,6 +24,7 @@ JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "null": type(None),
     "array": list,
 }
+GENERATED = generated()
 VALUES = (0, 3, 1.5, True, "some text", None, [], ["a", "b"], [1])
 
 
@@ -46,9 +47,9 @@ def refused_keys(document: dict[str, Any]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
 def test_a_generated_file_is_current(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == generated()[path], "run `make docs`, or python -m scripts.docs"
+    assert path.read_text(encoding="utf-8") == GENERATED[path], "run `make docs`, or python -m scripts.docs"
 
 
 def test_the_shipped_example_validates() -> None:

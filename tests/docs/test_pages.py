@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from baselines import AGENTS
 from rrl.knobs import KNOBS
 from tests.support import CHECKOUT
 from tests.support.pages import DOCS, PAGES, README, inline_code, links, name, sentences, text_of, words
@@ -16,9 +15,6 @@ MOST_LINES_OF_README = 150
 MOST_WORDS_OF_README = 1200
 MOST_WORDS_OF_A_SENTENCE = 30
 PATH = re.compile(r"(?:rrl|envs|baselines|serving_adapter|scripts|tests|docs)/[\w./-]*")
-    "CHANGELOG.md",
-    *(f"docs/results/{name}.md" for name in ("rrl", "serf", "trims", "parm", "triton")),
-}
 
 
 def test_the_readme_is_one_page() -> None:
@@ -52,11 +48,6 @@ def test_no_picture_lies_about_unused() -> None:
     used = {(page.parent / target).resolve() for page in pages for target in links(page)}
     pictures = {path for pattern in ("*.png", "*.svg") for path in DOCS.rglob(pattern)}
     assert not {name(path) for path in pictures - used if path.parent.name != "figures"}
-
-
-def test_every_agent_has_its_row() -> None:
-    rows = [line for line in text_of(DOCS / "reference" / "agents.md").splitlines() if line.startswith("| `")]
-    assert {agent for row in rows for agent in re.findall(r"`([\w-]+)`", row.split("|")[1])} == set(AGENTS)
 
 
 def test_every_knob_has_its_row() -> None:
