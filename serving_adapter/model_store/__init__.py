@@ -5,7 +5,8 @@
     module.load_state_dict(model_store.open("bert", "3"), assign=True)     # of the store's repositories
     weights = model_store.load_file("model.safetensors")                   # as safetensors.torch.load_file
 
-`docs/explanation/model-store.md` says what it is, when it pays and how to use it without the rest of the project.
+`docs/explanation/model-store.md` says what it is, when it pays, and how to use it without the rest of the
+project.
 """
 
 from __future__ import annotations

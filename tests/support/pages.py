@@ -14,7 +14,7 @@ PAGES = [README, CHECKOUT / "CONTRIBUTING.md", CHECKOUT / "SECURITY.md", *sorted
 
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
-_NEW_PARAGRAPH = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")  # an item of a list
+_NEW_PARAGRAPH = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")  # an item of a list
 _NOT_PROSE = re.compile(r"\s*(?:\||#|!!!|:::|<)")  # a table, a heading, marks of MkDocs, HTML
 _END = re.compile(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z`\"(*\d])")
 
