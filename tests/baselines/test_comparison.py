@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ def lived(folder: Path, of: ComparisonSettings) -> list[np.ndarray]:
     return found
 
 
-def jobs(folder: Path, of: ComparisonSettings, known: dict[str, AgentFactory] = AGENTS) -> list[RunJob]:
+def jobs(folder: Path, of: ComparisonSettings, known: Mapping[str, AgentFactory] = AGENTS) -> list[RunJob]:
     scenarios = of.make_scenarios()
     return _run_jobs(of, folder, scenarios, of.make_space(scenarios), known)
 
