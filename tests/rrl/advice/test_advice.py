@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from rrl.advice.earlier_table import EarlierTable, earlier_table, fitting_entry
 from rrl.advice.observation import MeasuredInForce, measure_in_force, observed_in_words
 from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task
+from rrl.interval import UNWATCHED, Interval, Watch
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency, StrictSLO
 from rrl.space import ConfigurationSpace
@@ -44,23 +44,15 @@ class Lived:
     """An environment that gives these measurements; it is to stay in the configuration found."""
 
     space = SPACE
-    interrupt = None
 
     def __init__(self, *measurements: Measurement) -> None:
         self._left: Iterator[Measurement] = iter(measurements)
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        assert not options
-        return self._next()
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        assert SPACE.number_of_action(action) == 0
-        observation, info = self._next()
-        return observation, -info["cost"], False, False, info
-
-    def _next(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def run(self, number: int, watch: Watch = UNWATCHED) -> Interval:
+        assert number == 0
         measurement = next(self._left)
-        return np.zeros(1), {"measurement": measurement, "cost": measurement.latency.mean_ms}
+        cost = measurement.latency.mean_ms
+        return Interval(measurement, number=number, cost=cost, observation=np.zeros(1))
 
 
 def observed(*measurements: Measurement) -> MeasuredInForce:
