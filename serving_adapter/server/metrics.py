@@ -20,7 +20,7 @@ from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics import BUCKET_BOUNDS_S, DurationHistogram
+from serving_adapter.server.statistics import BUCKET_BOUNDS_S, BucketHistogram
 
 NS_PER_US = 1000
 STORE_TIMEOUT_S = 0.5
@@ -77,7 +77,7 @@ class DistributionCollector(Collector):
         for name, text, histogram_of in _HISTOGRAMS:
             family = HistogramMetricFamily(name, text, labels=["model", "version"])
             for model in self._models.values():
-                histogram: DurationHistogram = histogram_of(model)
+                histogram: BucketHistogram = histogram_of(model)
                 family.add_metric([model.name, MODEL_VERSION], list(_buckets(histogram)), histogram.sum_s)
             yield family
         yield from _telemetry(self._models.values())
@@ -175,7 +175,7 @@ def _plain(name: str, text: str, value: float) -> Metric:
     return metric
 
 
-def _buckets(histogram: DurationHistogram) -> Iterator[tuple[str, float]]:
+def _buckets(histogram: BucketHistogram) -> Iterator[tuple[str, float]]:
     """Cumulative counts by upper bound, as Prometheus wants them."""
     total = 0
     for bound_s, count in zip((*BUCKET_BOUNDS_S, float("inf")), histogram.counts, strict=True):

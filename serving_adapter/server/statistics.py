@@ -14,7 +14,7 @@ import numpy as np
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
 
 
-class DurationHistogram:
+class BucketHistogram:
     """Durations counted by bucket: bucket i has those in (bound[i-1], bound[i]], the last all above."""
 
     def __init__(self) -> None:
@@ -71,9 +71,9 @@ class ModelStatistics:
         self.execution_count = 0
         self.last_inference_ms = 0
         self.latency, self.queueing, self.service = (
-            DurationHistogram(),
-            DurationHistogram(),
-            DurationHistogram(),
+            BucketHistogram(),
+            BucketHistogram(),
+            BucketHistogram(),
         )
         self.telemetry: dict[tuple[int, int], Tally] = defaultdict(Tally)
         self.answers: Counter[str] = Counter()  # of requests, by where their answer came from
