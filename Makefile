@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup tune test check docs clean
+.PHONY: setup tune test coverage check docs clean
 
 setup: $(VENV)/.installed
 
@@ -15,8 +15,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.py
 tune: setup
 	$(BIN)/rrl-tune
 
+# Each file of tests stays in one process, and so does the real Triton: see tests/conftest.py.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(COUNTED)
+
+# The same tests, with the lines counted that they reach; slower where Python itself works hard.
+coverage: COUNTED := --cov --cov-report term
+coverage: test
 
 check: setup
 	$(BIN)/ruff check .
@@ -25,7 +30,6 @@ check: setup
 	$(BIN)/lint-imports
 
 docs: setup
-	$(BIN)/python -c 'import material, mkdocstrings' 2> /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'mkdocs-material>=9.6' 'mkdocstrings[python]>=0.29'
 	$(BIN)/python -m scripts.docs
 	$(BIN)/mkdocs build --quiet --strict
 
