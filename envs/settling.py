@@ -11,7 +11,7 @@ its capacity then works for many more seconds until they are gone. In a trial, o
 right after a reload (MiniLM at 50 requests a second).
 
 Cold processes matter at low load. On a Triton whose processes take 100 ms longer for their first batch, an
-interval measured 22 ms with its cold batches and 3 ms without them, at 8 requests a second.
+interval at 8 requests/s measured 22 ms with its cold batches. Without them it measured 3 ms.
 
 A new load settles for longer, probably because the old processes end beside it. In the second after a reload
 had settled for one, the median request took 1.2 times as long as a second later (MiniLM, 131 reloads;

@@ -99,9 +99,9 @@ class LeastResources:
     """Fewest threads that keep the SLO (RRL, section 6.6).
 
     The cost is instances x intra-op x inter-op threads. Where the limit is broken the threads do not count:
-    it is `violation_threads` · (1 + ln(p95 / limit)), so that nearer to the limit always costs less. To break
-    the limit never costs less than to keep it, if the space has no configuration of more threads than
-    `violation_threads`; the default is the largest of RRL's grid, 10 x 10 x 10.
+    it is `violation_threads` · (1 + ln(p95 / limit)), so that nearer to the limit always costs less. To
+    break the limit never costs less than to keep it, if the space has no configuration of more threads than
+    `violation_threads`. The default is the largest of RRL's grid, 10 x 10 x 10.
     """
 
     slo_p95_ms: float

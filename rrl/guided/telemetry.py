@@ -79,12 +79,12 @@ def tells_busy_instances(measurement: Measurement) -> bool:
 def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
     """How many instances are busy when a batch starts, its own included, on average: 1 + a - C(c, a).
 
-    Arrays of one shape, or numbers. Batches that arrive at random see the queue as it is on average (PASTA).
-    One that finds a free instance starts as one more than the min(N, c) in service; one that must wait, with
-    probability C(c, a), starts as another ends, beside c - 1. With E[min(N, c)] = a that is the formula. It
-    assumes Poisson arrivals of batches and the exponential service times of M/M/c (other times change C
-    little); a batch that is begun late in one interval and ends in the next counts in the latter with all of
-    its time.
+    Arrays of one shape, or numbers. Batches that arrive at random see the queue as it is on average
+    (PASTA). One that finds a free instance starts as one more than the min(N, c) in service. One that must
+    wait, with probability C(c, a), starts as another ends, beside c - 1. With E[min(N, c)] = a that is the
+    formula. It assumes Poisson arrivals of batches and the exponential service times of M/M/c (other times
+    change C little). A batch that begins in one interval and ends in the next counts in the latter with all
+    of its time.
     """
     busy = 1.0 + in_service - probability_of_waiting(in_service, instances)
     return np.clip(busy, 1.0, instances)

@@ -25,7 +25,7 @@ In print, the second term of (12) and (13), of the states n >= c, lacks its fact
 Models that are blind to interference (M/M/c, M/D/c) take 1/μ_1, one request at a time, for every n.
 
 Not in the paper: the probability of waiting, p_c/(1-ρ), and a 95th percentile. The latter takes the wait of
-those who wait as exponential with mean W_q/P(wait), followed by a service time of 1/μ_c; those who do not
+those who wait as exponential with mean W_q/P(wait), followed by a service time of 1/μ_c. Those who do not
 wait take the service time of the state that they see.
 """
 

@@ -1,7 +1,7 @@
 """The compiled parts of the simulator: one run of one server, and of many servers in turn.
 
-`simulator` says what is simulated. All of it is in this one module because numba's cache notices a change of
-the file that a function is in, but not of the files that the function calls into.
+`simulator` says what is simulated. All of it is in this one module because of numba's cache. That notices a
+change of the file that a function is in, but not of the files that the function calls into.
 
 What belongs together travels as a named tuple, which numba compiles to plain variables. The arrays in one are
 changed in place, while counts are returned. Loops take values out of their tuples first, which is faster.
@@ -58,7 +58,7 @@ class Service(NamedTuple):
     factors: np.ndarray  # variation: batch number k takes factors[k % len(factors)] times as long
 
 
-class Arrivals(NamedTuple):
+class NewRequests(NamedTuple):
     """New requests of one run."""
 
     times_s: np.ndarray  # (requests,) ascending
@@ -97,7 +97,7 @@ class Finished(NamedTuple):
 
 
 @_compiled
-def _queued(arrivals: Arrivals, waiting: np.ndarray, n_waiting: int) -> int:
+def _queued(arrivals: NewRequests, waiting: np.ndarray, n_waiting: int) -> int:
     """Puts new requests behind those that wait; how many wait then, or `NOT_ASCENDING`."""
     times_s, sizes = arrivals.times_s, arrivals.sizes
     n = n_waiting
@@ -352,7 +352,7 @@ def run_one(
     span_s: tuple[float, float],  # from now on, until then
     rules: Rules,
     service: Service,
-    arrivals: Arrivals,
+    arrivals: NewRequests,
     buffers: Buffers,
     counts: Counts,
 ) -> Any:
@@ -380,7 +380,7 @@ def run_tuples(
 ) -> Any:
     """`run_one` for Python, with plain tuples: named ones take 1.5 µs each to get into compiled code."""
     counts, finished = run_one(
-        span_s, Rules(*rules), Service(*service), Arrivals(*arrivals), Buffers(*buffers), Counts(*counts)
+        span_s, Rules(*rules), Service(*service), NewRequests(*arrivals), Buffers(*buffers), Counts(*counts)
     )
     n_waiting, n_serving, n_running, started = counts
     n_done, n_batches, busy_thread_s = finished
@@ -480,7 +480,7 @@ def interval_latencies_ms(rules: Rules, service: Service, intervals: Intervals) 
     for k in range(len(result)):
         first, last = k * requests, (k + 1) * requests
         span_s = (arrival_s[first], end_s[last - 1] if carries else np.inf)
-        arrivals = Arrivals(arrival_s[first:last], work[first:last])
+        arrivals = NewRequests(arrival_s[first:last], work[first:last])
         counts, finished = run_one(span_s, rules, service, arrivals, buffers, counts)
         n_done = finished.requests
         if n_done > 0:
@@ -613,7 +613,7 @@ def _drain(
     more_batches = np.empty((4, counts.waiting + counts.running))
     b = buffers
     own = Buffers(b.waiting, b.serving, b.running, b.free_s, more, more_batches)
-    none = Arrivals(np.empty(0), np.empty(0))
+    none = NewRequests(np.empty(0), np.empty(0))
     counts, drained = run_one((now_s, np.inf), rules, service, none, own, counts)
     n_done, n_batches = finished.requests + drained.requests, finished.batches + drained.batches
     b.done[:, finished.requests : n_done] = more[:, : drained.requests]
@@ -657,7 +657,7 @@ def run_servers(
         if not carries:
             kept[e] = 0
         counts = Counts(kept[e, 0], kept[e, 1], kept[e, 2], started[e])
-        new = Arrivals(times_s[e][first[e] : last[e]], work[e][: last[e] - first[e]])
+        new = NewRequests(times_s[e][first[e] : last[e]], work[e][: last[e] - first[e]])
         counts, finished = run_one((now_s[e], until_s[e]), rules, service, new, buffers, counts)
         if not carries and counts.waiting + counts.serving > 0:
             counts, finished = _drain(until_s[e], rules, service, buffers, counts, finished)

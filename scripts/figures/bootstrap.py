@@ -10,7 +10,7 @@ DRAWS = 2000
 LEVEL = 0.95
 
 
-class Interval(NamedTuple):
+class BootstrapInterval(NamedTuple):
     estimate: float
     low: float
     high: float
@@ -25,20 +25,20 @@ def _draws(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(count, size=(DRAWS, count))
 
 
-def bootstrap_mean(values: np.ndarray) -> Interval:
+def bootstrap_mean(values: np.ndarray) -> BootstrapInterval:
     """The mean of (seeds,) values and its 95 % interval; NaN where there are no values."""
     values = np.asarray(values, dtype=float)
     means = values[_draws(len(values))].mean(axis=1)
     return _interval(float(values.mean()), means)
 
 
-def bootstrap_median(values: np.ndarray) -> Interval:
+def bootstrap_median(values: np.ndarray) -> BootstrapInterval:
     """The median of (seeds,) values (infinity allowed) and its 95 % interval."""
     values = np.asarray(values, dtype=float)
     return _interval(_median(values), np.array([_median(v) for v in values[_draws(len(values))]]))
 
 
-def bootstrap_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
+def bootstrap_change(ours: np.ndarray, theirs: np.ndarray) -> BootstrapInterval:
     """mean(ours) / mean(theirs) - 1 over (seeds,) pairs of runs. Seeds are drawn in pairs."""
     ours, theirs = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     draws = _draws(len(ours))
@@ -55,10 +55,10 @@ def bootstrap_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return np.nanmean(curves, axis=0), low, high
 
 
-def _interval(estimate: float, draws: np.ndarray) -> Interval:
+def _interval(estimate: float, draws: np.ndarray) -> BootstrapInterval:
     tail = 100 * (1 - LEVEL) / 2
     low, high = np.percentile(draws, [tail, 100 - tail], method="nearest")
-    return Interval(estimate, float(low), float(high))
+    return BootstrapInterval(estimate, float(low), float(high))
 
 
 def _median(values: np.ndarray) -> float:

@@ -34,7 +34,7 @@ from baselines.comparison.workers import SilentProgress
 from envs.scenarios.families import FIRST_FOR_JUDGING
 from rrl.views import figure_style
 from scripts.figures import drawing
-from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_change
+from scripts.figures.bootstrap import BootstrapInterval, bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES
 
 
@@ -151,12 +151,12 @@ def draw_over_time(ax: Axes, values: Mapping[str, np.ndarray], name: str, window
     drawing.label_lines_at_end(ax, gap=0.08)
 
 
-def percent_change(ours: np.ndarray, theirs: np.ndarray) -> Interval:
+def percent_change(ours: np.ndarray, theirs: np.ndarray) -> BootstrapInterval:
     """The change of the mean of (runs,) values in percent, for pairs of runs on the same seeds."""
-    return Interval(*(100 * value for value in bootstrap_change(ours, theirs)))
+    return BootstrapInterval(*(100 * value for value in bootstrap_change(ours, theirs)))
 
 
-def verdict_of_reduction(paper_percent: float, change: Interval) -> str:
+def verdict_of_reduction(paper_percent: float, change: BootstrapInterval) -> str:
     """Reproduces: surely lower, by at least three quarters as much. Partly: surely lower, but by less."""
     if change.high >= 0:
         return FAILS

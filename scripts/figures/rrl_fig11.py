@@ -41,7 +41,7 @@ from rrl.region.q_learning import PAPER, RegionQLearning, RRLSettings
 from rrl.space import ConfigurationSpace
 from rrl.views import figure_style
 from scripts.figures import drawing
-from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean, bootstrap_median
+from scripts.figures.bootstrap import BootstrapInterval, bootstrap_band, bootstrap_mean, bootstrap_median
 from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.rrl_agents import runs_of
 
@@ -187,7 +187,7 @@ def _draw(
     drawing.save(figure, path)
 
 
-def _points(ax: Axes, values: Mapping[int, Interval], colour: str) -> None:
+def _points(ax: Axes, values: Mapping[int, BootstrapInterval], colour: str) -> None:
     x = np.array(list(values))
     estimate, low, high = np.array([list(value) for value in values.values()]).T
     ax.errorbar(

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from rrl.views import figure_style
 from scripts.figures import drawing
-from scripts.figures.bootstrap import Interval, bootstrap_band, bootstrap_mean
+from scripts.figures.bootstrap import BootstrapInterval, bootstrap_band, bootstrap_mean
 from scripts.figures.result import NO_CLAIM, Claim, FigureResult, write_csv
 from scripts.figures.rrl_agents import (
     LOOKS,
@@ -141,7 +141,7 @@ def _claims(
                     )
                 )
         for agent in agents:
-            share = Interval(*(100 * value for value in bootstrap_mean(_violations(runs, agent))))
+            share = BootstrapInterval(*(100 * value for value in bootstrap_mean(_violations(runs, agent))))
             above = 100 * exceeded[panel, agent][:, AT_THE_LIMIT].mean()
             text = f"{share.text('.1f', ' %')} of intervals; {above:.1f} % of requests above it"
             claims.append(Claim(f"over the limit, {panel}: {LOOKS[agent].label}", "–", text, NO_CLAIM))

@@ -12,7 +12,7 @@ from baselines.comparison.summary import WARM_UP
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import (
-    Interval,
+    BootstrapInterval,
     bootstrap_band,
     bootstrap_mean,
     bootstrap_median,
@@ -136,7 +136,7 @@ def default_claims(panels: Panels, agents: Sequence[str]) -> list[Claim]:
     ]
 
 
-def _change(decisions: np.ndarray, ours: str, theirs: str) -> Interval:
+def _change(decisions: np.ndarray, ours: str, theirs: str) -> BootstrapInterval:
     """The change of the mean latency over whole runs, in percent."""
     return percent_change(*(curves(decisions, agent, "expected_ms").mean(axis=1) for agent in (ours, theirs)))
 

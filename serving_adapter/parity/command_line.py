@@ -46,7 +46,7 @@ from serving_adapter.parity.training import (
     Trained,
     TrainingSettings,
     TrainingTask,
-    Watch,
+    TrainingWatch,
     train,
 )
 
@@ -313,7 +313,7 @@ def _trained(net: torch.nn.Module, task: TrainingTask, options: TrainingFlags) -
 
         print(f"training with {len(task.images.x):,} images on {options.device}", file=sys.stderr, flush=True)
         try:
-            return train(net, task, options.settings(), Watch(on_step, stopping, checkpoint))
+            return train(net, task, options.settings(), TrainingWatch(on_step, stopping, checkpoint))
         except Interrupted:
             progress.stop()
             print(f"interrupted; the same command goes on from {checkpoint}", file=sys.stderr)

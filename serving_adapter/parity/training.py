@@ -103,7 +103,7 @@ class Interrupted(Exception):
 
 
 @dataclass
-class Watch:
+class TrainingWatch:
     """What goes on outside of a training: who wants to know, who wants it to stop, where it is kept."""
 
     on_step: Callable[[int, int, float], None] = lambda done, steps, score: None
@@ -243,20 +243,22 @@ def serving(net: nn.Module, loss: str, k: int) -> nn.Module:
 
 
 def train(
-    net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: Watch | None = None
+    net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: TrainingWatch | None = None
 ) -> Trained:
     """Trains `net` in place; Interrupted if `watch` says so, ValueError for another training's checkpoint.
 
     The last checkpoint stays, for who has the result to delete once that is safe.
     """
-    training = _Training(net, task, settings, watch or Watch())
+    training = _Training(net, task, settings, watch or TrainingWatch())
     training.resume()
     training.run()
     return training.finished()
 
 
 class _Training:
-    def __init__(self, net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: Watch) -> None:
+    def __init__(
+        self, net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: TrainingWatch
+    ) -> None:
         if (settings.shift_pixels or settings.flip) and not are_images(task.images.x):
             raise ValueError(
                 "only images (N, channels, size, size) can be moved or mirrored, "

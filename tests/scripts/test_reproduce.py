@@ -20,7 +20,7 @@ from envs.scenarios.families import scenarios
 from rrl.space import ConfigurationSpace
 from scripts.figures import results, rrl_fig11
 from scripts.figures.__main__ import FIGURES, LEARNER_PAGE, PAGES, main
-from scripts.figures.bootstrap import Interval, bootstrap_change, bootstrap_mean, bootstrap_median
+from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change, bootstrap_mean, bootstrap_median
 from scripts.figures.reach import reach_table
 from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult
 from scripts.figures.rrl_agents import smoothed, verdict_of_reduction
@@ -162,7 +162,7 @@ def test_smoothed_takes_the_last_decisions() -> None:
 def test_a_reduction_is_judged_by_its_size_and_its_interval(
     change: tuple[float, float, float], verdict: str
 ) -> None:
-    assert verdict_of_reduction(-50.0, Interval(*change)) == verdict
+    assert verdict_of_reduction(-50.0, BootstrapInterval(*change)) == verdict
 
 
 def test_claims_of_latency_over_time() -> None:

@@ -13,7 +13,7 @@ import torch
 from serving_adapter.models.loading import load_model
 
 
-class MiniLM(litserve.LitAPI):
+class MiniLMApi(litserve.LitAPI):
     threads = 1
 
     def setup(self, device: str) -> None:
@@ -38,7 +38,7 @@ class MiniLM(litserve.LitAPI):
 
 if __name__ == "__main__":
     port, workers, threads, max_batch_size = map(int, sys.argv[1:5])
-    MiniLM.threads = threads
-    api = MiniLM(max_batch_size=max_batch_size, batch_timeout=float(sys.argv[5]))
+    MiniLMApi.threads = threads
+    api = MiniLMApi(max_batch_size=max_batch_size, batch_timeout=float(sys.argv[5]))
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=workers)
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning")

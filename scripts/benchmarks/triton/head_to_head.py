@@ -122,7 +122,7 @@ from serving_adapter.options import fail, parse
 OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
 SETTLE_S = 1.0
 CONTENDER_RATIO = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
-FIRST_EXTRA_SEED = 100  # ... beyond the first rounds' seeds
+FIRST_EXTRA_SEED = 100  # beyond the seeds of the first rounds
 WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
 # Of the default agent's measurements, those of its baseline and, at most, of its validation.
 INTERVALS_BESIDE_SEARCH = TuningSettings.baseline + 4 * TuningSettings.validation

@@ -1,7 +1,7 @@
 """`live-comparison`: agents of `rrl-tune` side by side on the embedded server, and an exhaustive sweep.
 
 For each seed the server and a load that its start only just bears (measured once) stay the same for all.
-Every agent tunes them in turn, from the same start, with `rrl-tune` and its guard; the sweep visits every
+Every agent tunes them in turn, from the same start, with `rrl-tune` and its guard. The sweep visits every
 configuration of the same grid once, and the guard's watch aborts what runs away. Last, because single
 intervals are noisy, what each agent leaves in force and the sweep's best few are measured in turns.
 

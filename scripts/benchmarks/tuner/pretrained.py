@@ -2,8 +2,8 @@
 
 The live servers are simulated machines of the family kept for judging. Each is first profiled lightly: every
 second or third value of the table's axes, each entry with a lognormal error. `rrl-train` trains an agent on
-that profile, `--agent-from`'s replay starts a new agent from its journal, and both this agent and one that
-starts from nothing then tune the true machine, under the same requests.
+that profile, and `--agent-from`'s replay starts a new agent from its journal.
+Both this agent and one that starts from nothing then tune the true machine, under the same requests.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 `rrl-serve` with MiniLM, 32 tokens a request and no batching. For each parallelism tuple (n instances,
 intra-op threads) n requests are kept in service and their mean service time is read, just before the
 configurations of those threads are measured. Where n requests need more cores than there are, they follow
-one another; where they do not, there is a pause after each, as a request that finds its instance resting
-takes longer than one of many in a row (by a quarter with two threads). From it the M/D_interf/c model
-predicts the mean latency of each configuration at four shares of its capacity; each is measured under
-Poisson load, for longer the higher the share, as a busier queue forgets more slowly. The prediction is for
-the rate that the load really had. The latency is the server's own, from a request's arrival to its answer,
-without the client's part. Runs as short as these miss the mean by 2 % through the chance of the arrivals
-alone (by simulation of such a server).
+one another. Where they do not, there is a pause after each. A request that finds its instance resting takes
+longer than one of many in a row, by a quarter with two threads. From it the M/D_interf/c model predicts the
+mean latency of each configuration at four shares of its capacity. Each is measured under Poisson load, for
+longer the higher the share, as a busier queue forgets more slowly. The prediction is for the rate that the
+load really had. The latency is the server's own, from a request's arrival to its answer, without the
+client's part. Runs as short as these miss the mean by 2 % through the chance of the arrivals alone (by
+simulation of such a server).
 
 The peer is the paper's own error on its testbed: 2-4 % on average, 90th percentile under 10 % (SERF, SC 2016,
 section V-B).

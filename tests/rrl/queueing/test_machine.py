@@ -114,8 +114,8 @@ def test_an_invented_machine_follows_its_formula() -> None:
     assert times_s[0, 0, 0, 0] == pytest.approx(0.2)
     assert np.allclose(times_s[..., 3] / times_s[..., 0], 0.25 + 0.75 * 8)
     assert np.all(np.diff(times_s, axis=2) > 0)  # neighbours interfere
-    assert np.all(np.diff(times_s[0, :, 0, 0]) < 0)  # threads help up to the cores ...
-    assert np.all(np.diff(times_s[:, 9, 0, 0]) > 0)  # ... and beyond them hurt
+    assert np.all(np.diff(times_s[0, :, 0, 0]) < 0)  # threads help up to the cores
+    assert np.all(np.diff(times_s[:, 9, 0, 0]) > 0)  # threads beyond the cores hurt
     rough = Machine.invent(5, roughness=0.15, work_s=0.2, batching_gain=0.25)
     field = np.log(rough.service_time_s / times_s) / 0.15
     assert 0.2 < field.std() < 3

@@ -17,7 +17,7 @@ from serving_adapter.parity.training import (
     Interrupted,
     ParityTask,
     TrainingSettings,
-    Watch,
+    TrainingWatch,
     augmented,
     serving,
     split,
@@ -151,9 +151,9 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(deployed, images, 
         done = count
 
     with pytest.raises(Interrupted):
-        train(mlp(), task, QUICK, Watch(on_step, lambda: done == steps, checkpoint))
+        train(mlp(), task, QUICK, TrainingWatch(on_step, lambda: done == steps, checkpoint))
     assert checkpoint.exists()
-    resumed = train(mlp(seed=9), task, QUICK, Watch(checkpoint=checkpoint))
+    resumed = train(mlp(seed=9), task, QUICK, TrainingWatch(checkpoint=checkpoint))
     assert same(resumed.net, expected.net)
     assert resumed.score == expected.score
     assert checkpoint.exists()  # until the weights are written
@@ -166,14 +166,14 @@ def test_a_checkpoint_of_something_else_is_refused(images, tmp_path):
             mlp(),
             ClassificationTask(images, QUICK),
             QUICK,
-            Watch(stopping=lambda: True, checkpoint=checkpoint),
+            TrainingWatch(stopping=lambda: True, checkpoint=checkpoint),
         )
     other = TrainingSettings(epochs=7, batch_size=32)
     with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .* with other options or data"):
-        train(mlp(), ClassificationTask(images, other), other, Watch(checkpoint=checkpoint))
+        train(mlp(), ClassificationTask(images, other), other, TrainingWatch(checkpoint=checkpoint))
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"cannot go on from the checkpoint .*, or delete it to begin anew"):
-        train(mlp(), ClassificationTask(images, QUICK), QUICK, Watch(checkpoint=checkpoint))
+        train(mlp(), ClassificationTask(images, QUICK), QUICK, TrainingWatch(checkpoint=checkpoint))
 
 
 def test_the_best_validation_is_kept_not_the_last(images):
