@@ -5,6 +5,7 @@ change of the file that a function is in, but not of the files that the function
 
 What belongs together travels as a named tuple, which numba compiles to plain variables. The arrays in one are
 changed in place, while counts are returned. Loops take values out of their tuples first, which is faster.
+The cache remembers the tuples' classes by name: when one is renamed, delete `__pycache__/kernels.*.nbi`.
 
 Limited processor sharing ("ps"):
 
@@ -390,7 +391,7 @@ def run_tuples(
 # Summaries
 
 
-@_compiled
+@_inlined
 def _percentile(ascending: np.ndarray, fraction: float) -> float:
     """np.percentile's default, of values that are sorted."""
     position = fraction * (len(ascending) - 1)
@@ -604,21 +605,13 @@ def interval_ends_s(
     return unclear
 
 
-@_compiled
-def _drain(
-    now_s: float, rules: Rules, service: Service, buffers: Buffers, counts: Counts, finished: Finished
-) -> Any:
-    """Serves what is left to its end and adds it to what finished, its thread-seconds excepted."""
-    more = np.empty((3, counts.waiting + counts.serving))
-    more_batches = np.empty((4, counts.waiting + counts.running))
-    b = buffers
-    own = Buffers(b.waiting, b.serving, b.running, b.free_s, more, more_batches)
-    none = NewRequests(np.empty(0), np.empty(0))
-    counts, drained = run_one((now_s, np.inf), rules, service, none, own, counts)
+@_inlined
+def _joined(to: Buffers, finished: Finished, more: Buffers, drained: Finished) -> Any:
+    """Adds what was drained after an interval to what finished in it, its thread-seconds excepted."""
     n_done, n_batches = finished.requests + drained.requests, finished.batches + drained.batches
-    b.done[:, finished.requests : n_done] = more[:, : drained.requests]
-    b.batches[:, finished.batches : n_batches] = more_batches[:, : drained.batches]
-    return counts, Finished(n_done, n_batches, finished.busy_thread_s)
+    to.done[:, finished.requests : n_done] = more.done[:, : drained.requests]
+    to.batches[:, finished.batches : n_batches] = more.batches[:, : drained.batches]
+    return Finished(n_done, n_batches, finished.busy_thread_s)
 
 
 @_compiled
@@ -650,6 +643,8 @@ def run_servers(
     capacity = waiting.shape[2]
     free_s = np.empty(tables_s.shape[1])
     done, batches = np.empty((3, capacity)), np.empty((4, capacity))
+    more_done, more_batches = np.empty((3, capacity)), np.empty((4, capacity))
+    none = NewRequests(np.empty(0), np.empty(0))
     for e in which:
         rules = Rules(sharing, padded, delay_s[e], threads[e], instances[e], full_size[e])
         service = Service(tables_s[table[e]], factors[e])
@@ -660,6 +655,8 @@ def run_servers(
         new = NewRequests(times_s[e][first[e] : last[e]], work[e][: last[e] - first[e]])
         counts, finished = run_one((now_s[e], until_s[e]), rules, service, new, buffers, counts)
         if not carries and counts.waiting + counts.serving > 0:
-            counts, finished = _drain(until_s[e], rules, service, buffers, counts, finished)
+            more = Buffers(waiting[e], serving[e], running[e], free_s, more_done, more_batches)
+            counts, drained = run_one((until_s[e], np.inf), rules, service, none, more, counts)
+            finished = _joined(buffers, finished, more, drained)
         kept[e, 0], kept[e, 1], kept[e, 2], started[e] = counts
         _tell(e, buffers, finished, results)
