@@ -61,7 +61,7 @@ def flags_in(line: str) -> set[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     asked = [sys.executable, "-c", examples(page)]
-    ended = subprocess.run(asked, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    ended = subprocess.run(asked, capture_output=True, text=True, timeout=280, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert re.search(PRINTS[name(page)], ended.stdout)
 
