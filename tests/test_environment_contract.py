@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,13 +20,13 @@ SPACE = "instances=1:4,max_batch_size=1,2,4"
 
 
 def simulated(objective):
-    workload = {"machine": 0, "arrivals": 10.0}
+    workload: dict[str, Any] = {"machine": 0, "arrivals": 10.0}
     return gym.make("rrl/SimulatedServing-v0", space=SPACE, objective=objective, **workload).unwrapped
 
 
 def live(objective):
     clock = FakeClock()
-    fake = {"target": FakeTarget(clock), "clock": clock, "sleep": clock.sleep}
+    fake: dict[str, Any] = {"target": FakeTarget(clock), "clock": clock, "sleep": clock.sleep}
     return gym.make("rrl/LiveServing-v0", space=SPACE, objective=objective, **fake).unwrapped
 
 

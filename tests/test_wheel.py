@@ -114,7 +114,7 @@ def test_it_is_the_installed_code_that_runs(
     binaries: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     code = f"import {', '.join(PACKAGES)}; print({', '.join(f'{name}.__file__' for name in PACKAGES)})"
-    command = [binaries / "python", "-c", code]
+    command = [str(binaries / "python"), "-c", code]
     files = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True).split()
     assert all(Path(file).is_relative_to(binaries.parent) for file in files)
 
@@ -131,7 +131,7 @@ def test_environments_are_made_in_other_processes(
 
 def test_the_embedded_server_is_tuned(binaries: Path, environment: dict[str, str], tmp_path: Path) -> None:
     short = ["--intervals", "1", "--interval-s", "2", "--settle-s", "0.5", "--validation", "1"]
-    command = [binaries / "rrl-tune", *short, "--out", "run"]
+    command = [str(binaries / "rrl-tune"), *short, "--out", "run"]
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     header, records = read(tmp_path / "run")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ from rrl.queueing.machine import Machine
 SMALL = "instances=1:3,intra_op_threads=1,2,4"
 
 
-def settings(*agents: str, **changes: object) -> ComparisonSettings:
-    values = {"machine": "family:0", "decisions": 12, "knobs": SMALL} | changes
+def settings(*agents: str, **changes: Any) -> ComparisonSettings:
+    values: dict[str, Any] = {"machine": "family:0", "decisions": 12, "knobs": SMALL} | changes
     return ComparisonSettings(agents, **values)
 
 

@@ -194,7 +194,7 @@ def test_a_table_of_decisions_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     again = read_decisions(path)
     assert knob_names(again) == KNOBS
-    for name in table.dtype.names:
+    for name in table.dtype.names or ():
         if table[name].dtype.kind == "f":
             np.testing.assert_allclose(again[name], table[name], rtol=1e-8)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +125,6 @@ def test_tuned_it_finds_a_good_configuration_of_whatever_objective(best: str) ->
         ({"decay": 1.0}, "decay"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], says: str) -> None:
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         replace(PAPER, **wrong)

@@ -123,14 +123,14 @@ def test_it_stays_with_the_best_whatever_is_measured_afterwards() -> None:
     best = server.interval()
     server.cost = lambda c: 1000.0 if c == best else 1.0
     assert [server.interval() for _ in range(5)] == [best] * 5
-    assert SPACE.configuration(server.agent.recommended()) == best
+    assert SPACE.configuration(server.agent.recommended() or 0) == best
 
 
 def test_before_it_has_measured_anything_it_recommends_nothing() -> None:
     server = Server(valley)
     assert server.agent.recommended() is None
     server.interval()
-    assert SPACE.configuration(server.agent.recommended()) == FOUND
+    assert SPACE.configuration(server.agent.recommended() or 0) == FOUND
 
 
 def test_it_stays_with_what_it_found_if_nothing_is_better() -> None:

@@ -25,7 +25,7 @@ JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "array": list,
 }
 GENERATED = generated()
-VALUES = (0, 3, 1.5, True, "some text", None, [], ["a", "b"], [1])
+VALUES: tuple[object, ...] = (0, 3, 1.5, True, "some text", None, [], ["a", "b"], [1])
 
 
 def accepts(schema: dict[str, Any], value: Any) -> bool:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ class ProfiledTarget:
 
 @pytest.mark.parametrize(("tells_busy", "early"), [(True, False), (False, False), (True, True)])
 def test_measures_every_point_and_puts_back_what_it_found(tells_busy, early):
-    target = ProfiledTarget(tells_busy, early)
+    target: Any = ProfiledTarget(tells_busy, early)
     machine, measured = light_profile(target, target.drive, GRID, requests_per_point=20)
     assert measured == machine.service_time_s.size == 12
     for a, intra in enumerate(GRID.intra_op_threads):
@@ -77,13 +78,13 @@ def test_measures_every_point_and_puts_back_what_it_found(tells_busy, early):
 
 
 def test_enough_requests_are_outstanding_to_keep_all_instances_in_full_batches():
-    target = ProfiledTarget()
+    target: Any = ProfiledTarget()
     light_profile(target, target.drive, Grid((1,), (1,), (3,), (4,)), requests_per_point=20)
     assert target.sent == [(12, 12), (36, 12)]  # warming up, measuring
 
 
 def test_a_point_whose_instances_were_never_all_busy_is_filled_in():
-    target = ProfiledTarget(early=True)
+    target: Any = ProfiledTarget(early=True)
 
     def drive(requests, outstanding):
         target.drive(requests, outstanding)
@@ -98,7 +99,7 @@ def test_a_point_whose_instances_were_never_all_busy_is_filled_in():
 
 
 def test_an_interrupted_profile_puts_back_what_it_found():
-    target = ProfiledTarget()
+    target: Any = ProfiledTarget()
 
     def interrupted(requests, outstanding):
         raise KeyboardInterrupt
@@ -109,7 +110,7 @@ def test_an_interrupted_profile_puts_back_what_it_found():
 
 
 def test_a_target_without_telemetry_cannot_be_profiled():
-    target = ProfiledTarget()
+    target: Any = ProfiledTarget()
     with pytest.raises(TargetError, match="told of no batch"):
         light_profile(target, lambda requests, outstanding: None, GRID, requests_per_point=20)
     assert target.in_force == target.found

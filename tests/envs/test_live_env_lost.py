@@ -34,7 +34,7 @@ def test_a_target_that_is_back_and_refuses_the_configuration_is_not_asked_for_it
 ):
     env = live(target)
     env.reset(seed=0)
-    asked = []
+    asked: list[object] = []
 
     def crash():
         target.restart()

@@ -3,6 +3,7 @@
 import math
 import threading
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def steady_load(address, pause_s=0.01):
         thread.join(30)
 
 
-REAL = {"interval_s": 1.5, "settle_s": 0.3, "poll_s": 0.1}
+REAL: dict[str, Any] = {"interval_s": 1.5, "settle_s": 0.3, "poll_s": 0.1}
 
 
 def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
@@ -56,7 +57,12 @@ def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
         seen = []
         env.reset(seed=0)
         wanted = {"instances": 2, "max_batch_size": 4}
-        watch = Watch(lambda progress: seen.append(progress) or "")
+
+        def interrupt(progress):
+            seen.append(progress)
+            return ""
+
+        watch = Watch(interrupt)
         interval = env.run(env.space.number(wanted), watch)
         assert target.configuration().items() >= wanted.items()
         env.close()

@@ -59,7 +59,8 @@ def trajectory(env: SimulatedServing, seed: int, steps: int = 12) -> list[dict[s
 
 
 def test_gymnasiums_checker_finds_nothing() -> None:
-    for settings in ({}, {"space": "instances=1:4,max_batch_size=1,8,max_queue_delay_us=0,5000"}):
+    batched: dict[str, Any] = {"space": "instances=1:4,max_batch_size=1,8,max_queue_delay_us=0,5000"}
+    for settings in ({}, batched):
         env = gym.make("rrl/SimulatedServing-v0", **settings)
         check_env(env.unwrapped, skip_render_check=True)
 

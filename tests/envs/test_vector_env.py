@@ -79,6 +79,7 @@ def test_it_gives_what_gymnasiums_vector_of_single_environments_gives(name: str)
     assert ours.action_space == theirs.action_space
     rng = np.random.default_rng(1)
     sizes = np.array(theirs.single_action_space.nvec)  # type: ignore[attr-defined]
+    seed: Any  # a list is one for each: Gymnasium's annotation lags behind its code
     for seed in (5, None, [2, 9, 4]):
         one, other = ours.reset(seed=seed), theirs.reset(seed=seed)
         if seed is None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def make_target() -> Iterator[Callable[..., Target]]:
     """Makes targets of a served model, connected unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
-        def make(served: Served, metrics: bool = True, control: bool = True, **options: object) -> Target:
+        def make(served: Served, metrics: bool = True, control: bool = True, **options: Any) -> Target:
             settings = {"model": served.model, "metrics_url": served.metrics_url if metrics else None}
             target = Target(served.address, **settings | options)
             stack.callback(target.close)

@@ -42,6 +42,7 @@ def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tm
     for name in ("sleep", "fragile"):
         header, records = journal.read(out / name)
         assert header.model == name
+        assert header.limits is not None
         shares.append(header.limits["cores"])
         assert all(cores_used(record.configuration) <= shares[-1] for record in records)
         assert any(record.decision == "refused" for record in records)  # the sweep asks for 4

@@ -1,5 +1,7 @@
 """What cannot be tuned, or goes wrong while it is: what a target says of it, and what it leaves behind."""
 
+from functools import partial
+
 import grpc
 import pytest
 
@@ -8,6 +10,7 @@ from scripts.triton_server.running import running
 from serving_adapter.target import Target, TargetError, TargetLost
 from tests.support import CHECKOUT
 from tests.support.fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
+from tests.support.triton_served import Served
 from tests.support.waiting import until
 
 
@@ -93,6 +96,10 @@ def test_a_locked_server_wants_its_key(installation, light_repository, serve, ma
         assert served.config().instance_group[0].count == 2
 
 
+def is_beyond(served: Served, completed: int) -> bool:
+    return served.completed() > completed
+
+
 def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve, make_target):
     pipeline, member = serve(triton, "pipeline"), serve(triton, "member")
     found = pipeline.config(), member.config()
@@ -105,7 +112,7 @@ def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve
     for served in (pipeline, member):
         reading, completed = make_target(served, control=False).read(), served.completed()
         pipeline.infer()
-        until(lambda served=served, completed=completed: served.completed() > completed)
+        until(partial(is_beyond, served, completed))
         assert make_target(served, control=False).read().success == reading.success + 1
     assert (pipeline.config(), member.config()) == found
 

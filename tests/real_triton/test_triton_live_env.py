@@ -1,11 +1,13 @@
 """The live environment on a real Triton: what an interval costs it, and what is measured of a change."""
 
+from typing import Any
+
 import pytest
 
 from envs.live import LiveServing
 from rrl.interval import Watch
 
-INTERVALS = {"interval_s": 1.0, "settle_s": 0.2}
+INTERVALS: dict[str, Any] = {"interval_s": 1.0, "settle_s": 0.2}
 # The model is found with 8, below which nothing is tried once requests held several items, as in other tests.
 SPACE = "instances=1:2,max_batch_size=8,16"
 

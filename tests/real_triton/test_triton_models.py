@@ -2,6 +2,7 @@
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import numpy as np
@@ -23,7 +24,7 @@ def answer(served, name, datatype, rows):
     return np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(reply.outputs[0].shape)
 
 
-REAL = {
+REAL: dict[str, Any] = {
     # The model's input, its type, requests that share a batch, and one that is refused in it.
     "minilm": ("token_ids", "INT64", [(1, 12), (1, 31), (2, 7), (1, 12)], [(1, 513)]),
     "efficientnet_lite0": ("image", "FP32", [(1, 3, 224, 224)] * 2, []),
@@ -44,7 +45,9 @@ def servers(triton):
         knobs = [{"max_batch_size": size(model), "max_queue_delay_us": 10_000_000} for model in REAL]
         specs = [ModelSpec(model, knobs=of_model) for model, of_model in zip(REAL, knobs, strict=True)]
         list(starts.map(lambda model, spec: model.load(spec.config(model.model)), theirs, specs))
-        stack.callback(ours.result().process.stdout.close)
+        output = ours.result().process.stdout
+        assert output is not None
+        stack.callback(output.close)
         stack.callback(ours.result().stop)
         yield ours.result(), triton
         for model in theirs:

@@ -16,7 +16,7 @@ from scripts.triton_server.running import running
 
 
 def test_what_is_installed_is_not_installed_again(installation):
-    said = []
+    said: list[str] = []
     assert install(installation.folder, say=said.append) == installation
     assert said == []
 

@@ -5,6 +5,7 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from rrl.space import ConfigurationSpace
 SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4, 8])
 
 
-def header(**changes: object) -> Header:
+def header(**changes: Any) -> Header:
     values = Header(
         space=SPACE,
         objective="latency",
@@ -34,7 +35,7 @@ def header(**changes: object) -> Header:
     return replace(values, **changes)
 
 
-def record(number: int = 4, cost: float = 12.5, **changes: object) -> Record:
+def record(number: int = 4, cost: float = 12.5, **changes: Any) -> Record:
     measurement = Measurement(
         duration_s=4.0,
         arrivals=160,

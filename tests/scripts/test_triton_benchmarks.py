@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -415,7 +416,7 @@ def test_a_trace_of_moments_lasts_as_long_as_its_rate_lets_it(tmp_path: Path) ->
     ],
 )
 def test_what_would_end_a_comparison_later_is_refused_at_first(
-    changes: dict[str, object], sentence: str
+    changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         Options(**changes)

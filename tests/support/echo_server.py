@@ -33,24 +33,24 @@ class EchoService(GRPCInferenceServiceServicer):
         self.got_one = threading.Event()
         self._lock = threading.Lock()
 
-    def ServerReady(self, request, context):  # type: ignore[no-untyped-def]
+    def ServerReady(self, request, context):
         return messages.ServerReadyResponse(ready=self.ready)
 
-    def ModelReady(self, request, context):  # type: ignore[no-untyped-def]
+    def ModelReady(self, request, context):
         return messages.ModelReadyResponse(ready=self.ready)
 
-    def RepositoryIndex(self, request, context):  # type: ignore[no-untyped-def]
+    def RepositoryIndex(self, request, context):
         entry = messages.RepositoryIndexResponse.ModelIndex
         return messages.RepositoryIndexResponse(models=[entry(name=n, state="READY") for n in self.models])
 
-    def ModelMetadata(self, request, context):  # type: ignore[no-untyped-def]
+    def ModelMetadata(self, request, context):
         return messages.ModelMetadataResponse(name=request.name, inputs=self.inputs)
 
-    def ModelConfig(self, request, context):  # type: ignore[no-untyped-def]
+    def ModelConfig(self, request, context):
         config = model_config_pb2.ModelConfig(name=request.name, max_batch_size=self.max_batch_size)
         return messages.ModelConfigResponse(config=config)
 
-    def ModelInfer(self, request, context):  # type: ignore[no-untyped-def]
+    def ModelInfer(self, request, context):
         with self._lock:
             number = len(self.requests)
             self.requests.append(request)

@@ -3,6 +3,7 @@
 import threading
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as messages
@@ -131,7 +132,7 @@ class MetricsHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        server = self.server
+        server: Any = self.server
         server.paths.append(self.path)
         is_filtered = "?" in self.path and server.filtered_page is not None
         body = (server.filtered_page if is_filtered else server.page).encode()

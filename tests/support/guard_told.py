@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rrl.guarding.guard import Guard, GuardSettings, Judgement
 from rrl.measurement import LatencySummary, Measurement
 
 START, GOOD, BAD = 0, 1, 2
 
 
-def measured(mean_ms: float = 50.0, rate_per_s: float = 40.0, **changes: object) -> Measurement:
+def measured(mean_ms: float = 50.0, rate_per_s: float = 40.0, **changes: Any) -> Measurement:
     n = int(rate_per_s * 4)
     values = {"duration_s": 4.0, "arrivals": n, "completions": n, "failures": 0} | changes
     return Measurement(latency=LatencySummary(mean_ms, mean_ms, 2 * mean_ms, 3 * mean_ms), **values)
 
 
-ABORTED = {"aborted": "the queue is running away", "backlog": 80, "backlog_growth": 80, "completions": 80}
+ABORTED: dict[str, Any] = {
+    "aborted": "the queue is running away",
+    "backlog": 80,
+    "backlog_growth": 80,
+    "completions": 80,
+}
 
 
-def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **changes: object) -> Judgement:
+def tell(guard: Guard, number: int, mean_ms: float, rate_per_s: float = 40.0, **changes: Any) -> Judgement:
     guard.admit(number)
     m = measured(mean_ms, rate_per_s, **changes)
     return guard.judge(number, mean_ms + m.drain_ms, m)

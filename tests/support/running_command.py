@@ -23,7 +23,9 @@ QUICK = ["--interval-s", "0.5", "--settle-s", "0.1", "--knobs", "instances=1:2,m
 def exit_code(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(a) for a in arguments])
-    return ended.value.code
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
 
 
 @contextmanager

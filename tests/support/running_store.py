@@ -27,7 +27,7 @@ from serving_adapter import messages
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, bearer
-from serving_adapter.model_store.host_memory import tensor_bytes
+from serving_adapter.model_store.host_memory import Weights, tensor_bytes
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol.model_store_pb2_grpc import ModelStoreStub
 from serving_adapter.model_store.remote import Remote
@@ -123,7 +123,7 @@ class Seen:
 @contextlib.contextmanager
 def stub_of(endpoint: Endpoint, token: str | None = None) -> Iterator[ModelStoreStub]:
     with grpc.insecure_channel(f"unix:{endpoint.rpc}") as channel:
-        stub = ModelStoreStub(channel)
+        stub: Any = ModelStoreStub(channel)
         stub.metadata = bearer(token)
         yield stub
 
@@ -205,12 +205,13 @@ def address(name: str, version: str = "1") -> Address:
     return Address("safetensors", name, version)
 
 
-def account(quota_bytes: int = PLENTY, **limits: int) -> Account:
+def account(quota_bytes: int = PLENTY, **limits: Any) -> Account:
     return Account(quota_bytes, **limits)
 
 
 def value_of(opened: Opened) -> int:
     """The one value that a model of `pages` is filled with."""
+    assert isinstance(opened.model, Weights)
     ((_, data),) = tensor_bytes(opened.model)
     (value,) = set(bytes(data))
     return value

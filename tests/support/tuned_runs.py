@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,16 @@ SPACE = ConfigurationSpace.of(instances=[1, 2, 4, 8], intra_op_threads=[1, 2])
 SETTINGS = TuningSettings(intervals=12, baseline=2, validation=2)
 
 
+class LooseTuning(Tuning):
+    """A run whose parts a test may read and replace at will."""
+
+    env: Any
+    agent: Any
+    guard: Any
+    validation: Any
+    pacing: Any
+
+
 class Wanderer(Agent):
     """Proposes configurations at random, and remembers what it was taught."""
 
@@ -40,7 +51,7 @@ class Wanderer(Agent):
         self.taught.append(transition)
 
 
-def simulated(kind: type[SimulatedServing] = SimulatedServing) -> SimulatedServing:
+def simulated(kind: type[SimulatedServing] = SimulatedServing) -> Any:
     """Mean latency in ms by configuration: overloaded, overloaded, 6300, 180, 270 (start), 130, 240, 130."""
     env = kind(machine=0, space=SPACE, arrivals=10.0, start={"instances": 4, "intra_op_threads": 1})
     env.np_random = np.random.default_rng(0)
@@ -65,12 +76,12 @@ def header(env: SimulatedServing) -> Header:
 
 
 def tuning(
-    folder: Path, env: SimulatedServing | None = None, resume: bool = False, **changes: object
-) -> Tuning:
+    folder: Path, env: SimulatedServing | None = None, resume: bool = False, **changes: Any
+) -> LooseTuning:
     env = env or simulated()
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, header(env))
-    values = {"settings": SETTINGS} | changes
-    return Tuning(env, Wanderer(), Guard(env.start), journal, **values)
+    values: dict[str, Any] = {"settings": SETTINGS} | changes
+    return LooseTuning(env, Wanderer(), Guard(env.start), journal, **values)
 
 
 def run(tuning: Tuning) -> Kept:

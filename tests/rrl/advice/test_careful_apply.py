@@ -5,6 +5,7 @@ import signal
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,9 +55,12 @@ class Server:
     def apply(self, configuration: Configuration) -> None:
         self.applied.append(configuration)
 
+    def was_found_as(self, config_pbtxt: str) -> None:
+        pass
+
 
 def applied(
-    folder: Path, number: int, env: Timed | None = None, stop: StopAfter | None = None, **changes: object
+    folder: Path, number: int, env: Timed | None = None, stop: StopAfter | None = None, **changes: Any
 ) -> tuple[Kept, Server, str]:
     env, server, out = env or Timed(), Server(), io.StringIO()
     change = AgreedChange(
@@ -193,7 +197,7 @@ def test_outside_the_change_window_nothing_is_asked_for() -> None:
     check_allowed(limits, 5.0, lambda: datetime(2026, 11, 23, 22, 30).timestamp())
     for hour, minute in ((12, 0), (22, 59)):
         with pytest.raises(ValueError, match="nothing was applied, no change is allowed now: "):
-            check_allowed(limits, 5.0, lambda h=hour, m=minute: datetime(2026, 11, 23, h, m).timestamp())
+            check_allowed(limits, 5.0, datetime(2026, 11, 23, hour, minute).timestamp)
 
 
 def test_the_grid_of_a_change_holds_both_configurations_and_no_more() -> None:

@@ -37,4 +37,5 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     load.wait(30)
     assert json.loads((out / "load.json").read_text())["failed"] == {}
     running.stop()
+    assert running.process.stdout is not None
     running.process.stdout.close()

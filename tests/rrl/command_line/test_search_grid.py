@@ -67,8 +67,8 @@ def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget(
     with pytest.raises(ValueError, match=r"box:8001 does not tell how many cores .* give --cores"):
         with_its_share(
             TuneOptions(target="box:8001", model="a,b"),
-            target,
+            target,  # type: ignore[arg-type]
             FOUND,
             ["b"],
-            Console(quiet=True),  # type: ignore[arg-type]
+            Console(quiet=True),
         )

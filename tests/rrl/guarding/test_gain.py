@@ -70,11 +70,11 @@ def test_the_truth_lies_within_the_interval_as_often_as_promised(noise: float, p
     rng = np.random.default_rng(0)
     within, proven, runs = 0, 0, 2000
     for _ in range(runs):
-        start, best = (100 * np.exp(rng.normal(0, noise, 6 + pairs)) for _ in range(2))
+        start, best = ((100 * np.exp(rng.normal(0, noise, 6 + pairs))).tolist() for _ in range(2))
         seen = pooled_noise([start, best])
         gain = gain_interval(start[-pairs:], best[-pairs:], seen)  # in truth they are equal
         within += gain.low <= 1 <= gain.high
-        proven += gain_interval(4 * start[-pairs:], best[-pairs:], seen).beyond_noise
+        proven += gain_interval([4 * cost for cost in start[-pairs:]], best[-pairs:], seen).beyond_noise
     assert within / runs >= 0.94
     assert proven / runs >= 0.9
 
@@ -175,7 +175,7 @@ def test_the_truth_lies_within_the_interval_where_the_starts_first_turn_was_shor
     rng = np.random.default_rng(0)
     within, runs = 0, 2000
     for _ in range(runs):
-        start, best = (100 * np.exp(rng.normal(0, noise, 6 + pairs)) for _ in range(2))
+        start, best = ((100 * np.exp(rng.normal(0, noise, 6 + pairs))).tolist() for _ in range(2))
         start[-pairs] = 100 * np.exp(rng.normal(0, noise * share**-0.5))
         in_turns = best[-2:] if pairs == 1 else best[-pairs:]
         gain = gain_interval(start[-pairs:], in_turns, pooled_noise([start[:6], best[:6]]), share)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,13 +16,15 @@ from tests.support.guard_told import ABORTED, BAD, GOOD, START, begun, measured,
 
 # watch
 
+Service = Literal["exponential", "constant", "uniform"]
+
 
 def queue_glances(
     rng: np.random.Generator,
     rate_per_s: float,
     capacity_per_s: float,
     servers: int,
-    service: Literal["exponential", "constant", "uniform"],
+    service: Service,
     warm_s: float = 30.0,
     watched_s: float = 10.0,
 ) -> list[Progress]:
@@ -62,7 +64,7 @@ def queue_glances(
     start_ms=st.floats(1, 500),
 )
 def test_a_stable_queue_is_never_aborted(
-    seed: int, rate_per_s: float, utilisation: float, servers: int, service: str, start_ms: float
+    seed: int, rate_per_s: float, utilisation: float, servers: int, service: Service, start_ms: float
 ) -> None:
     guard = begun(start_ms=start_ms)
     guard.admit(BAD)
@@ -390,7 +392,7 @@ def test_what_broke_the_limit_where_the_start_kept_it_is_never_best_and_never_le
 def test_costs_rise_with_failed_requests_and_a_broken_limit_and_are_none_if_nothing_completes(
     objective: Objective,
 ) -> None:
-    def cost(mean_ms: float, **changes: object) -> float:
+    def cost(mean_ms: float, **changes: Any) -> float:
         return objective.cost(measured(mean_ms, **changes), {"instances": 2})
 
     assert cost(100.0, failures=16) > 1.5 * cost(100.0)

@@ -76,7 +76,12 @@ def test_only_what_was_better_before_or_is_clearly_so_in_turns_spares_the_start_
     assert not guard.turns.are_settled(
         {GOOD: [best_ms, start_ms], START: [start_ms]}
     )  # the second does not agree
-    for turns in ({GOOD: [], START: []}, {GOOD: [20.0], START: [100.0]}, {GOOD: [20.0, 20.0]}):
+    too_few: tuple[dict[int, list[float]], ...] = (
+        {GOOD: [], START: []},
+        {GOOD: [20.0], START: [100.0]},
+        {GOOD: [20.0, 20.0]},
+    )
+    for turns in too_few:
         assert not guard.turns.are_settled(turns)
 
 

@@ -16,7 +16,7 @@ def a_machine(**changes: object) -> Machine:
         "batch_size": [1, 4, 16],
         "service_time_s": np.arange(1.0, 37.0).reshape(2, 2, 3, 3),
     }
-    return Machine(**{name: np.asarray(value) for name, value in (fields | changes).items()})  # type: ignore[arg-type]
+    return Machine(**{name: np.asarray(value) for name, value in (fields | changes).items()})
 
 
 def test_a_saved_machine_loads_as_it_was(tmp_path: Path) -> None:

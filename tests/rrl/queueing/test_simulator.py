@@ -395,7 +395,8 @@ def test_without_interference_shared_processors_are_instances_of_their_own() -> 
         Simulation(machine_of(table), discipline=discipline).run(times_s, None, configuration, math.inf)
         for discipline in ("fcfs", "ps")
     ]
-    assert np.allclose(*(rows_of([outcome]) for outcome in outcomes), rtol=1e-9)
+    queued, shared = (rows_of([outcome]) for outcome in outcomes)
+    assert np.allclose(queued, shared, rtol=1e-9)
     assert outcomes[0].busy_thread_s == pytest.approx(outcomes[1].busy_thread_s)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +24,11 @@ from rrl.measurement import LatencySummary, Measurement
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
 from rrl.views.terminal import make_view
-from tests.support.tuned_runs import SPACE, StopAfter, Wanderer, header, run
+from tests.support.tuned_runs import SPACE, LooseTuning, StopAfter, Wanderer, header, run
 
 INTERVAL_S = 300.0
 SETTINGS = TuningSettings(intervals=8, baseline=2, validation=2)
@@ -89,18 +89,21 @@ def tuning(
     told: Told | None = None,
     resume: bool = False,
     guard: Guard | None = None,
-    agent: object = None,
-    **changes: object,
-) -> Tuning:
+    agent: Agent | None = None,
+    **changes: Any,
+) -> LooseTuning:
     env = env or Timed()
     about = replace(header(env), interval_s=INTERVAL_S)
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, about, synced=False)
-    values = {"settings": SETTINGS, "listeners": [told or Told()], "clock": env.clock} | changes
+    values: dict[str, Any] = {
+        "settings": SETTINGS,
+        "listeners": [told or Told()],
+        "clock": env.clock,
+    } | changes
     guard = guard or Guard(env.start)
-    guard.turns.are_settled = lambda costs: (
-        False
-    )  # every turn of the validation, so that it needs every change
-    return Tuning(
+    turns: Any = guard.turns
+    turns.are_settled = lambda costs: False  # every turn of the validation, so that it needs every change
+    return LooseTuning(
         env,
         agent or Wanderer(),
         guard,

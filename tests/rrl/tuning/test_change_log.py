@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rrl.journal import Decision, Kind
 from rrl.tuning.change_log import FILE_NAME, ChangeLog, times_since
 from rrl.tuning.decision_words import reason_in_words
 from rrl.tuning.listener import Change
@@ -66,5 +67,5 @@ def test_the_changes_after_a_moment_are_read_from_the_log(tmp_path: Path) -> Non
         ),
     ],
 )  # fmt: skip
-def test_every_change_has_its_reason(kind: str, decision: str, reason: str, words: str) -> None:
+def test_every_change_has_its_reason(kind: Kind, decision: Decision, reason: str, words: str) -> None:
     assert reason_in_words(kind, decision, reason) == words

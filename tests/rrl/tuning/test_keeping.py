@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rrl.guarding.guard import Guard, ToKeep
+from rrl.interval import Interval, Watch
 from rrl.journal import Ending, Record, read, read_ending
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
@@ -24,7 +25,13 @@ def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     in_force: list[int] = []
     interval = t.env.run
-    t.env.run = lambda number, watch: in_force.append(number) or interval(number, watch)
+
+    def noted(number: int, watch: Watch) -> Interval:
+        in_force.append(number)
+        seen: Interval = interval(number, watch)
+        return seen
+
+    t.env.run = noted
     kept = run(t)
     assert in_force[-1] == kept.number
 
@@ -162,6 +169,7 @@ def test_where_what_is_to_be_left_is_refused_what_was_found_comes_back(tmp_path:
     assert changes.seen[-1].after == SPACE.configuration(t.env.start)
     assert changes.seen[-1].reason == "restored what was found: no memory for another process"
     ending = read_ending(tmp_path)
+    assert ending is not None
     assert ending.kept == SPACE.configuration(t.env.start)
     assert ending.reason == (
         "what was to be left could not be put in force (no memory for another process), "
@@ -203,7 +211,9 @@ def test_what_cannot_be_told_is_put_back_all_the_same(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"):
         run(t)
     assert in_force == [t.guard.to_keep()]
-    assert read_ending(tmp_path).kept == SPACE.configuration(in_force[0])
+    ending = read_ending(tmp_path)
+    assert ending is not None
+    assert ending.kept == SPACE.configuration(in_force[0])
 
 
 def test_a_resumed_run_that_found_what_its_grid_does_not_hold_says_what_it_restores(tmp_path: Path) -> None:

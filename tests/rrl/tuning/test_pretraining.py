@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rrl.agent import Transition, observe
+from rrl.agent import Agent, Transition, observe
 from rrl.journal import Header, Journal, Record
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
@@ -20,7 +20,7 @@ from tests.rrl.test_journal import SPACE, header, record
 LARGER = ConfigurationSpace.of(instances=[1, 2, 3], max_batch_size=[1, 2, 4, 8])
 
 
-class Pupil:
+class Pupil(Agent):
     """Remembers what it is told, and when it was waited for."""
 
     def __init__(self) -> None:

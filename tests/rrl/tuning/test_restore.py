@@ -9,10 +9,12 @@ import psutil
 import pytest
 from rich.console import Console
 
+from rrl.space import Configuration
 from rrl.target_name import canonical
 from rrl.tuning import keeping, restore
 from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
 from tests.support import CHECKOUT
+from tests.support.pipes import line_of, tell
 
 FOUND = {"instances": 1, "max_batch_size": 4}
 
@@ -104,10 +106,10 @@ def test_of_many_that_start_at_once_one_gets_the_target() -> None:
         for _ in range(4)
     ]
     for process in processes:
-        process.stdout.readline()
+        line_of(process)
     for process in processes:
-        process.stdin.write("\n")
-    said = [process.stdout.readline().strip() for process in processes]
+        tell(process)
+    said = [line_of(process).strip() for process in processes]
     for process in processes:
         process.communicate("\n", timeout=20)
     assert sorted(said) == ["mine", "taken", "taken", "taken"]
@@ -143,8 +145,8 @@ class Server:
     def configuration(self) -> dict[str, int]:
         return FOUND | {"instances": 2}
 
-    def apply(self, configuration: dict[str, int]) -> None:
-        self.applied.append(configuration)
+    def apply(self, configuration: Configuration) -> None:
+        self.applied.append(dict(configuration))
 
     def was_found_as(self, config_pbtxt: str) -> None:
         pass

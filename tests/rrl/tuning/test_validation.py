@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
 class FarWorseAtFirst(SimulatedServing):
     """Takes ten times as long in the configuration found."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.shares: list[float] = []
         self.asked: list[bool] = []  # whether the interval may end once it has told enough
@@ -142,7 +143,12 @@ def test_what_is_refused_in_the_validation_ends_it(what: str, turns: int, tmp_pa
     t = tuning(tmp_path, simulated(Refusing))
     refused = 5 if what == "the best known" else t.env.start
     t.env.refused = -1
-    t.validation.best = lambda: setattr(t.env, "refused", refused) or 5
+
+    def best() -> int:
+        t.env.refused = refused
+        return 5
+
+    t.validation.best = best
     kept = run(t)
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: no memory"
@@ -166,7 +172,12 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     """A run without an end would bring it down for ever."""
     t = tuning(tmp_path, simulated(Dying))
     deadly = 5 if what == "the best known" else t.env.start
-    t.validation.best = lambda: setattr(t.env, "deadly", deadly) or 5
+
+    def best() -> int:
+        t.env.deadly = deadly
+        return 5
+
+    t.validation.best = best
     kept = run(t)
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: the target is lost (connection refused)"

@@ -34,7 +34,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(400):
-        drawn = rng.lognormal(math.log(30.0), 0.3, 6)
+        drawn = rng.lognormal(math.log(30.0), 0.3, 6).tolist()
         estimate = mean_interval(drawn[:3], [1, 1, 1], pooled_noise([drawn]))
         held += estimate.low < 30.0 * math.exp(0.3**2 / 2) < estimate.high
     assert 0.91 < held / 400 <= 1.0

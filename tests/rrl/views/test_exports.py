@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -37,7 +38,7 @@ class Gone:
         raise ConnectionError("the target is away")
 
 
-def views(folder: Path, run: runs.Run, target: object = None, ended: bool = True, **summary: object) -> None:
+def views(folder: Path, run: runs.Run, target: Any = None, ended: bool = True, **summary: Any) -> None:
     write_views(folder, *run, replace(summarise(*run), **summary), target, ended)
 
 

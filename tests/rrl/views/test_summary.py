@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_failed_requests_of_either_count_are_red(
     summary = summarise(*run)
     summary = replace(summary, exploration=summary.exploration._replace(failures=server))
     cells = list(cost_table(summary, clients).columns[1].cells)
-    row = next(cell for cell in cells if "clients'" in str(cell))
+    row: Any = next(cell for cell in cells if "clients'" in str(cell))
     assert row.style == colour
     assert "by the server's count" in str(row)
 
@@ -217,7 +218,7 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
     level, entry = next(iter(reference_table_of(header, records).levels.items()))
     number = SPACE.number(entry.configuration)
 
-    def best(**measurement: object) -> dict[str, int]:
+    def best(**measurement: Any) -> dict[str, int]:
         told = [replace(r.transition, measurement=replace(r.measurement, **measurement)) for r in records]
         changed = [
             replace(r, transition=t, verdict="what the guard said") if r.number == number else r

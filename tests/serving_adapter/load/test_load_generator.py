@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -118,7 +119,7 @@ def test_failures_are_counted_by_status() -> None:
     rows: list[SecondRow] = []
     requests: list[RequestRow] = []
     with serving(EchoService(refuse_some)) as address:
-        sinks = {"on_second": rows.append, "on_request": requests.append}
+        sinks: dict[str, Any] = {"on_second": rows.append, "on_request": requests.append}
         report = load(address, Uniform(200.0), duration_s=0.149, **sinks)
     assert (report.sent, report.completed, report.failed) == (30, 20, {"RESOURCE_EXHAUSTED": 10})
     assert sum(row.sent for row in rows) == 30

@@ -141,7 +141,9 @@ def test_a_wrong_token_opens_nothing(start_store, path, wrong):
         opened_by(store.client(token=wrong), path)
     with contextlib.closing(store.raw({"token": wrong})) as sock:
         assert messages.receive(sock) == {"wants": "token"}
-        assert "another token" in messages.receive(sock)["error"]
+        refusal = messages.receive(sock)
+        assert refusal is not None
+        assert "another token" in refusal["error"]
         assert messages.receive(sock) is None
     with store.client(token="open sesame") as client:
         assert opened_by(client, path).tensors

@@ -33,7 +33,7 @@ def file_of(weights: Weights) -> bytes:
 
 
 def model(value: int = 1, size: int = 1000) -> bytes:
-    return save({"weight": np.full(size, value, np.uint8), "scale": np.float32(value)[None]})
+    return save({"weight": np.full(size, value, np.uint8), "scale": np.array([value], np.float32)})
 
 
 def put(disk: Disk, name: str, data: bytes, version: str = "1"):

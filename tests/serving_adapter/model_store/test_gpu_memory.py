@@ -256,6 +256,7 @@ def test_who_joins_a_copying_is_bound_by_his_own_quota(make_store, repository, p
             remote.gate.set()
             refused, opened = await asyncio.gather(*opening, return_exceptions=True)
             assert isinstance(refused, NoRoom)
+            assert not isinstance(opened, BaseException)
             assert opened.model is store.gpu.entries[address("a")].content
 
     asyncio.run(session())

@@ -148,7 +148,7 @@ def test_a_file_that_ends_within_a_tensor_is_refused_and_leaves_nothing(open_des
 
 
 def test_a_store_out_of_descriptors_leaves_none_behind(monkeypatch, open_descriptors):
-    made = []
+    made: list[int] = []
 
     def third_fails(*arguments):
         if len(made) == 2:
@@ -222,7 +222,7 @@ def test_a_client_that_makes_its_map_writable_changes_at_most_a_copy_of_its_own(
     """mprotect is refused, or what is written stays private to whoever wrote it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):

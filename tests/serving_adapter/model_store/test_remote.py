@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -59,7 +60,8 @@ def test_a_models_file_is_read_from_its_beginning_each_time(filled):
     expected = save(TENSORS | {"version": np.frombuffer(b"9", np.uint8)})
     remote = Remote(filled)
     for _ in range(2):
-        with remote.open(address("bert", "9")) as stream:
+        opened: Any = remote.open(address("bert", "9"))
+        with opened as stream:
             assert stream.read(8) == expected[:8]
             rest = bytearray(len(expected))
             assert stream.readinto(memoryview(rest)) == len(expected) - 8

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import urllib.request
+from typing import Any
 
 import grpc
 import numpy as np
@@ -44,7 +45,7 @@ def model_file(tmp_path_factory):
     """A TorchScript file of two linear layers that may run at once."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("model") / "linear.pt"
-    module = parallel([nn.Linear(WIDTH, WIDTH // 2) for _ in range(2)], torch.ones(1, WIDTH))
+    module: Any = parallel([nn.Linear(WIDTH, WIDTH // 2) for _ in range(2)], torch.ones(1, WIDTH))
     with torchscript():
         module.save(str(path))
     specification = [{"name": "x", "datatype": "FP32", "shape": [WIDTH]}]

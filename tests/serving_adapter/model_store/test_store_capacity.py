@@ -126,6 +126,8 @@ def test_who_joins_a_filling_is_bound_by_his_own_quota_and_not_by_that_of_who_be
             for refused, quota in ((first, "4,096"), (third, "4,097")):
                 assert isinstance(refused, NoRoom)
                 assert f"this client refers to 0 bytes and may refer to {quota}" in str(refused)
+            assert not isinstance(second, BaseException)
+            assert not isinstance(fourth, BaseException)
             assert value_of(second) == value_of(fourth) == 1
             assert second.model is fourth.model
             assert (store.references, store.host.reserved_bytes, remote.opened) == (2, 0, ["a", "a"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +210,8 @@ def test_random_opens_and_closes_never_overfill_nor_show_a_wrong_byte(
             policy=policy,
             granularity=granularity,
         ) as store:
-            clients, held = [account(40 * PAGE) for _ in range(3)], []
+            held: list[Any] = []
+            clients = [account(40 * PAGE) for _ in range(3)]
             for _ in range(80):
                 if random.random() < 0.25 * len(held):
                     client, opened = held.pop(random.integers(len(held)))

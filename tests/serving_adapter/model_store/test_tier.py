@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +112,9 @@ def test_only_the_lowest_ranks_go_and_no_more_than_needed(policy, models, needed
         shelf.fill(key, size_bytes, reload_s)
         for _ in range(uses):
             shelf.look_up(address(key))
-    ranks = {entry.usage.key: shelf.policy.rank(entry.usage) for entry in shelf.entries.values()}
+    ranks: dict[Any, Any] = {
+        entry.usage.key: shelf.policy.rank(entry.usage) for entry in shelf.entries.values()
+    }
     shelf.reserve(needed_bytes)
     gone = [entry.usage for entry in shelf.freed]
     assert [ranks[usage.key] for usage in gone] == sorted(ranks[usage.key] for usage in gone)
@@ -206,7 +210,7 @@ def test_hits_and_misses_are_counted_and_an_operators_eviction_is_not():
 
 
 def test_only_so_many_evicted_models_are_remembered():
-    shelf = Tier(1, LeastRecentlyUsed())
+    shelf: Tier[None] = Tier(1, LeastRecentlyUsed())
     shelf._free = lambda entry: None  # type: ignore[method-assign]
     for key in range(REMEMBERED_KEYS + 5):
         shelf.evict(shelf.add(address(key), 0, 0.0, None))

@@ -32,7 +32,7 @@ def test_they_answer_their_input(name, options):
 
 
 def test_sleep_sleeps_for_the_batch_and_for_each_item(monkeypatch):
-    slept_s = []
+    slept_s: list[float] = []
     monkeypatch.setattr(time, "sleep", slept_s.append)
     load_model("sleep", {"ms": "20", "per_item_ms": "3"}).run({"x": torch.zeros(4, 16)})
     assert slept_s == [pytest.approx(0.032)]

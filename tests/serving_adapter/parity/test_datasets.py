@@ -47,6 +47,8 @@ def test_recorded_traffic_has_no_labels_and_keeps_every_fifth_image_for_the_test
 def test_a_file_may_bring_labels_and_its_own_test(tmp_path):
     data = load_dataset(written(tmp_path / "own.npz", x=X, y=Y, x_test=X[:5], y_test=Y[:5]))
     assert data.classes == 3
+    assert data.training.y is not None
+    assert data.test.y is not None
     assert np.array_equal(data.training.y, Y)
     assert np.array_equal(data.test.y, Y[:5])
 
@@ -115,6 +117,7 @@ def cifar10_folder(tmp_path, monkeypatch):
 def test_cifar10_is_read_from_its_zip_file_and_kept_in_the_cache(cifar10_folder, monkeypatch):
     data = load_dataset("cifar10", cifar10_folder)
     assert data.training.x.shape == (20, 3, 32, 32)
+    assert data.training.y is not None
     assert data.training.y.tolist() == sorted([*range(10)] * 2)
     red = data.training.x[data.training.y == 9, 0].mean()
     assert red == pytest.approx((180 / 255 - 0.5) / 0.25, abs=0.05)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import grpc
@@ -108,7 +109,7 @@ def test_every_mode_gives_every_request_its_own_answer_when_nothing_fails(start_
 
 def test_modes_change_under_load_and_no_request_is_lost(start_server):
     server = start_server(*SLEEP, *REDUNDANT, "--instances", 4)
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"mode": "parity"},
         {"mode": "parity", "k": 4, "late_after_us": 1000},
         {"mode": "hedging", "late_percentile": 90},
@@ -280,7 +281,7 @@ def test_a_late_request_gets_the_operators_default_answer(start_server, tmp_path
     assert metric(server, "rrl_default_count") == 3
 
 
-WRONG_SETTINGS = [
+WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "magic"}, "resilience mode 'magic' is unknown; known: none, "),
     ({"mode": "parity", "k": 1}, "RESILIENCE_K must be a whole number from 2 to 64, got 1"),
     ({"mode": "parity", "k": 5}, "RESILIENCE_K=5 needs at least 5 instances"),

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import pytest
@@ -47,7 +48,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
     return runs.tuned(tmp_path_factory.mktemp("good"))
 
 
-def view(run: runs.Run, ended: bool = True, **summary: object) -> RunView:
+def view(run: runs.Run, ended: bool = True, **summary: Any) -> RunView:
     header, records = run
     return RunView(header, records, replace(summarise(header, records), **summary), ended)
 
@@ -75,6 +76,7 @@ def test_the_headline_says_what_was_gained_and_how_surely(good: runs.Run) -> Non
     summary = summarise(*good)
     assert summary.found_better
     head = shown(good).find(".//header")
+    assert head is not None
     assert (
         text(head.find("h1")) == f"Mean latency {ms(summary.start.mean_ms)} → {ms(summary.best.mean_ms)} ms"
     )
@@ -129,7 +131,7 @@ def test_what_a_resumed_run_found_and_never_measured_is_left_without_a_figure(go
 
 
 def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs.Run) -> None:
-    doubtful = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
+    doubtful: dict[str, Any] = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
     root = page.page(view(good, **doubtful), "", ())
     verdict = text(by_class(root, "verdict")[0])
     assert verdict.startswith("1.30x lower cost (95% interval 0.90x to 1.90x), measured in turns")
@@ -162,6 +164,7 @@ def test_few_intervals_or_none_make_a_page_too(good: runs.Run, count: int) -> No
 def test_start_and_best_are_compared_in_every_statistic_with_an_interval(good: runs.Run) -> None:
     summary = summarise(*good)
     table = section(shown(good), "compare").find(".//table")
+    assert table is not None
     rows = {text(row.find("th")): row.findall("td") for row in table.findall("./tbody/tr")}
     assert list(rows) == ["mean", "p50", "p95", "p99", "queue", "service"]
     for name, field in (
@@ -195,6 +198,7 @@ def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -
         noise,
     )
     table = section(shown(good), "compare").find(".//table")
+    assert table is not None
     assert f"{ms(expected.low)} to {ms(expected.high)}" in text(table.find("./tbody/tr/td"))
 
 
@@ -238,6 +242,7 @@ def test_a_short_turn_of_the_start_tells_less_and_is_named(good: runs.Run) -> No
 def test_a_target_without_percentiles_has_dashes_and_a_footnote(good: runs.Run) -> None:
     root = shown(runs.without_percentiles(good))
     table = section(root, "compare").find(".//table")
+    assert table is not None
     rows = {
         text(row.find("th")): [text(cell) for cell in row.findall("td")]
         for row in table.findall("./tbody/tr")
@@ -245,7 +250,9 @@ def test_a_target_without_percentiles_has_dashes_and_a_footnote(good: runs.Run) 
     assert rows["p50"] == rows["p95"] == rows["p99"] == ["–", "–", "–"]
     assert "–" not in rows["mean"]
     assert "–: the target tells no percentiles, as a stock Triton does not" in text(section(root, "compare"))
-    assert not by_class(section(root, "time").find(".//ul"), "p95-line")
+    legend = section(root, "time").find(".//ul")
+    assert legend is not None
+    assert not by_class(legend, "p95-line")
     assert "p95 (ms)" not in text(section(root, "landscape"))
     assert "the target tells no percentiles" not in text(shown(good))
 
@@ -293,7 +300,7 @@ def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:
     symbols = [
         use.get("href")
         for use in time.iter("use")
-        if "mark" in use.get("class") and use.find("title") is not None
+        if "mark" in use.get("class", "") and use.find("title") is not None
     ]
     assert symbols.count("#aborted") == 1
     assert symbols.count("#rolled-back") == 2
@@ -407,7 +414,7 @@ def test_the_heat_map_shows_the_lowest_cost_of_each_pair(good: runs.Run) -> None
     heat = by_class(section(shown(good), "landscape"), "heat")[0]
     (group,) = groups_by_load(records)
     explored = Explored(group, header.space)
-    assert set(most_influential(explored)) == {"instances", "max_batch_size"}
+    assert set(most_influential(explored) or ()) == {"instances", "max_batch_size"}
     cells = [text(cell) for cell in heat.findall("./tbody/tr/td")]
     shown_costs = {ms(t.cost.value) + str(t.cost.intervals) for t in explored.tried}
     assert {cell for cell in cells if not cell.startswith("not measured")} == shown_costs
@@ -488,7 +495,7 @@ def test_the_configuration_is_a_diff_with_how_to_apply_it(good: runs.Run, tmp_pa
     ]
     assert "cp best_config.pbtxt MODEL_REPOSITORY/minilm/config.pbtxt" in html
     assert 'InferenceServerClient("localhost:8001")' in html
-    links = [a.get("href") for a in section(root, "files").iter("a")]
+    links = [a.get("href", "") for a in section(root, "files").iter("a")]
     assert {"intervals.csv", "reference_table.yaml", "best_config.pbtxt", "best_config.diff"} <= set(links)
     assert all((tmp_path / link).exists() for link in links)
 
@@ -516,6 +523,7 @@ def test_the_policy_lets_nothing_in_but_the_pages_own_style_and_script(good: run
     policy = next(m for m in root.iter("meta") if m.get("http-equiv") == "Content-Security-Policy").get(
         "content"
     )
+    assert policy is not None
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
     assert "http" not in re.sub(r"sha256-[^']*", "", policy)

@@ -244,9 +244,9 @@ def test_the_keyboard_goes_from_interval_to_interval(browser: Browser, pages: di
     told = []
     for key in ("ArrowRight", "ArrowRight", "End", "ArrowLeft", "Home"):
         browser.press(key)
-        told.append(
-            int(re.search(r"interval (\d+)", browser.ask("document.querySelector('.readout').innerText"))[1])
-        )
+        found = re.search(r"interval (\d+)", browser.ask("document.querySelector('.readout').innerText"))
+        assert found is not None
+        told.append(int(found[1]))
     count = browser.ask("document.querySelectorAll('.mean-dot').length")
     assert told == [1, 2, count, count - 1, 1]
     browser.press("Escape")

@@ -12,6 +12,7 @@ import torch
 
 from serving_adapter import model_store
 from serving_adapter.model_store import UnknownModel, tensors
+from tests.support.pipes import line_of
 from tests.support.running_store import Seen, saved, script, some_weights, with_header
 from tests.support.store_clients import CHILD, net
 
@@ -117,7 +118,7 @@ def test_more_tensors_than_the_process_may_have_descriptors(start_store, tmp_pat
     )
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
     with script(limit + text, path, RRL_STORE=str(store.folder)) as process, store.client() as client:
-        answered, open_descriptors = map(int, process.stdout.readline().split())
+        answered, open_descriptors = map(int, line_of(process).split())
         assert (answered, Seen(client).references) == (count, 1)  # not loaded privately
         assert open_descriptors < 100
 

@@ -15,6 +15,7 @@ import torch
 
 from serving_adapter import messages, model_store
 from serving_adapter.model_store import StoreError, tensors
+from tests.support.pipes import line_of
 from tests.support.running_store import Seen, saved, script, some_weights
 from tests.support.store_clients import CHILD, net
 from tests.support.waiting import until
@@ -92,11 +93,12 @@ def test_references_return_however_the_client_ends(store, seen, ending, tmp_path
         f"print('open', flush=True)\nsys.stdin.read()\n{last[ending]}"
     )
     with script(text, saved(some_weights(), tmp_path / "w")) as process:
-        assert process.stdout.readline() == "open\n"
+        assert line_of(process) == "open\n"
         assert seen.references == 2
         if ending == "kill -9":
             process.kill()
         else:
+            assert process.stdin is not None
             process.stdin.close()
         process.wait(30)
         until(lambda: seen.references == 0)
@@ -164,7 +166,7 @@ def test_a_forked_process_shares_what_is_open_and_may_open_more(store, seen, tmp
     path = saved(some_weights(), tmp_path / "w")
     text = CHILD + FORKING.format(child=child)
     with script(text, path) as process:
-        told = {process.stdout.readline().strip() for _ in range(2)}
+        told = {line_of(process).strip() for _ in range(2)}
         assert told == {"child", "parent"}
         assert seen.references >= 1
         (forked,) = psutil.Process(process.pid).children()
@@ -196,7 +198,7 @@ def test_a_client_starts_no_thread(store, seen, tmp_path):
     )
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with script(text, saved(some_weights(), tmp_path / "w"), **environment) as process:
-        assert process.stdout.readline().split() == ["1", "1"]
+        assert line_of(process).split() == ["1", "1"]
         assert seen.references == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from serving_adapter import model_store
 from serving_adapter.models.branches import torchscript
+from tests.support.pipes import line_of
 from tests.support.running_store import script
 from tests.support.store_clients import CHILD, net
 from tests.support.waiting import until
@@ -40,7 +42,7 @@ def transposed() -> nn.Module:
 MODULES = {
     "plain": (lambda: net(0), torch.randn(2, 128)),
     "channels last": (
-        lambda: nn.Conv2d(16, 16, 3).to(memory_format=torch.channels_last),
+        lambda: cast(Any, nn.Conv2d(16, 16, 3)).to(memory_format=torch.channels_last),
         torch.randn(2, 16, 8, 8),
     ),
     "tied": (Tied, torch.arange(10)),
@@ -115,11 +117,11 @@ def test_equal_modules_of_two_processes_share_their_memory(store, seen):
     )
     before = seen.stats()
     with script(text) as first:
-        assert first.stdout.readline() == "shared\n"
+        assert line_of(first) == "shared\n"
         used = seen.tier().used_bytes
         assert used >= 512 * 512 * 4
         with script(text) as second:
-            assert second.stdout.readline() == "shared\n"
+            assert line_of(second) == "shared\n"
             assert seen.tier().used_bytes == used
             assert seen.stats().deduplicated_bytes - before.deduplicated_bytes >= 512 * 512 * 4
     until(lambda: seen.stats().deduplicated_bytes == before.deduplicated_bytes)

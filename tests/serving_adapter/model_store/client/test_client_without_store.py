@@ -17,6 +17,7 @@ from torch import nn
 from serving_adapter import model_store
 from serving_adapter.model_store import Client, StoreError, StoreUnavailable, tensors
 from serving_adapter.model_store.endpoint import Endpoint
+from tests.support.pipes import line_of, tell
 from tests.support.running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores
 from tests.support.store_clients import CHILD, default_client_of, net
 from tests.support.waiting import until
@@ -85,11 +86,10 @@ def test_processes_that_start_a_store_at_once_end_with_one(tmp_path):
         variables = {"RRL_STORE": str(folder), "HOME": str(tmp_path)}
         processes = [stack.enter_context(script(text, path, **variables)) for _ in range(4)]
         for process in processes:
-            assert process.stdout.readline() == "ready\n"
+            assert line_of(process) == "ready\n"
         for process in processes:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        pids = {int(process.stdout.readline()) for process in processes}
+            tell(process)
+        pids = {int(line_of(process)) for process in processes}
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         assert len(pids) == 1

@@ -14,6 +14,7 @@ from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support import CHECKOUT
 from tests.support.hostile_clients import open_and_check
+from tests.support.pipes import line_of, tell
 from tests.support.running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
 from tests.support.waiting import until
 
@@ -65,9 +66,8 @@ class GoodClient:
 
     def _run(self) -> None:
         while not self._pause.is_set():
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-            if self._process.stdout.readline() != "good\n":
+            tell(self._process)
+            if line_of(self._process) != "good\n":
                 self.fails = True
                 self._process.wait()
                 return

@@ -57,7 +57,7 @@ def test_opens_without_closes_end_at_the_limit_and_return_with_the_connection(un
 
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
-            opened = []
+            opened: list[str] = []
 
             def open_many() -> None:
                 while len(opened) < 20_000:

@@ -14,6 +14,7 @@ from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support.hostile_clients import ended_by_store, open_and_check
+from tests.support.pipes import line_of
 from tests.support.running_store import RunningStore, Seen, script
 from tests.support.waiting import until
 
@@ -66,7 +67,7 @@ print("connected", flush=True)
 sys.stdin.read()
 """
     with script(text, unharmed.endpoint.descriptors) as hostile:
-        assert hostile.stdout.readline()
+        assert line_of(hostile)
         unharmed.good.is_served_again()
 
 

@@ -81,12 +81,14 @@ def test_hostile_questions_are_refused_with_a_sentence_and_the_next_is_answered(
     with contextlib.closing(sock):
         messages.send(sock, {"open": question, "id": 1})
         refusal = messages.receive(sock)
+        assert refusal is not None
         assert refusal["id"] == 1
         assert 10 < len(refusal["error"]) < 1000
         messages.send(sock, {"open": {"name": "served"}, "id": 2})
         answer, descriptors = messages.receive_with_descriptors(sock, 253)
         for descriptor in descriptors:
             os.close(descriptor)
+        assert answer is not None
         assert answer["id"] == 2
         assert answer["lease"]
 

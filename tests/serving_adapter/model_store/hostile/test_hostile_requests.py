@@ -11,6 +11,7 @@ import pytest
 
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.pipes import line_of
 from tests.support.running_store import Seen, script
 
 
@@ -95,7 +96,7 @@ with Client(Endpoint(Path(sys.argv[1])), starts_store=False) as client:
 """
     sock, session = unharmed.session()
     with script(text, unharmed.folder) as other, contextlib.closing(sock), unharmed.stub() as stub:
-        theirs = other.stdout.readline().strip()
+        theirs = line_of(other).strip()
         for lease in (theirs, theirs[:-1], "", "x" * 10_000):
             with pytest.raises(grpc.RpcError, match="no lease"):
                 stub.Close(pb.CloseRequest(session=session, lease=lease))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ class PlayedLane:
     """Keeps what it is given until the test has it answered."""
 
     def __init__(self) -> None:
-        self.batches: list[object] = []
+        self.batches: list[Any] = []
 
     def put(self, batch: object) -> None:
         self.batches.append(batch)
@@ -67,16 +68,20 @@ class RecordingHost:
 class Setting:
     """A parity mode, its host and lanes, and a coding group's batches."""
 
-    def __init__(self, k: int, r: int, **settings: int) -> None:
+    def __init__(self, k: int, r: int, **settings: Any) -> None:
         self.host, self.lanes = RecordingHost(), [PlayedLane() for _ in range(r)]
         resilience = ResilienceSettings("parity", k=k, r=r, **{"late_percentile": 0} | settings)
-        self.mode = Parity(resilience, self.host, self.lanes, ENCODERS["sum"])
+        self.mode = Parity(resilience, *self._played(), ENCODERS["sum"])
         self.arena = Arena.create("parity")
         self.values = [np.arange(WIDTH, dtype=np.float32)[None] + 10 * i for i in range(k)]
         self.batches = [self.batch(value) for value in self.values]
 
+    def _played(self) -> tuple[Any, Any]:
+        """They stand in for parts that have more to them."""
+        return self.host, self.lanes
+
     @classmethod
-    async def dispatched(cls, k: int, r: int, **settings: int) -> Setting:
+    async def dispatched(cls, k: int, r: int, **settings: Any) -> Setting:
         setting = cls(k, r, **settings)
         for batch in setting.batches:
             await setting.dispatch(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_no_faults_are_no_error():
     assert parse_faults({"faults": []}) == Faults((), seed=0)
 
 
-BAD_DOCUMENTS = [
+BAD_DOCUMENTS: list[tuple[Any, str]] = [
     (None, "must hold `key: value` lines (seed, faults), got None"),
     ([], "must hold `key: value` lines (seed, faults), got []"),
     ({}, "needs a list `faults`"),
