@@ -1,7 +1,7 @@
 """`triton-overhead`: what it costs a stock Triton, and its machine, to be tuned.
 
 - Calls: of every kind to the server, and to its metrics page, in an interval of the tuning loop with its
-guard whose configuration stays. Those of an interval that begins with a reload are told apart.
+  guard whose configuration stays. Those of an interval that begins with a reload are told apart.
 - Processor time: of the whole `rrl-tune` process while it tunes, from its second interval to its last.
 - Latency: what clients see while `rrl-tune` observes one configuration and while it is stopped (SIGSTOP), in
   turns, under the same arrivals in each pair.
