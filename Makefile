@@ -15,9 +15,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.py
 tune: setup
 	$(BIN)/rrl-tune
 
-# Each file of tests stays in one process, and so does the real Triton: see tests/conftest.py.
+# Each file of tests stays in one process, and so does the real Triton: see tests/support/sharing.py.
 test: setup
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(COUNTED)
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(COUNTED)
 
 # The same tests, with the lines counted that they reach; slower where Python itself works hard.
 coverage: COUNTED := --cov --cov-report term

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -35,34 +36,20 @@ os.environ["RRL_STORE"] = STORE_FOLDER
 os.environ.pop("RRL_STORE_TOKEN", None)
 
 
-# Groups of tests that take long start first, so that no process is left alone with one at the end.
-ONE_REAL_TRITON = "tests/real_triton"
-LONGEST_FIRST = (
-    ONE_REAL_TRITON,
-    "tests/rrl/guided/test_agent.py",
-    "tests/test_wheel.py",
-    "tests/rrl/command_line",
-    "tests/test_agent_contract.py",
-    "tests/envs",
-    "tests/baselines",
-    "tests/serving_adapter",
-)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.sharing import SharedByFile
+
+    return SharedByFile(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, each file stays in one, and so does the real Triton."""
-    if config.getoption("dist", "no") != "loadgroup":
-        return
-    files = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
-    for item, file in files.items():
-        group = ONE_REAL_TRITON if file.startswith(ONE_REAL_TRITON) else file
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: _turn(files[item]))
+    if hasattr(config, "workerinput"):  # this process shares the tests with others
+        from tests.support.sharing import turn_of
 
-
-def _turn(file: str) -> int:
-    turns = (turn for turn, start in enumerate(LONGEST_FIRST) if file.startswith(start))
-    return next(turns, len(LONGEST_FIRST))
+        items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 def pytest_unconfigure() -> None:
