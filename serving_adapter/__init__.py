@@ -1,4 +1,4 @@
-"""The server, its models and its load, and the adapter to any server that is tuned. Nothing here learns.
+"""The server, its models and its load, and the adapter to any server that is tuned. Nothing here tunes.
 
 | package | what is in it |
 |---|---|

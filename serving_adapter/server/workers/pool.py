@@ -165,7 +165,7 @@ class WorkerPool:
         was_wanted = not worker.retired
         self._close(worker)
         if job is not None:
-            job.worker_died()
+            job.worker_died()  # `answers.Answers` decides whether its batch runs again
         if was_wanted and not self._closing:
             self.replacements += 1
             log.warning("worker %d ended unexpectedly; starting another", worker.pid)
