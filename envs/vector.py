@@ -24,9 +24,10 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """
     ## Description
 
-    `num_envs` independent `SimulatedServing` environments of the same arguments: with the same seeds each
-    gives what the single environment gives. `gymnasium.make_vec("rrl/SimulatedServing-v0", num_envs=64)`
-    makes one. Nothing watches its intervals: each runs to its end.
+    `num_envs` independent `SimulatedServing` environments of the same arguments. With the same seeds each
+    gives what the single environment gives. After `import envs`, one is made by
+    `gymnasium.make_vec("rrl/SimulatedServing-v0", num_envs=64)`. Nothing watches its intervals: each runs to
+    its end.
 
     ## Action Space
 

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from rrl.knobs import THREAD_KNOBS
+from rrl.knobs import shown as shown  # an old place of this name, kept for those who import it here
 
 Configuration = Mapping[str, int]
 """A value for every knob of a space, e.g. `{"instances": 2, "max_batch_size": 8}`."""

@@ -31,7 +31,10 @@ from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.tensors import TensorSpec
 
-SERVER_VERSION = metadata.version("rrl-tune")
+try:
+    SERVER_VERSION = metadata.version("rrl-tune")
+except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+    SERVER_VERSION = "unknown"
 
 CONTENTS_FIELD = {
     "BOOL": "bool_contents",
