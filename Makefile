@@ -17,7 +17,7 @@ tune: setup
 
 # Each file of tests stays in one process, and so does the real Triton: see tests/support/sharing.py.
 test: setup
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(COUNTED)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(COUNTED)
 
 # The same tests, with the lines counted that they reach; slower where Python itself works hard.
 coverage: COUNTED := --cov --cov-report term
