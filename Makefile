@@ -12,8 +12,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) -m scripts.setup $(VENV)
 	touch $@
 
+# `make tune ARGS="--arrivals bursts"` passes options on.
 tune: setup
-	$(BIN)/rrl-tune
+	$(BIN)/rrl-tune $(ARGS)
 
 # Each file of tests stays in one process, and so does the real Triton: see tests/support/sharing.py.
 test: setup

@@ -178,13 +178,14 @@ class Bursts:
     """A Markov-modulated Poisson process of two states, calm and burst, with exponential stays in each."""
 
     rate_per_s: float
-    burst_ratio: float = 5.0  # rate in a burst / rate in calm
+    burst_ratio: float = 5.0  # rate in a burst / rate in calm; inf is silence between bursts
     mean_burst_s: float = 2.0
     mean_calm_s: float = 18.0
 
     def __post_init__(self) -> None:
         _require_above_zero("rate_per_s", self.rate_per_s)
-        _require_above_zero("burst_ratio", self.burst_ratio)
+        if self.burst_ratio != math.inf:
+            _require_above_zero("burst_ratio", self.burst_ratio)
         _require_above_zero("mean_burst_s", self.mean_burst_s)
         _require_above_zero("mean_calm_s", self.mean_calm_s)
 
@@ -197,13 +198,13 @@ class Bursts:
 
     def _steps(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         cycle_s = self.mean_calm_s + self.mean_burst_s
-        calm_per_s = self.rate_per_s * cycle_s / (self.mean_calm_s + self.burst_ratio * self.mean_burst_s)
+        burst_per_s = self.rate_per_s * cycle_s / (self.mean_burst_s + self.mean_calm_s / self.burst_ratio)
         in_burst = rng.random() < self.mean_burst_s / cycle_s  # starts in equilibrium
         while True:
             if in_burst:
-                yield rng.exponential(self.mean_burst_s), calm_per_s * self.burst_ratio
+                yield rng.exponential(self.mean_burst_s), burst_per_s
             else:
-                yield rng.exponential(self.mean_calm_s), calm_per_s
+                yield rng.exponential(self.mean_calm_s), burst_per_s / self.burst_ratio
             in_burst = not in_burst
 
 

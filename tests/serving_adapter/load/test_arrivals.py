@@ -25,6 +25,7 @@ PROCESSES: dict[str, Callable[[float], Arrivals]] = {
     "dynamic": lambda rate: Dynamic(rate, period_s=2.0),
     "wiki": lambda rate: Wiki(rate, day_s=100.0),
     "bursts": Bursts,
+    "bursts after silence": lambda rate: Bursts(rate, math.inf, mean_burst_s=0.8, mean_calm_s=3.0),
     "counts": lambda rate: CountTrace(np.arange(20_000) % 7, 0.5).at_rate(rate),
     "timestamps": lambda rate: TimestampTrace(np.cumsum(np.arange(20_000) % 7)).at_rate(rate),
 }
@@ -124,6 +125,16 @@ def test_bursts_are_burstier_than_poisson_in_the_degree_of_theory() -> None:
     leave_burst, leave_calm = 1 / 1.0, 1 / 4.0
     excess = 2 * (9 * calm) ** 2 * leave_burst * leave_calm / (leave_burst + leave_calm) ** 3 / 50.0
     assert counts.var() / counts.mean() == pytest.approx(1 + excess, rel=0.35)
+
+
+def test_between_bursts_there_may_be_silence() -> None:
+    """An interrupted Poisson process: its gaps are hyperexponential, so their variation is known."""
+    on_s, off_s, rate_per_s = 0.8, 3.0, 50.0
+    gaps_s = np.diff(times_until(Bursts(rate_per_s, math.inf, on_s, off_s), 20_000.0))
+    burst_per_s = rate_per_s * (on_s + off_s) / on_s
+    # A gap ends in the burst (λ) or leaves it first (1/on), and each absence adds an exponential stay (off).
+    squared_variation = 1 + 2 * burst_per_s / on_s / (1 / on_s + 1 / off_s) ** 2
+    assert gaps_s.std() / gaps_s.mean() == pytest.approx(math.sqrt(squared_variation), rel=0.05)
 
 
 @pytest.mark.parametrize(
