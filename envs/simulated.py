@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from envs.serving import ServingEnv
+from rrl.arrival_summary import MIN_REQUESTS, SLICES, summarised
 from rrl.interval import MeasuredInterval, Watch
 from rrl.knobs import KNOBS
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
+from rrl.queueing.kernels import dispersion
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.queueing.simulator import Discipline, Simulation
@@ -178,10 +181,12 @@ class SimulatedServing(ServingEnv):
         end_s = self._end_s(begin_s)
         aborted, arrived, completed = "", 0, 0
         runs: list[Outcome] = []
+        seen: list[np.ndarray] = []
         for fraction in (*(_LOOK_SHARES if watch.interrupt else ()), 1.0):
             until_s = end_s if fraction == 1.0 else begin_s + fraction * (end_s - begin_s)
             times_s = self._stream.take_before(until_s)
             runs.append(simulation.run(times_s, self._work(len(times_s)), configuration, until_s))
+            seen.append(times_s)
             arrived += len(times_s)
             completed += len(runs[-1].finish_s)
             if fraction < 1.0 and watch.interrupt:
@@ -196,6 +201,7 @@ class SimulatedServing(ServingEnv):
             runs.append(drained._replace(busy_thread_s=0.0))  # spent after the interval's end
         outcome = Outcome.joined(runs)
         duration_s = simulation.now_s - begin_s
+        arrivals_s = seen[0] if len(seen) == 1 else np.concatenate(seen)
         latency, queue, service = outcome.summaries()
         batches = len(outcome.batch_size)
         return Measurement(
@@ -212,6 +218,8 @@ class SimulatedServing(ServingEnv):
             cpu_utilisation=min(1.0, outcome.busy_thread_s / (self.cores * duration_s)),
             telemetry=outcome.telemetry(),
             aborted=aborted,
+            arrival_summary=partial(summarised, arrivals_s - begin_s),
+            dispersion=dispersion(arrivals_s, begin_s, simulation.now_s, SLICES, MIN_REQUESTS),
         )
 
     def _age_machine(self) -> None:

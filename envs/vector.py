@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -17,6 +18,7 @@ from envs.arrival_streams import ArrivalStreams
 from envs.simulated import SimulatedServing, lognormal_factors
 from envs.simulated_servers import SimulatedServers
 from rrl.agent import OBSERVATION_LIMIT
+from rrl.arrival_summary import summarised
 from rrl.measurement import LatencySummary, Measurement
 
 
@@ -143,10 +145,11 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         backlog_before = servers.backlog * one.carry_backlog
         work = self._work(which, arrived)
         servers.run(which, numbers, end_s, arrivals.times_s, arrivals.first, last, work)
+        seen = arrivals.since(which, begin_s, last)
         arrivals.first[which] = last[which]
         for e in which[arrivals.first[which] == arrivals.known[which]].tolist():
             self._ended[e] = arrivals.ended(e)
-        return self._told(which, numbers, end_s - begin_s, arrived, backlog_before)
+        return self._told(which, numbers, end_s - begin_s, arrived, backlog_before, seen)
 
     def _told(
         self,
@@ -155,6 +158,7 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         duration_s: np.ndarray,
         arrived: np.ndarray,
         backlog_before: np.ndarray,
+        seen: list[np.ndarray],
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Rewards and info of the intervals just run; fills in their observations."""
         one, space = self._one, self._one.space
@@ -182,6 +186,10 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
                 utilisation.tolist(),
                 repeat(math.nan),  # of the GPU
                 self._servers.service_times(which),
+                repeat(""),  # aborted
+                repeat(""),  # gap
+                [partial(summarised, offsets_s) for offsets_s in seen],
+                self._servers.dispersions[which].tolist(),
             )
         )
         costs = np.zeros(self.num_envs)

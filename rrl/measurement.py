@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 
@@ -24,6 +24,39 @@ class ServiceTimes(NamedTuple):
     batch_size: int
     count: int  # type: ignore[assignment]  # batches; hides tuple.count
     total_s: float  # summed service time
+    mean_busy: float = math.nan  # instances busy on average while such a batch ran; NaN: not told
+
+
+class ArrivalSummary(NamedTuple):
+    """When the requests of an interval arrived: points in time, at most `MAX_POINTS`, ascending.
+
+    A request is a point of its own, unless there are too many. A group is told by its first arrival.
+    """
+
+    offsets_s: tuple[float, ...]  # since the measured part of the interval began
+    requests: tuple[int, ...]  # that arrived at each point
+    items: tuple[int, ...]  # rows of a batch that they held together
+
+
+MAX_POINTS = 512
+NOT_TOLD = ArrivalSummary((), (), ())
+
+
+class _ArrivalSummaryField:
+    """Makes a summary when it is first asked for: a simulated interval takes less time than its summary."""
+
+    def __get__(self, measurement: Measurement | None, owner: type[Measurement]) -> ArrivalSummary:
+        if measurement is None:
+            return NOT_TOLD
+        summary = measurement.__dict__["_arrival_summary"]
+        if not isinstance(summary, ArrivalSummary):
+            summary = measurement.__dict__["_arrival_summary"] = summary()
+        return summary
+
+    def __set__(
+        self, measurement: Measurement, summary: ArrivalSummary | Callable[[], ArrivalSummary]
+    ) -> None:
+        measurement.__dict__["_arrival_summary"] = summary
 
 
 class Progress(NamedTuple):
@@ -66,6 +99,8 @@ class Measurement:
     telemetry: tuple[ServiceTimes, ...] = ()
     aborted: str = ""  # why the guard ended the interval early, if it did
     gap: str = ""  # why nothing may be learned from this interval (server restarted, no answer), if so
+    arrival_summary: _ArrivalSummaryField = _ArrivalSummaryField()
+    dispersion: float = math.nan  # of arrivals: variance over mean of counts in equal slices of time
 
     @property
     def arrival_rate_per_s(self) -> float:
@@ -85,9 +120,10 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         return _without_nan(
-            asdict(self)
+            {field.name: getattr(self, field.name) for field in fields(self)}
             | {name: getattr(self, name)._asdict() for name in ("latency", "queue", "service")}
-            | {"telemetry": [list(row) for row in self.telemetry]}
+            | {"telemetry": [list(row[: 4 if math.isnan(row.mean_busy) else 5]) for row in self.telemetry]}
+            | {"arrival_summary": {name: list(v) for name, v in self.arrival_summary._asdict().items()}}
         )
 
     @classmethod
@@ -95,9 +131,11 @@ class Measurement:
         values = dict(fields)
         for name in ("latency", "queue", "service"):
             values[name] = LatencySummary(**{k: _nan_if_none(v) for k, v in values[name].items()})
-        for name in ("mean_batch_size", "cpu_utilisation", "gpu_utilisation"):
-            values[name] = _nan_if_none(values[name])
+        for name in ("mean_batch_size", "cpu_utilisation", "gpu_utilisation", "dispersion"):
+            values[name] = _nan_if_none(values.get(name))
         values["telemetry"] = tuple(ServiceTimes(*row) for row in values["telemetry"])
+        summary = values.get("arrival_summary") or NOT_TOLD._asdict()
+        values["arrival_summary"] = ArrivalSummary(*(tuple(summary[name]) for name in ArrivalSummary._fields))
         return cls(**values)
 
 

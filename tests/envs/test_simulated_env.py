@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 import envs
 from envs.simulated import SimulatedServing
+from rrl.arrival_summary import dispersion_of
 from rrl.interval import Watch
 from rrl.measurement import Measurement, Progress
 from rrl.objective import LeastResources, StrictSLO
@@ -145,6 +146,33 @@ def test_a_bad_choice_is_carried_into_the_next_interval() -> None:
     after = env.step(np.array([1]))[4]
     assert after["measurement"].backlog_growth < -30
     assert after["measurement"].latency.mean_ms > 5 * good["measurement"].latency.mean_ms
+
+
+def test_an_interval_tells_its_arrivals() -> None:
+    env = SimulatedServing(arrivals=Moments(((0.5, 0.5, 1.25), (4.0, 5.0))), interval_s=2.0)
+    _, info = env.reset(seed=0)
+    told = [info["measurement"], *(env.step(env.action_space.sample())[4]["measurement"] for _ in range(2))]
+    assert [m.arrival_summary.offsets_s for m in told] == [(0.5, 0.5, 1.25), (), (0.0, 1.0)]
+    assert [m.arrival_summary.items for m in told] == [(1, 1, 1), (), (1, 1)]
+    assert all(math.isnan(m.dispersion) for m in told)  # too few to tell
+
+
+def test_an_interval_tells_the_arrivals_until_it_was_aborted() -> None:
+    env = SimulatedServing(arrivals=50.0, interval_s=4.0)
+    env.reset(seed=0)
+    told = env.run(0, Watch(interrupt=lambda progress: "enough")).measurement
+    assert (told.duration_s, len(told.arrival_summary.offsets_s)) == (1.0, told.arrivals)
+    assert 0 <= told.arrival_summary.offsets_s[-1] < 1.0
+
+
+@pytest.mark.parametrize("arrivals", [Poisson(100.0), Bursts(100.0)])
+def test_the_dispersion_is_that_of_the_arrivals_that_are_told(arrivals: Poisson | Bursts) -> None:
+    env = SimulatedServing(arrivals=arrivals, interval_s=4.0)
+    _, info = env.reset(seed=0)
+    for _ in range(5):
+        told = info["measurement"]
+        assert told.dispersion == pytest.approx(dispersion_of(told.arrival_summary, 4.0), rel=0.05)
+        info = env.step(np.zeros(3, int))[4]
 
 
 def test_a_measurement_by_hand() -> None:

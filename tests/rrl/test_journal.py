@@ -12,7 +12,7 @@ import pytest
 
 from rrl.agent import Transition, observe
 from rrl.journal import FILE_NAME, Ending, Header, Journal, Record, read, read_ending
-from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4, 8])
@@ -102,6 +102,36 @@ def test_a_journal_from_before_changes_were_counted_is_read(tmp_path: Path) -> N
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read_header, (only,) = read(tmp_path)
     assert (read_header.validation, read_header.limits, only.changed_at_s) == (2, None, ())
+
+
+def test_arrivals_and_the_mean_number_of_busy_instances_are_read_back(tmp_path: Path) -> None:
+    telemetry = (ServiceTimes(1, 4, 40, 0.5, 1.75), ServiceTimes(2, 4, 40, 0.5))
+    summary = ArrivalSummary((0.0, 0.0125, 3.5), (1, 2, 1), (1, 9, 4))
+    told = Measurement(4.0, 4, 4, 0, telemetry=telemetry, arrival_summary=lambda: summary, dispersion=3.25)
+    written = record()
+    written = replace(written, transition=replace(written.transition, measurement=told))
+    journal = Journal.create(tmp_path, header())
+    journal.append(written)
+    journal.close()
+    ((only,), measurement) = (read(tmp_path)[1], read(tmp_path)[1][0].measurement)
+    assert same(only, written)
+    assert measurement == told
+    assert (measurement.arrival_summary, measurement.dispersion) == (summary, 3.25)
+
+
+def test_a_journal_from_before_arrivals_were_told_is_read(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    journal.append(record())
+    journal.close()
+    path = tmp_path / FILE_NAME
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for name in ("arrival_summary", "dispersion"):
+        del lines[1]["measurement"][name]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ((only,)) = read(tmp_path)[1]
+    assert only.measurement.arrival_summary == NOT_TOLD
+    assert math.isnan(only.measurement.dispersion)
+    assert math.isnan(only.measurement.telemetry[0].mean_busy)
 
 
 def ended(folder: Path) -> Ending:
