@@ -201,6 +201,12 @@ AGENTS: dict[str, AgentEntry] = {
         "Clipper (Crankshaw et al., NSDI 2017)",
         typical_decide_ms=0.1,
     ),
+    "rule": AgentEntry(
+        "baselines.rule_of_thumb:RuleOfThumb",
+        "the rule of thumb, never tuned: an instance a core, one thread each, batches of up to 8",
+        "",
+        typical_decide_ms=0.1,
+    ),
     "random": AgentEntry(
         "baselines.random_search:RandomSearch",
         "a configuration drawn anew for every interval",

@@ -27,7 +27,7 @@ from rrl.testing import (
     spoilt,
 )
 
-DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "quick-search", "quick-search-all", "serf"}
+DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "quick-search", "quick-search-all", "rule", "serf"}
 DRAW_ARRIVALS = {"rrl"}  # draws for its simulations and its network's start, which rarely decides otherwise
 TRAIN_BESIDE_DECISIONS = {"rrl-tuned", "rrl-paper", "rrl-released", "rrl-released-exact"}
 QUICK_STEPS = 15  # of training: how many is a matter of time, not of behaviour
