@@ -71,10 +71,10 @@ class LiveServing(ServingEnv):
     A step that goes on with the configuration in force changes nothing, so nothing has to settle: it is
     measured from the last reading, the end of the step before, to its own end. It costs the target one
     reading and one call of ModelConfig. A reading is one call of ModelStatistics and one fetch of the metrics
-    page, or the page alone where that tells all. A step with a change costs three readings at least, and one
-    more every `poll_s` while it settles longer. As long as somebody watches (`Watch.interrupt`) it also costs
-    a glance at the page every `poll_s`. At a server that knows the page's filter a glance costs next to
-    nothing, so there it is taken in every step.
+    page. Of our own server it is the page, which tells all, and one call for the moments of arrival. A step
+    with a change costs three readings at least, and one more every `poll_s` while it settles longer. As long
+    as somebody watches (`Watch.interrupt`) it also costs a glance at the page every `poll_s`. At a server
+    that knows the page's filter a glance costs next to nothing, so there it is taken in every step.
 
     The target may restart or vanish within an interval. Then the environment waits, connects again, and puts
     the configuration in force again, unless the target was lost in the middle of the change to it. It returns

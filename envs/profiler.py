@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 
-from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.arrival_summary import dispersion_of_times, summarised
+from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 _COUNTERS = (
     "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",
 )  # fmt: skip
-_NO_BATCHES = BatchTotals(0, 0.0)
+_NO_BATCHES = BatchTotals(0, 0.0, 0.0)
 _ROUNDING = 1e-6  # sums of seconds may round; counters that fall by more started again
 
 
@@ -34,6 +35,7 @@ def measure(before: Reading, after: Reading) -> Measurement:
     timed = completions if after.timed is None else after.timed - (before.timed or 0)
     executions = after.execution_count - before.execution_count
     inferences = after.inference_count - before.inference_count
+    arrival_summary, dispersion = (NOT_TOLD, math.nan) if gap else _arrivals(before, after)
     return Measurement(
         duration_s=after.at_s - before.at_s,
         arrivals=max(0, after.arrivals - before.arrivals),
@@ -49,6 +51,8 @@ def measure(before: Reading, after: Reading) -> Measurement:
         gpu_utilisation=math.nan if after.gpu_utilisation is None else after.gpu_utilisation,
         telemetry=_telemetry(before, after),
         gap=gap,
+        arrival_summary=arrival_summary,
+        dispersion=dispersion,
     )
 
 
@@ -120,7 +124,28 @@ def _telemetry(before: Reading, after: Reading) -> tuple[ServiceTimes, ...]:
         if now.batches > then.batches:
             rows.append(
                 ServiceTimes(
-                    busy_instances, batch_size, now.batches - then.batches, now.total_s - then.total_s
+                    busy_instances,
+                    batch_size,
+                    now.batches - then.batches,
+                    now.total_s - then.total_s,
+                    _mean_busy(then, now),
                 )
             )
     return tuple(rows)
+
+
+def _mean_busy(then: BatchTotals, now: BatchTotals) -> float:
+    if math.isnan(now.mean_busy):
+        return math.nan
+    return (now.mean_busy - then.mean_busy) / (now.batches - then.batches)
+
+
+def _arrivals(before: Reading, after: Reading) -> tuple[ArrivalSummary, float]:
+    """The summary and the dispersion of what arrived between two readings, where the server tells it all."""
+    seen = after.recent_arrivals
+    if seen is None or seen.complete_since_s > before.at_s:
+        return NOT_TOLD, math.nan
+    between = slice(*seen.at_s.searchsorted((before.at_s, after.at_s)))
+    offsets_s = seen.at_s[between] - before.at_s
+    dispersion = dispersion_of_times(offsets_s, after.at_s - before.at_s)
+    return summarised(offsets_s, seen.rows[between]), dispersion

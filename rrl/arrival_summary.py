@@ -44,11 +44,21 @@ def dispersion_of(summary: ArrivalSummary, duration_s: float) -> float:
 
     A group counts where its first request arrived, so that of many requests I is some percent too high.
     """
-    if not duration_s > 0 or sum(summary.requests) < MIN_REQUESTS:
+    return dispersion_of_times(np.array(summary.offsets_s), duration_s, np.array(summary.requests))
+
+
+def dispersion_of_times(
+    offsets_s: np.ndarray, duration_s: float, requests: np.ndarray | None = None
+) -> float:
+    """I of requests that arrived at these offsets in an interval so long; NaN for fewer than `MIN_REQUESTS`.
+
+    `requests` arrived at each (None: one).
+    """
+    total = len(offsets_s) if requests is None else int(requests.sum())
+    if not duration_s > 0 or total < MIN_REQUESTS:
         return math.nan
-    slices = (np.array(summary.offsets_s) * (SLICES / duration_s)).astype(np.int64)
-    counts = np.bincount(np.clip(slices, 0, SLICES - 1), weights=summary.requests, minlength=SLICES)
-    return index_of_dispersion(counts)
+    slices = np.clip((offsets_s * (SLICES / duration_s)).astype(np.int64), 0, SLICES - 1)
+    return index_of_dispersion(np.bincount(slices, weights=requests, minlength=SLICES))
 
 
 def index_of_dispersion(counts: np.ndarray) -> float:

@@ -39,14 +39,18 @@ class Answers:
 
     def worker_answered(self, execution: Execution, worker: WorkerHandle, reply: BatchReply) -> None:
         """A worker ran a batch, or its model refused it."""
-        batch = execution.batch
-        self._left_worker(batch)
+        batch, now_ns = execution.batch, time.monotonic_ns()
+        service_ns = now_ns - execution.dispatched_ns
+        busy_ns = self._in_flight.busy_ns(now_ns) - execution.busy_ns
+        self._left_worker(batch, now_ns)
         if isinstance(reply, BatchError):
             if not batch.copies:
                 self.give_up(batch, reply.error)
             return
-        service_ns = time.monotonic_ns() - execution.dispatched_ns
-        self._statistics.record_batch(batch.rows, execution.busy_instances, service_ns, reply.compute)
+        mean_busy = busy_ns / service_ns if service_ns else float(execution.busy_instances)
+        self._statistics.record_batch(
+            batch.rows, execution.busy_instances, mean_busy, service_ns, reply.compute
+        )
         outputs = read_outputs(reply.outputs, worker.outputs)
         for request, first_row in _waiting(batch):
             self._settle(request, batch.dispatched_ns, outputs, first_row, EXACT, reply.compute)
@@ -55,7 +59,7 @@ class Answers:
 
     def worker_died(self, batch: Batch) -> None:
         """A worker ended with a batch, which runs again unless it has ended too many workers."""
-        self._left_worker(batch)
+        self._left_worker(batch, time.monotonic_ns())
         batch.losses += 1
         if not batch.finished and not batch.is_wanted():
             self.give_up(batch, NOBODY_WAITS)
@@ -73,7 +77,7 @@ class Answers:
 
     def handed_back(self, batch: Batch) -> None:
         """A worker that is not needed any more ended before it answered a batch, which runs elsewhere."""
-        self._left_worker(batch)
+        self._left_worker(batch, time.monotonic_ns())
         if batch.copies:
             return
         if batch.finished:
@@ -81,8 +85,8 @@ class Answers:
         else:
             self._in_flight.run_again(batch)
 
-    def _left_worker(self, batch: Batch) -> None:
-        self._in_flight.running -= 1
+    def _left_worker(self, batch: Batch, now_ns: int) -> None:
+        self._in_flight.ended(now_ns)
         batch.copies -= 1
 
     # --- from resilience modes ---------------------------------------------------------------------
@@ -153,11 +157,14 @@ class Answers:
 class Execution:
     """A batch on a worker that runs the deployed model: the `Job` of that worker."""
 
-    __slots__ = ("_answers", "batch", "busy_instances", "dispatched_ns")
+    __slots__ = ("_answers", "batch", "busy_instances", "busy_ns", "dispatched_ns")
 
-    def __init__(self, answers: Answers, batch: Batch, busy_instances: int) -> None:
+    def __init__(
+        self, answers: Answers, batch: Batch, busy_instances: int, dispatched_ns: int, busy_ns: int
+    ) -> None:
+        """`busy_ns` is that of `InFlight` when it was dispatched, before it counted itself."""
         self._answers, self.batch, self.busy_instances = answers, batch, busy_instances
-        self.dispatched_ns = time.monotonic_ns()
+        self.dispatched_ns, self.busy_ns = dispatched_ns, busy_ns
 
     def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
         self._answers.worker_answered(self, worker, reply)

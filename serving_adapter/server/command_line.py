@@ -20,6 +20,7 @@ from tyro.conf import UseAppendAction
 from serving_adapter import model_configuration, resources
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.server.arrivals_service import arrivals_handler
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.recording import Recording
@@ -176,6 +177,7 @@ async def serve(options: ServeOptions) -> None:
         control_key=_control_key(options),
     )
     add_GRPCInferenceServiceServicer_to_server(service, server)
+    server.add_generic_rpc_handlers((arrivals_handler(models),))
     await server.start()
     names = ", ".join(models)
     metrics_url = f"http://{options.host}:{metrics_port}/metrics"

@@ -101,8 +101,9 @@ class Dispatcher:
                 sentence = f"the batch does not fit in shared memory ({error}); send smaller requests"
                 self._answers.give_up(batch, sentence)
             return False
-        self._in_flight.running += 1
-        execution = Execution(self._answers, batch, self._in_flight.running)
+        now_ns = time.monotonic_ns()
+        busy_ns = self._in_flight.started(now_ns)
+        execution = Execution(self._answers, batch, self._in_flight.running, now_ns, busy_ns)
         batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
         slot.pool.run(worker, execution, placed, self._intra_op_threads, slot.model)
         return True

@@ -16,6 +16,7 @@ class InFlight:
         self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
         self.executing = 0  # requests whose batch has been dispatched and has no answer
         self.running = 0  # batches on workers
+        self._busy_ns = self._changed_ns = 0  # batches on workers, summed over time; until when
         self._none = asyncio.Event()
         self._none.set()
 
@@ -50,6 +51,23 @@ class InFlight:
         """Queues another copy of a batch before the requests that wait."""
         batch.copies += 1
         self.again.append(batch)
+
+    def started(self, now_ns: int) -> int:
+        """A batch was given to a worker. Returns what `busy_ns` is then."""
+        self._busy_ns = self.busy_ns(now_ns)
+        self._changed_ns = now_ns
+        self.running += 1
+        return self._busy_ns
+
+    def ended(self, now_ns: int) -> None:
+        """A worker has a batch no more."""
+        self._busy_ns = self.busy_ns(now_ns)
+        self._changed_ns = now_ns
+        self.running -= 1
+
+    def busy_ns(self, now_ns: int) -> int:
+        """Batches on workers, summed over time: what it grows by in a while tells how many there were."""
+        return self._busy_ns + self.running * (now_ns - self._changed_ns)
 
     def executed(self, count: int) -> None:
         """So many requests are executing no more."""

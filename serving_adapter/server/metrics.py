@@ -187,13 +187,16 @@ def _telemetry(models: Iterable[ServedModel]) -> Iterator[Metric]:
     """Count and sum of service times by (busy instances, batch size)."""
     count = Metric("rrl_batch_count", "Batches run", "unknown")
     seconds = Metric("rrl_batch_service_seconds", "Summed service time of the batches run", "unknown")
+    busy = Metric(
+        "rrl_batch_mean_busy_instances", "Instances busy on average while each batch ran, summed", "unknown"
+    )
     for model in models:
         for (busy_instances, batch_size), tally in list(model.statistics.telemetry.items()):
             labels = _labels(model) | {"busy_instances": str(busy_instances), "batch_size": str(batch_size)}
             count.add_sample(count.name, labels, tally.count)
             seconds.add_sample(seconds.name, labels, tally.ns * 1e-9)
-    yield count
-    yield seconds
+            busy.add_sample(busy.name, labels, tally.mean_busy)
+    yield from (count, seconds, busy)
 
 
 def _cpu_s(models: Iterable[ServedModel]) -> float:

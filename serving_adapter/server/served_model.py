@@ -177,6 +177,7 @@ class ServedModel:
     async def infer(self, inputs: Sequence[InputTensor], accepts_approximation: bool = True) -> Answer:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
         if self.queued >= self.protection.max_queue_size:
+            self.statistics.arrivals.record(time.monotonic_ns(), inputs[0].shape[0])
             self.statistics.record_failure(0)
             raise QueueFull(
                 f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
@@ -184,6 +185,7 @@ class ServedModel:
             )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(inputs, self._shape_key(inputs), future, accepts_approximation)
+        self.statistics.arrivals.record(request.arrived_ns, request.rows)
         self._in_flight.add(request)
         self._mode.request_arrived(request)
         self.dispatcher.dispatch()

@@ -22,6 +22,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter import model_configuration
 from serving_adapter.control_key import CONTROL_KEY_HEADER
+from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.answers import InferenceFailed
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import ResilienceSettings, as_parameters, from_parameters
@@ -101,6 +102,7 @@ class InferenceService(GRPCInferenceServiceServicer):
             "model_configuration",
             "model_repository",
             f"metrics({metrics_port})",
+            EXTENSION,
         ]
 
     # --- health and metadata -------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from serving_adapter.server.arrival_ring import ArrivalRing
+
 # The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
 
@@ -47,6 +49,20 @@ class Tally:
 
 
 @dataclass
+class TelemetryTally:
+    """Batches of one size that began with one number of instances busy."""
+
+    count: int = 0
+    ns: int = 0
+    mean_busy: float = 0.0  # summed: instances busy on average while each ran
+
+    def add(self, service_ns: int, mean_busy: float) -> None:
+        self.count += 1
+        self.ns += service_ns
+        self.mean_busy += mean_busy
+
+
+@dataclass
 class BatchTally:
     """The three parts of computing a batch."""
 
@@ -75,14 +91,17 @@ class ModelStatistics:
             BucketHistogram(),
             BucketHistogram(),
         )
-        self.telemetry: dict[tuple[int, int], Tally] = defaultdict(Tally)
+        self.telemetry: dict[tuple[int, int], TelemetryTally] = defaultdict(TelemetryTally)
+        self.arrivals = ArrivalRing()
         self.answers: Counter[str] = Counter()  # of requests, by where their answer came from
         self.copies_count = 0  # batches run again, as replicas or hedges or because their worker died
 
-    def record_batch(self, rows: int, busy_instances: int, service_ns: int, compute: ComputeTimes) -> None:
+    def record_batch(
+        self, rows: int, busy_instances: int, mean_busy: float, service_ns: int, compute: ComputeTimes
+    ) -> None:
         self.execution_count += 1
         self.batches[rows].add(compute)
-        self.telemetry[busy_instances, rows].add(service_ns)
+        self.telemetry[busy_instances, rows].add(service_ns, mean_busy)
 
     def record_success(
         self, rows: int, queue_ns: int, service_ns: int, compute: ComputeTimes, origin: str

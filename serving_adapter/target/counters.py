@@ -14,7 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.resources import Gpus, cpu_times
+from serving_adapter.target.arrival_log import ArrivalLog
 from serving_adapter.target.checks import notes_on_counters
 from serving_adapter.target.error import TargetError, TargetLost
 from serving_adapter.target.inference_server import InferenceServer
@@ -47,12 +49,13 @@ class TargetCounters:
         page: MetricsPage | None,
         is_local: bool,
         is_ours: bool,
+        arrivals: ArrivalLog | None = None,
     ) -> None:
         self.known = False
         self.page = page
         self._address = address
         self._statistics = statistics
-        self._is_local, self._is_ours = is_local, is_ours
+        self._is_local, self._is_ours, self._arrivals = is_local, is_ours, arrivals
         self._gpus = Gpus() if is_local else None
         self._counts: AnsweredCounts | None = None
         self._contradictions = 0
@@ -83,7 +86,10 @@ class TargetCounters:
         """All counters, now."""
         reading = self._with_resources(self._read())
         self._executions_since_load = reading.executions_since_load
-        return reading
+        if self._arrivals is None:
+            return reading
+        # Asked last, so that no arrival before the reading is missing.
+        return replace(reading, recent_arrivals=self._arrivals.read())
 
     def glance(self) -> Reading:
         """Arrivals, completions, failures and backlog only."""
@@ -195,7 +201,15 @@ def find_counters(
         if location.is_named or statistics is None:
             raise
         notes.append(f"the advertised metrics page is left out: {error}")
-    counters = TargetCounters(server.address, statistics, page, is_local, server.is_rrl_serve)
+    arrivals = None
+    if EXTENSION in server.extensions:
+        arrivals = ArrivalLog(partial(server.arrivals_of, model))
+        try:
+            arrivals.read()
+        except TargetError as error:
+            notes.append(f"the moments of arrivals are left out: {error}")
+            arrivals = None
+    counters = TargetCounters(server.address, statistics, page, is_local, server.is_rrl_serve, arrivals)
     try:
         counters.check_page()
     except TargetError:

@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.model_configuration import KNOBS, SERVER_NAME
+from serving_adapter.recent_arrivals import METHOD, Question, Told, pack_question, unpack_answer
 from serving_adapter.target import checks
 from serving_adapter.target.change import model_config
 from serving_adapter.target.connection import Connection
@@ -128,6 +129,14 @@ class InferenceServer:
         at_s = time.monotonic()
         answer = self.call("ModelStatistics", messages.ModelStatisticsRequest(name=model))
         return parse_statistics(answer.model_stats, at_s)
+
+    def arrivals_of(self, model: str, known: int) -> Told:
+        """The arrivals at the model after the first `known`, as far as the server remembers them."""
+        answer = self.connection.call_packed(METHOD, pack_question(Question(model, known)))
+        try:
+            return unpack_answer(answer)
+        except ValueError as error:
+            raise TargetError(f"{self.address} tells arrivals in another form: {error}") from None
 
     def items_beyond_requests(self, model: str) -> int:
         """How many more items than requests were answered so far.

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class CumulativeHistogram(NamedTuple):
     """Cumulative counts of a duration: `cumulative[i]` observations were at most `bounds_s[i]` long."""
@@ -28,6 +30,15 @@ class BatchTotals(NamedTuple):
 
     batches: int
     total_s: float  # summed service time
+    mean_busy: float = math.nan  # summed: instances busy on average while each ran; NaN: not told
+
+
+class RecentArrivals(NamedTuple):
+    """When the newest requests came."""
+
+    at_s: np.ndarray  # (arrivals,) ascending, monotonic clock of the reader
+    rows: np.ndarray  # (arrivals,)
+    complete_since_s: float  # from then on no arrival is missing
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,7 @@ class Reading:
     cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
+    recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
 
     @property
     def backlog(self) -> int:
@@ -86,6 +98,7 @@ GLANCE = (
     "rrl_in_flight_request_count",
     "process_start_time_seconds",
 )
+_TELEMETRY = ("rrl_batch_count", "rrl_batch_service_seconds", "rrl_batch_mean_busy_instances")
 _DURATION = "nv_inference_request_duration_us"
 _MLSERVER = "model_infer_request_"
 # With workers, MLServer's page has only the second line before the first request.
@@ -147,12 +160,17 @@ class _Page:
         )
 
     def telemetry(self) -> dict[tuple[int, int], BatchTotals]:
-        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for place, name in enumerate(("rrl_batch_count", "rrl_batch_service_seconds")):
+        """Servers of before `mean_busy` have the first two series alone."""
+        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        for place, name in enumerate(_TELEMETRY):
             for labels, value in self.series.get(name, ()):
                 key = tuple(round(_number(labels.get(k, ""), name)) for k in ("busy_instances", "batch_size"))
                 totals[key[0], key[1]][place] += value
-        return {key: BatchTotals(round(count), total_s) for key, (count, total_s) in totals.items()}
+        tells_busy = _TELEMETRY[2] in self.series
+        return {
+            key: BatchTotals(round(count), total_s, busy if tells_busy else math.nan)
+            for key, (count, total_s, busy) in totals.items()
+        }
 
 
 def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = False) -> Reading:

@@ -3,6 +3,7 @@
 import pytest
 
 from serving_adapter.target import TargetError, TargetLost
+from serving_adapter.target.reading import BatchTotals
 from tests.support.fake_triton import PAGE
 
 
@@ -97,7 +98,7 @@ def test_statistics_make_a_reading_and_the_missing_page_is_told(triton, make_tar
     reading = target.read()
     assert (reading.success, reading.failure, reading.arrivals) == (10, 1, 11)
     assert (reading.request_s, reading.queue_s, reading.service_s) == pytest.approx((2.0, 0.5, 1.5))
-    assert reading.telemetry == {(0, 2): (5, 0.75)}
+    assert reading.telemetry == {(0, 2): BatchTotals(5, 0.75)}
     assert reading.cpu_busy_s is not None  # of this machine
     assert len(target.notes) == 1
     assert "completions, not arrivals" in target.notes[0]
@@ -108,7 +109,7 @@ def test_a_named_metrics_page_tells_arrivals_and_statistics_the_batches(triton, 
     target.connect()
     reading = target.read()
     assert (reading.arrivals, reading.pending) == (14, 3)
-    assert reading.telemetry == {(0, 2): (5, 0.75)}
+    assert reading.telemetry == {(0, 2): BatchTotals(5, 0.75)}
     assert target.notes == []
 
 
