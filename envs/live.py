@@ -177,6 +177,7 @@ class LiveServing(ServingEnv):
 
     def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
         running = _Running(self.space.configuration(number), watch, watch.share)
+        self._waiting.looks.clear()
         began_s = self._clock()
         try:
             measurement = self._measurement(running, began_s)
@@ -232,7 +233,7 @@ class LiveServing(ServingEnv):
             running.settling = None if settling_part.gap else settling_part
         if aborted:
             self._last = before
-            return replace(measure(in_force, before), aborted=aborted)
+            return replace(measure(in_force, before, self._waiting.looks), aborted=aborted)
         aborted = self._watch_until_enough(running, in_force, before)
         return self._finished(running, in_force, before, aborted)
 
@@ -244,7 +245,8 @@ class LiveServing(ServingEnv):
                 break
             if aborted := self._waiting.until(before.at_s + look * usual_s, in_force, watch):
                 return aborted
-            so_far = measure(before, self.target.read())
+            self._waiting.looks.append(self.target.read())
+            so_far = measure(before, self._waiting.looks[-1])
             cost = self.objective.cost(so_far, running.configuration)
             if watch.enough(SoFar(look, cost, so_far.completions)):
                 running.share = look
@@ -253,7 +255,7 @@ class LiveServing(ServingEnv):
 
     def _finished(self, running: _Running, in_force: Reading, before: Reading, aborted: str) -> Measurement:
         after = self.target.read()
-        measurement = replace(measure(before, after), aborted=aborted)
+        measurement = replace(measure(before, after, self._waiting.looks), aborted=aborted)
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
         if not gap and not (self.advise or self._is_in_force(running.configuration)):
             gap = "another client changed the configuration within the interval"

@@ -10,8 +10,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from rrl.arrival_summary import dispersion_of_times, summarised
+import numpy as np
+
+from rrl.arrival_summary import dispersion_between_looks, dispersion_of_times, summarised
 from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
@@ -22,9 +25,11 @@ _NO_BATCHES = BatchTotals(0, 0.0, 0.0)
 _ROUNDING = 1e-6  # sums of seconds may round; counters that fall by more started again
 
 
-def measure(before: Reading, after: Reading) -> Measurement:
+def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> Measurement:
     """What happened between two readings of one model.
 
+    `looks` are others, in the order of time; those between the two tell how unevenly requests came, where
+    the server does not tell when.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
     nothing may be learned from them.
     """
@@ -35,7 +40,7 @@ def measure(before: Reading, after: Reading) -> Measurement:
     timed = completions if after.timed is None else after.timed - (before.timed or 0)
     executions = after.execution_count - before.execution_count
     inferences = after.inference_count - before.inference_count
-    arrival_summary, dispersion = (NOT_TOLD, math.nan) if gap else _arrivals(before, after)
+    arrival_summary, dispersion = (NOT_TOLD, math.nan) if gap else _arrivals(before, after, looks)
     return Measurement(
         duration_s=after.at_s - before.at_s,
         arrivals=max(0, after.arrivals - before.arrivals),
@@ -140,12 +145,26 @@ def _mean_busy(then: BatchTotals, now: BatchTotals) -> float:
     return (now.mean_busy - then.mean_busy) / (now.batches - then.batches)
 
 
-def _arrivals(before: Reading, after: Reading) -> tuple[ArrivalSummary, float]:
-    """The summary and the dispersion of what arrived between two readings, where the server tells it all."""
+def _arrivals(before: Reading, after: Reading, looks: Sequence[Reading]) -> tuple[ArrivalSummary, float]:
+    """The summary and the dispersion of what arrived between two readings, as far as the server tells."""
     seen = after.recent_arrivals
     if seen is None or seen.complete_since_s > before.at_s:
-        return NOT_TOLD, math.nan
+        return NOT_TOLD, _dispersion_of_looks(before, after, looks)
     between = slice(*seen.at_s.searchsorted((before.at_s, after.at_s)))
     offsets_s = seen.at_s[between] - before.at_s
     dispersion = dispersion_of_times(offsets_s, after.at_s - before.at_s)
     return summarised(offsets_s, seen.rows[between]), dispersion
+
+
+def _dispersion_of_looks(before: Reading, after: Reading, looks: Sequence[Reading]) -> float:
+    """From what arrived between one look and the next. A stock Triton counts what runs when it has ended."""
+    inside = [look for look in looks if before.at_s < look.at_s < after.at_s]
+    shortest_s = (after.at_s - before.at_s) / (2 * len(inside) + 2)
+    ends = [before]
+    for look in inside:
+        # A single arrival in a moment between two looks would pass for a burst.
+        if min(look.at_s - ends[-1].at_s, after.at_s - look.at_s) >= shortest_s:
+            ends.append(look)
+    ends.append(after)
+    counts = np.diff([end.arrivals for end in ends])
+    return dispersion_between_looks(np.maximum(counts, 0), np.diff([end.at_s for end in ends]))

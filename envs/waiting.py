@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envs.target_like import TargetLike
 from rrl.interval import Watch
@@ -26,6 +26,9 @@ class Waiting:
     changes: bool  # False: the target's configuration must stay as it is
     clock: Callable[[], float]
     sleep: Callable[[float], None]
+    looks: list[Reading] = field(
+        default_factory=list
+    )  # at the target while it waited, until they are cleared
 
     def until(self, moment_s: float, in_force: Reading, watch: Watch, glances: bool = True) -> str:
         """Waits until a moment and shows the progress to the watch. Returns its reason to end, if any.
@@ -36,7 +39,8 @@ class Waiting:
             self.sleep(min(self.poll_s, left_s))
             if not glances or watch.interrupt is None or self.clock() >= moment_s:
                 continue
-            if reason := watch.interrupt(_progress(in_force, self.target.glance())):
+            self.looks.append(self.target.glance())
+            if reason := watch.interrupt(_progress(in_force, self.looks[-1])):
                 return reason
         return ""
 

@@ -3,6 +3,7 @@
 | symbol | here | meaning |
 |---|---|---|
 | n_k | `counts` | arrivals in slice k of an interval that is cut into equal slices |
+| d_k | `durations_s` | how long slice k is; n_k is expected to be λ d_k, with λ = Σ n_k / Σ d_k |
 | I | `index_of_dispersion` | var(n_k) / mean(n_k): 1 of Poisson arrivals, 0 of regular ones, more of bursts |
 """
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from rrl.measurement import MAX_POINTS, ArrivalSummary
 
+MIN_SLICES = 5  # of unlike lengths, of which a dispersion is told
 SLICES = 16  # of an interval, in which arrivals are counted
 MIN_REQUESTS = 20  # of which a dispersion is told
 OFFSET_DECIMALS = 4  # of a second
@@ -65,3 +67,15 @@ def index_of_dispersion(counts: np.ndarray) -> float:
     """I of the counts of slices of one length; NaN where nothing arrived."""
     mean = float(np.mean(counts))
     return float(np.var(counts, ddof=1)) / mean if mean > 0 else math.nan
+
+
+def dispersion_between_looks(counts: np.ndarray, durations_s: np.ndarray) -> float:
+    """I of counts n_k in slices of unlike lengths d_k: Σ (n_k - λ d_k)² / (λ d_k), over their number less 1.
+
+    For equal slices that is the variance over the mean. NaN for fewer than `MIN_SLICES` of them, and for
+    fewer than `MIN_REQUESTS`.
+    """
+    if len(counts) < MIN_SLICES or counts.sum() < MIN_REQUESTS:
+        return math.nan
+    expected = counts.sum() * durations_s / durations_s.sum()
+    return float(np.sum((counts - expected) ** 2 / expected)) / (len(counts) - 1)

@@ -10,6 +10,7 @@ import envs  # noqa: F401 (registers the ids)
 from envs.live import LiveServing, check_space, cores_of, default_space
 from rrl.agent import arrival_rate_per_s
 from rrl.interval import Watch
+from rrl.measurement import NOT_TOLD
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
 from serving_adapter.model_configuration import KNOBS
@@ -203,6 +204,16 @@ def test_a_whole_page_is_glanced_at_each_second_after_a_change_and_not_otherwise
     assert (target.reads, target.glances) == (3, 4)
     env.run(0, watched)
     assert (target.reads, target.glances) == (4, 4)
+
+
+def test_glances_at_a_whole_page_tell_how_unevenly_requests_came(target):
+    target.reloads = True
+    env = live(target, interval_s=10.0)
+    env.reset(seed=0)
+    seen = env.run(0, Watch(lambda progress: "")).measurement
+    assert 0 <= seen.dispersion < 0.1  # they came at a steady rate
+    assert seen.arrival_summary == NOT_TOLD
+    assert math.isnan(env.run(0, Watch(lambda progress: "")).measurement.dispersion)  # without glances
 
 
 def test_settling_lasts_until_new_instances_have_run_their_first_batches(target, clock):

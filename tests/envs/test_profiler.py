@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.profiler import measure
-from rrl.measurement import ServiceTimes
+from rrl.measurement import NOT_TOLD, ServiceTimes
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
@@ -213,3 +213,41 @@ def test_unknown_processor_use_is_nan():
 def test_changed_buckets_count_from_zero():
     before = replace(reading(), latency=CumulativeHistogram((1.0, math.inf), (4, 4), 2.0))
     assert measure(before, reading(1.0, [0.1] * 4)).latency.mean_ms == pytest.approx(100.0)
+
+
+def looked_at(arrivals, moments_s):
+    """Readings at these moments of a server that answers at once what has arrived by then."""
+    return [reading(at_s, in_flight=count) for at_s, count in zip(moments_s, arrivals, strict=True)]
+
+
+def test_looks_in_between_tell_a_dispersion():
+    counts = np.array([3, 9, 1, 12, 5])
+    before, *looks, after = looked_at([7, *(7 + np.cumsum(counts))], range(10, 16))
+    told = measure(before, after, [looked_at([0], [9.0])[0], *looks, looked_at([99], [16.0])[0]])
+    assert told.dispersion == pytest.approx(np.var(counts, ddof=1) / counts.mean())
+    assert told.arrival_summary == NOT_TOLD
+    assert math.isnan(measure(before, after).dispersion)
+    assert math.isnan(measure(before, after, looks[1:]).dispersion)
+
+
+def test_looks_at_unlike_distances_find_steady_arrivals_steady():
+    moments_s = [0.0, 0.5, 2.5, 3.0, 6.0, 6.5, 9.0]
+    before, *looks, after = looked_at([int(20 * at_s) for at_s in moments_s], moments_s)
+    assert measure(before, after, looks).dispersion == pytest.approx(0.0, abs=1e-9)
+
+
+def test_poisson_arrivals_between_unlike_looks_have_a_dispersion_of_one():
+    rng = np.random.default_rng(0)
+    moments_s = np.array([0.0, 0.5, 2.5, 3.0, 6.0, 6.5, 9.0])
+    told = []
+    for _ in range(200):
+        arrivals = np.cumsum([0, *rng.poisson(40 * np.diff(moments_s))])
+        before, *looks, after = looked_at(arrivals.tolist(), moments_s.tolist())
+        told.append(measure(before, after, looks).dispersion)
+    assert np.mean(told) == pytest.approx(1.0, abs=0.12)
+
+
+def test_an_arrival_between_two_looks_at_nearly_one_moment_is_no_burst():
+    moments_s = [0.0, 1.0, 2.0, 2.001, 3.0, 4.0, 4.999, 5.0]
+    before, *looks, after = looked_at([0, 10, 20, 21, 30, 40, 49, 50], moments_s)
+    assert measure(before, after, looks).dispersion == pytest.approx(0.0, abs=1e-9)
