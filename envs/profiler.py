@@ -159,7 +159,7 @@ def _arrivals(before: Reading, after: Reading, looks: Sequence[Reading]) -> tupl
 def _dispersion_of_looks(before: Reading, after: Reading, looks: Sequence[Reading]) -> float:
     """From what arrived between one look and the next. A stock Triton counts what runs when it has ended."""
     inside = [look for look in looks if before.at_s < look.at_s < after.at_s]
-    shortest_s = (after.at_s - before.at_s) / (2 * len(inside) + 2)
+    shortest_s = (after.at_s - before.at_s) / (4 * len(inside) + 4)
     ends = [before]
     for look in inside:
         # A single arrival in a moment between two looks would pass for a burst.
