@@ -34,6 +34,12 @@ BENCHMARKS = {
     ),
     "compare": Benchmark("tuner.compare", "minutes that rrl-compare takes for ten agents"),
     "embedded-tune": Benchmark("tuner.embedded_tune", "what `make tune` gains, against an exhaustive sweep"),
+    "bursts": Benchmark(
+        "tuner.bursts", "what rrl-tune leaves under bursts, against a sweep over the same arrivals"
+    ),
+    "neighbour": Benchmark(
+        "tuner.neighbour", "what rrl-tune leaves beside a noisy neighbour, against a sweep beside the same"
+    ),
     "serf-model": Benchmark(
         "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
     ),
