@@ -19,7 +19,8 @@ from baselines import make_agent
 from baselines.comparison.command_line import main as compare
 from rrl import journal
 from rrl.agent import Task
-from rrl.guarding.guard import Guard, GuardSettings
+from rrl.guarding.guard import Guard
+from rrl.guarding.settings import GuardSettings
 from rrl.objective import make_objective
 from rrl.views.summary import reference_table_of, summarise
 

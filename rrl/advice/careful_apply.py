@@ -18,7 +18,9 @@ import numpy as np
 from rich.console import Console
 
 from rrl.agent import Agent, Transition
-from rrl.guarding.guard import Guard, GuardSettings, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
+from rrl.guarding.settings import GuardSettings
 from rrl.journal import Header, Journal
 from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
@@ -95,10 +97,10 @@ class ApplyingGuard(Guard):
     applied: int = 0
 
     def keeping(self, turn_costs: object = None) -> ToKeep:
-        costs = self.costs_at_present_load
+        costs = self.choice.costs_at_present_load
         if self.applied not in costs or self.start not in costs:
             return ToKeep(self.start, "what was recommended could not be measured")
-        if not self.fits(self.applied):
+        if not self.fitness.fits(self.applied):
             return ToKeep(self.start, "what was recommended failed, was aborted or broke the limit")
         after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
         words = f"its mean cost was {after:.1f}, {before:.1f} before"

@@ -9,7 +9,7 @@ from typing import NoReturn
 from rrl import journal
 from rrl.advice import careful_apply
 from rrl.command_line.ending import DONE
-from rrl.guarding.guard import ToKeep
+from rrl.guarding.choice import ToKeep
 from rrl.tuning.stop import Output
 from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise

@@ -64,11 +64,10 @@ class TuneOptions:
     duration: float | str | None = None
     """Or about how long the run may take, of each model: seconds, 5m or 2h."""
     validation: int = TuningSettings.validation
-    """How often the best is measured again at the end, in turns with the start (A B A B), before it is called
-    better. As many turns follow where these leave the question open. The start has one turn only, A B A,
-    where the best is shown to be better by then, as it was before, or clearly so. The start's first turn is
-    then only as long as it takes to show that. 0: never; then the start is measured three times at the
-    beginning, else once."""
+    """How often the best is measured again at the end, in turns with the start (A B B A), before it is called
+    better. The run looks after each pair, and stops once the gain is shown. As many turns follow where these
+    leave the question open. A start that cannot bear the load is not put in force again. 0: never; then the
+    start is measured three times at the beginning, else once."""
     max_changes_per_hour: int | None = None
     """At most so many changes of configuration in any 60 minutes; meanwhile the run waits. The guard's
     rollbacks and the last change of the run are never held back, but counted."""

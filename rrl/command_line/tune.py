@@ -19,7 +19,9 @@ from rrl.command_line.options import TuneOptions, run_folder, seconds, tuning_in
 from rrl.command_line.reach import RunningServer, reach
 from rrl.command_line.search_grid import SearchGrid
 from rrl.command_line.several_models import SharedByModels
-from rrl.guarding.guard import Guard, GuardSettings, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
+from rrl.guarding.settings import GuardSettings
 from rrl.journal import Journal
 from rrl.queueing.machine import Machine
 from rrl.tuning.change_log import ChangeLog

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rrl.journal import Kind
 from rrl.measured_costs import costs_by_configuration
 
 SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
@@ -21,8 +22,9 @@ class Seen(NamedTuple):
     cost: float
     latency_ms: float
     broke_limit: bool  # never of a short turn: the p95 of its few requests tells nothing
+    overloaded: bool  # the queue grew beyond noise, and was long at the end
     completions: int
-    is_turn: bool  # it was part of the validation
+    kind: Kind
 
 
 @dataclass
@@ -33,6 +35,13 @@ class IntervalMemory:
     all: list[Seen] = field(default_factory=list)
     _near: list[Seen] = field(default_factory=list)  # the answer to what was asked last
     _near_asked: tuple[int, float] = (0, 0.0)  # what was asked: intervals seen, load
+
+    @property
+    def start_latency_ms(self) -> float:
+        """Mean latency over the requests of the baseline intervals; NaN before the first."""
+        baseline = [seen for seen in self.all if seen.kind == "baseline"]
+        completions = sum(seen.completions for seen in baseline)
+        return sum(s.completions * s.latency_ms for s in baseline) / completions if completions else math.nan
 
     def add(self, seen: Seen) -> None:
         self.all.append(seen)
@@ -56,11 +65,22 @@ class IntervalMemory:
         is_present = load_ratio(nearest.rate_per_s, self.rate_per_s) <= SAME_LOAD
         return _at_load(self.rate_per_s if is_present else nearest.rate_per_s, among)
 
+    def near_load_of(self, number: int) -> list[Seen]:
+        """The intervals at the present load if this configuration was measured at it, else at its own."""
+        near = self.near_present_load()
+        if any(seen.number == number for seen in near):
+            return near
+        rates_per_s = [seen.rate_per_s for seen in self.all if seen.number == number]
+        return _at_load(mean(rates_per_s), self.all) if rates_per_s else []
 
-def at_load_of(number: int, among: Sequence[Seen]) -> list[Seen]:
-    """Those among these at the mean load of the intervals of one configuration."""
-    rates_per_s = [seen.rate_per_s for seen in among if seen.number == number]
-    return _at_load(mean(rates_per_s), among) if rates_per_s else []
+
+def no_lower_load(number: int, among: Sequence[Seen]) -> list[Seen]:
+    """One configuration's intervals, and those of others that met no lower load than these.
+
+    What cost less under as many requests is better. What cost less under fewer may not be.
+    """
+    rate_per_s = mean([seen.rate_per_s for seen in among if seen.number == number])
+    return [s for s in among if s.number == number or s.rate_per_s >= rate_per_s / COMPARABLE_LOAD]
 
 
 def costs_of(intervals: Sequence[Seen]) -> dict[int, list[float]]:

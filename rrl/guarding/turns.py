@@ -1,33 +1,35 @@
-"""What the turns of the start and the best are to show, and whether they have shown it. Pure logic.
+"""The turns of the best (A) and the start (B): their order, what they show, when they are over. Pure logic.
 
-The intervals before the turns count, too. Where the best was better beyond noise there, its turns need only
-agree, and users need not bear the start for longer than that takes.
+The order is A B B A, and so on. A machine that gets slower makes the start look worse in one pair, and the
+best in the next. The run looks after each pair, and within the start's first turn. Later looks may spend more
+of the error allowed than earlier ones, as what is shown by few turns should be plain.
+
+| symbol | here | meaning |
+|---|---|---|
+| P | `planned` | pairs of turns; as many again may follow |
+| α | `MAX_ERROR` | how seldom all looks together may see a gain where there is none |
+| 0.9 α k / (1 + ... + 2 P) | `_error_after` | what the look after k pairs may spend of it |
+| 0.1 α / 3 | `ERROR_WITHIN` | what each of the three looks within the first turn may |
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rrl.guarding.gain import (
-    GAIN_TO_TRUST_ALONE,
-    MIN_TURN_SHARE_ALONE,
-    UNKNOWN,
-    Gain,
-    Noise,
-    gain_interval,
-    is_between,
-    pooled_noise,
-    share_to_show,
-    unpaired_gain,
-)
-from rrl.guarding.interval_memory import IntervalMemory, Seen, at_load_of, costs_of, mean
+from rrl.guarding.gain import MAX_ERROR, UNKNOWN, Gain, Noise, gain_interval, neighbours_noise
+from rrl.guarding.interval_memory import IntervalMemory, costs_of
 from rrl.journal import Kind
 from rrl.measurement import SoFar
 
+PLANNED_PAIRS = 2  # where nobody plans another number
+SHARE_OF_LOOKS_WITHIN = 0.1  # of the error allowed
+MIN_TURN_SHARE = 0.25  # the shortest turn, as a share of an interval; it is looked at after each such part
+ERROR_WITHIN = MAX_ERROR * SHARE_OF_LOOKS_WITHIN / (1 / MIN_TURN_SHARE - 1)
+MIN_TURN_REQUESTS = 30  # the fewest requests to measure in a turn
+
 Costs = Mapping[int, Sequence[float]]
-"""By configuration number: what the turns of the start and of the best cost, in their order."""
+"""By configuration number: what the turns of the start and of the best cost, pair by pair."""
 
 
 @dataclass
@@ -36,9 +38,10 @@ class Turns:
 
     start: int
     memory: IntervalMemory
+    planned: int = PLANNED_PAIRS
     _first_share: float | None = None  # the share of an interval that the start's first turn lasted
 
-    def told(self, number: int, kind: Kind, share: float) -> None:
+    def take_in(self, number: int, kind: Kind, share: float) -> None:
         """Takes in every interval, and for what share of its usual time it was measured."""
         if kind in ("baseline", "tune"):  # another validation follows
             self._first_share = None
@@ -50,67 +53,55 @@ class Turns:
         return next((number for number in costs if number != self.start), self.start)
 
     def gain(self, costs: Costs) -> Gain:
-        """How many times lower the best's cost is than the start's.
-
-        It goes by their turns, and by the scatter of both that the run saw before.
-        """
+        """How many times lower the best's cost is than the start's, by their turns."""
         best = self.best_of(costs)
         if best == self.start or self.start not in costs:
             return UNKNOWN
-        return gain_interval(
-            costs[self.start], costs[best], self._noise_before(best), self._first_share or 1.0
-        )
+        pairs = (costs[self.start], costs[best], self._noise_before(best))
+        return gain_interval(*pairs, [self._first_share or 1.0], self._error_after(self._pairs(costs)))
 
-    def gain_before(self, best: int) -> Gain:
-        """The gain by the intervals of both before their turns, at the load of the start's own."""
-        before = [seen for seen in self.memory.all if not seen.is_turn]
-        costs = costs_of(at_load_of(self.start, before))
-        return unpaired_gain(costs.get(self.start, []), costs.get(best, []))
+    def are_over(self, costs: Costs) -> bool:
+        """True once the gain is shown, or that there is none, or after the pairs planned.
 
-    def are_settled(self, costs: Costs) -> bool:
-        """True if A B A, one turn of the start between two of the best, leaves nothing open.
-
-        The best must be better beyond noise in its turns and in the intervals before them. Where it was not
-        before, it must be better by `GAIN_TO_TRUST_ALONE`. Users need not bear the start again then.
+        Up to as many again follow while the best seems better, perhaps by chance.
         """
-        best = self.best_of(costs)
-        if not is_between(costs.get(self.start, ()), costs.get(best, ())):
-            return False
-        return self.gain(costs).low > self._to_show(best)
+        gain, pairs = self.gain(costs), self._pairs(costs)
+        if pairs and (gain.beyond_noise or gain.is_none):
+            return True
+        return pairs >= (2 * self.planned if gain.undecided else self.planned)
 
-    def share_for_first(self, best: int) -> float:
-        """The share of an interval to measure the start for in its first turn.
-
-        If the best was better beyond noise before, at a load like the present one, the turn is as long as it
-        takes to show that again. Else it is a whole interval.
-        """
-        of_start = [seen for seen in self._near_before() if seen.number == self.start]
-        gain = self.gain_before(best)
-        if not of_start or not gain.beyond_noise:
-            return 1.0
-        requests = mean([seen.completions for seen in of_start])
-        return share_to_show(gain.estimate, self._noise_before(best), requests)
+    def validate(self, costs: Costs) -> bool:
+        """True if these turns are as many as were planned, or show enough without the others."""
+        gain, pairs = self.gain(costs), self._pairs(costs)
+        return pairs > 0 and (pairs >= self.planned or gain.beyond_noise or gain.is_none)
 
     def first_has_shown(self, best: int, cost: float, start: SoFar) -> bool:
-        """True if the start's first turn has shown enough so far: users need not bear the rest of it.
+        """True if the start's first turn has shown the gain so far: users need not bear the rest of it.
 
         `cost` is what the turn of the best right before it cost.
         """
-        to_show = self._to_show(best)
-        if not (cost > 0 and to_show < start.cost / cost < math.inf):
+        if start.share < MIN_TURN_SHARE or start.completions < MIN_TURN_REQUESTS:
             return False
-        requests = start.completions / start.share
-        share = share_to_show(start.cost / cost / to_show, self._noise_before(best), requests)
-        return start.share >= (share if to_show == 1 else max(share, MIN_TURN_SHARE_ALONE))
+        pair = ([start.cost], [cost], self._noise_before(best))
+        return gain_interval(*pair, [start.share], ERROR_WITHIN).beyond_noise
 
-    def _to_show(self, best: int) -> float:
-        """The gain, beyond noise, with which the start need not be put in force again."""
-        return 1.0 if self.gain_before(best).beyond_noise else GAIN_TO_TRUST_ALONE
+    def _error_after(self, pairs: int) -> float:
+        """What the look after so many pairs may spend."""
+        most = 2 * max(self.planned, 1)
+        share = min(max(pairs, 1), most) / (most * (most + 1) / 2)
+        return MAX_ERROR * (1 - SHARE_OF_LOOKS_WITHIN) * share
+
+    def _pairs(self, costs: Costs) -> int:
+        best = self.best_of(costs)
+        return 0 if best == self.start else min(len(costs[best]), len(costs.get(self.start, ())))
 
     def _noise_before(self, best: int) -> Noise:
         """The scatter of the start's and the best's intervals before their turns, at the present load."""
-        costs = costs_of(self._near_before())
-        return pooled_noise([costs.get(number, []) for number in (self.start, best)])
+        before = [seen for seen in self.memory.near_present_load() if seen.kind != "validation"]
+        costs = costs_of(before)
+        return neighbours_noise([costs.get(number, []) for number in (self.start, best)])
 
-    def _near_before(self) -> list[Seen]:
-        return [seen for seen in self.memory.near_present_load() if not seen.is_turn]
+
+def best_goes_first(pair: int) -> bool:
+    """The order within a pair of turns: A B in the first, B A in the second, and so on."""
+    return pair % 2 == 0

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from rrl.guarding.guard import Guard, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import Ending, Journal
 from rrl.tuning.environment import Environment
@@ -74,7 +75,7 @@ class EndOfRun:
     def _as_found(self) -> int:
         """What to keep where nothing better is known: the start, but a resumed run may have found another."""
         found = self._in_force.found_number
-        return self._guard.start if found is None or self._guard.is_worse(found) else found
+        return self._guard.start if found is None or self._guard.choice.is_worse(found) else found
 
     def _early(self, why: str) -> ToKeep:
         number, reason = self._guard.keeping()

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rrl.agent import Agent
-from rrl.guarding.guard import Admission, Guard, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Admission, Guard
 from rrl.interval import UNWATCHED, Watch
 from rrl.journal import Journal, Kind, Record
 from rrl.measurement import Progress
@@ -144,6 +145,8 @@ class Tuning:
         """With the agent's reason for the change, where the choice is the agent's."""
         if choice.decision != "agent":
             return choice
-        explores = "the agent proposes it" if self.guard.knows(choice.number) else "the agent explores it"
+        explores = (
+            "the agent proposes it" if self.guard.memory.knows(choice.number) else "the agent explores it"
+        )
         why = self.agent.explain()
         return choice._replace(reason=f"the agent: {why}" if why else explores)

@@ -47,7 +47,7 @@ class Scheduled:
             record = self._interval(kind, Admission(number, "schedule", ""), watch)
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
-            lost_again = bool(record.measurement.gap) and self._guard.was_lost_again(number)
+            lost_again = bool(record.measurement.gap) and self._guard.fitness.was_lost_again(number)
             if kind == "validation" and (record.not_taken or lost_again):
                 which = "the start" if number == self._guard.start else "the best known"
                 raise CannotMeasure(f"{which} cannot be measured again: {record.measurement.gap}")
@@ -62,7 +62,11 @@ class Scheduled:
         while self._in_force.number not in (None, number) and (pause := self._pacing.pause(changes)):
             self._pacing.check_time()
             in_force = self._in_force.number
-            stays = in_force is not None and not self._pacing.pause() and not self._guard.is_worse(in_force)
+            stays = (
+                in_force is not None
+                and not self._pacing.pause()
+                and not self._guard.choice.is_worse(in_force)
+            )
             self.wait(pause, stays)
             waited = True
         return waited

@@ -11,7 +11,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
-from rrl.guarding.guard import ToKeep
+from rrl.guarding.choice import ToKeep
 from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Header, Journal, Record
 from rrl.tuning import change_log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from typing import NamedTuple
 
 import yaml
 
+from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import UNKNOWN, Gain
-from rrl.guarding.guard import Guard, GuardSettings, ToKeep
+from rrl.guarding.guard import Guard
+from rrl.guarding.settings import GuardSettings
 from rrl.journal import Header, Record
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import Configuration
@@ -102,10 +103,11 @@ def summarise(
 
     `left` is what the run left in force, and why. Without it, it is what a guard would leave that saw these
     records. Start and best are validated by `turns` intervals each at least, by default as many as the run
-    planned. One of the start between two of the best is enough where that settles it.
+    planned. Fewer are enough where they show the gain, or that there is none.
     """
     guard = _guard_that_saw(header, records, settings)
-    validation = _LastValidation.of(records, header.validation if turns is None else turns, guard)
+    guard.turns.planned = header.validation if turns is None else turns
+    validation = _LastValidation.of(records, guard)
     validated = validation.validates(guard.start) and (left is None or left.number in validation.costs)
     if left is None:
         left = guard.keeping(validation.costs if validated else _broken_off(guard, records))
@@ -123,7 +125,7 @@ def summarise(
         why_left=left.reason,
         validated=validated,
         turns=guard.turns.gain(validation.costs) if validated else UNKNOWN,
-        exploration=cost_of_exploration(records, guard.start_latency_ms),
+        exploration=cost_of_exploration(records, guard.memory.start_latency_ms),
         decision_ms=_median_decision_ms(records),
         start_records=tuple(of_start),
         best_records=tuple(of_best),
@@ -145,15 +147,14 @@ class _LastValidation(NamedTuple):
     whole: bool  # As many turns as asked for, or no question open without them.
 
     @classmethod
-    def of(cls, records: Sequence[Record], turns: int, guard: Guard) -> _LastValidation:
-        counted = whole_turns(records) if turns else []
+    def of(cls, records: Sequence[Record], guard: Guard) -> _LastValidation:
+        counted = whole_turns(records) if guard.turns.planned else []
         costs = costs_by_configuration((r.number, r.cost) for r in counted)
-        whole = all(len(each) >= turns for each in costs.values()) or guard.turns.are_settled(costs)
-        return cls(counted, costs, whole)
+        return cls(counted, costs, guard.turns.validate(costs))
 
     def validates(self, start: int) -> bool:
         """True if another configuration was compared with the start."""
-        return self.whole and len(self.costs) == 2 and start in self.costs
+        return self.whole and start in self.costs
 
     def other_than(self, start: int) -> int:
         return next(number for number in self.costs if number != start)
@@ -172,27 +173,35 @@ def _median_decision_ms(records: Sequence[Record]) -> float:
 
 def _broken_off(guard: Guard, records: Sequence[Record]) -> dict[int, list[float]] | None:
     """No costs for both, if a validation ended because one of them failed in it. None if neither did."""
-    numbers = {r.number for r in last_validation(records)}
-    return None if all(map(guard.fits, numbers)) else {number: [] for number in numbers}
+    numbers = {r.number for r in last_validation(records) if r.kind == "validation"}
+    return None if all(map(guard.fitness.fits, numbers)) else {number: [] for number in numbers}
 
 
 def whole_turns(records: Sequence[Record]) -> list[Record]:
-    """The intervals of the last validation that count: both of a pair of turns or none, and one after them.
+    """The intervals of the last validation that count, in their order: both of a pair of turns, or none.
 
-    A turn is its first interval that was learned, or in which nothing was completed. Where the run waited
-    between two intervals of one configuration, the second one counts.
+    A turn is an interval that was learned, or in which nothing was completed. Where the run waited after a
+    turn and then measured the same configuration again, the second interval counts.
     """
-    measured = [r for r in last_validation(records) if r.learned or (r.counted and math.isnan(r.cost))]
-    turns = [last for _, (*_, last) in itertools.groupby(measured, key=lambda r: r.number)]
+    turns: list[Record] = []
+    waited = False
+    for record in last_validation(records):
+        if record.kind == "wait":
+            waited = True
+        elif record.learned or (record.counted and math.isnan(record.cost)):
+            if waited and turns and turns[-1].number == record.number:
+                turns.pop()
+            turns.append(record)
+            waited = False
     pairs = zip(turns[::2], turns[1::2], strict=False)
-    whole = [r for pair in pairs if all(math.isfinite(r.cost) for r in pair) for r in pair]
-    return whole + [r for r in turns[len(turns) // 2 * 2 :] if math.isfinite(r.cost)]
+    return [r for pair in pairs if all(math.isfinite(r.cost) for r in pair) for r in pair]
 
 
 def last_validation(records: Sequence[Record]) -> list[Record]:
-    """The validation intervals that no tuning followed, and no start of a resumed run."""
+    """The validation's intervals, and its waits, that no tuning followed and no start of a resumed run."""
     after = max((i for i, r in enumerate(records) if r.kind in ("tune", "baseline")), default=-1)
-    return [r for r in records[after + 1 :] if r.kind == "validation"]
+    began = next((i for i, r in enumerate(records) if i > after and r.kind == "validation"), len(records))
+    return list(records[began:])
 
 
 def reference_table_of(header: Header, records: Sequence[Record]) -> ReferenceTable:

@@ -14,7 +14,7 @@ from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
 
-from rrl.guarding.gain import CONFIDENCE
+from rrl.guarding.gain import GAIN_CONFIDENCE
 from rrl.guarding.guard import Guard
 from rrl.journal import Decision, Header, Journal, Kind, Record
 from rrl.knobs import in_words
@@ -131,11 +131,11 @@ class LiveView(Listener):
         rows.add_row("load", f"{m.arrival_rate_per_s:.1f} requests/s" if m else "measuring ...")
         rows.add_row("in force", Text(in_words(space.configuration(self._in_force)), style="bold"))
         rows.add_row(
-            "at the start", f"mean {_ms(self._guard.start_latency_ms)} ms  p95 {_ms(start_p95_ms)} ms"
+            "at the start", f"mean {_ms(self._guard.memory.start_latency_ms)} ms  p95 {_ms(start_p95_ms)} ms"
         )
         if m:
             now = Text(f"mean {_ms(m.latency.mean_ms)} ms  p95 {_ms(m.latency.p95_ms)} ms  ")
-            times = self._guard.start_latency_ms / m.latency.mean_ms if m.latency.mean_ms else math.nan
+            times = self._guard.memory.start_latency_ms / m.latency.mean_ms if m.latency.mean_ms else math.nan
             if math.isfinite(times):
                 now.append(f"{times:.1f}x lower" if times >= 1 else f"{1 / times:.1f}x higher",
                            style="green" if times >= 1 else "red")  # fmt: skip
@@ -222,7 +222,8 @@ def gain_in_words(summary: RunSummary) -> str:
             return f"not known to be better than the start, and left as found ({summary.why_left})"
         how = "not validated"
     elif summary.turns.beyond_noise:
-        how = f"measured again in turns with the start; {CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+        interval = f"{GAIN_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+        how = f"measured again in turns with the start; {interval}"
     else:
         how = summary.why_left
     return f"{summary.gain:.2f}x lower cost ({how})"

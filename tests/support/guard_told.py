@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rrl.guarding.guard import Guard, GuardSettings, Judgement
+from rrl.guarding.guard import Guard, Judgement
+from rrl.guarding.settings import GuardSettings
 from rrl.measurement import LatencySummary, Measurement
 
 START, GOOD, BAD = 0, 1, 2
@@ -40,4 +41,12 @@ def begun(settings: GuardSettings | None = None, start_ms: float = 100.0) -> Gua
     for _ in range(3):
         guard.enter(START)
         guard.judge(START, start_ms, measured(start_ms), kind="baseline")
+    return guard
+
+
+def begun_once(start_ms: float, **changes: Any) -> Guard:
+    """As a run begins that has a validation: the start is measured once."""
+    guard = Guard(START)
+    guard.enter(START)
+    guard.judge(START, start_ms, measured(start_ms, **changes), kind="baseline")
     return guard

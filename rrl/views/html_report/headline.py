@@ -6,7 +6,8 @@ import math
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from rrl.guarding.gain import CONFIDENCE
+from rrl.guarding.gain import GAIN_CONFIDENCE
+from rrl.guarding.turns import best_goes_first
 from rrl.journal import EMBEDDED, SIMULATION
 from rrl.knobs import in_words
 from rrl.views.html_report.markup import Children, tag
@@ -108,10 +109,10 @@ def _gain(run: RunView) -> Children:
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
-        interval = f"{CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
+        interval = f"{GAIN_CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x"
         doubt = "" if gain.beyond_noise else f" Within noise by itself: {summary.why_left}."
         return [tag("strong", f"{gain.estimate:.2f}x lower cost"), f" ({interval}), measured {turns}.{doubt}"]
-    interval = f"{CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
+    interval = f"{GAIN_CONFIDENCE:.0%} interval {_change(gain.low)} to {_change(gain.high)}"
     why = "" if not gain.beyond_noise else f" {summary.why_left[:1].upper()}{summary.why_left[1:]}."
     return [
         tag("strong", "Not taken: " if gain.beyond_noise else "No better beyond noise: "),
@@ -121,9 +122,11 @@ def _gain(run: RunView) -> Children:
 
 
 def _turns(summary: RunSummary) -> str:
-    if (summary.best.intervals, summary.start.intervals) == (2, 1):
-        return "A B A: clear enough to spare users its second turn"
-    return f"A B A B, {count(summary.start.intervals, 'interval')} each"
+    pairs = summary.start.intervals
+    if pairs == 1:
+        return "A B: clear enough to spare users another"
+    order = " ".join("A B" if best_goes_first(pair) else "B A" for pair in range(pairs))
+    return f"{order}, {count(pairs, 'interval')} each"
 
 
 def _change(times_lower: float) -> str:

@@ -70,7 +70,7 @@ def results(compared: Comparison) -> dict[str, Result]:
             if record.kind == "tune" and record.counted:
                 known.append(guard.best in near)
         in_force = [record.number in near for record in of.tuning]
-        cost = cost_of_exploration(of.records, guard.start_latency_ms)
+        cost = cost_of_exploration(of.records, guard.memory.start_latency_ms)
         decisions_ms = [r.decision_ms for r in of.tuning if math.isfinite(r.decision_ms)]
         found[name] = Result(
             configuration=compared.space.configuration(of.left),

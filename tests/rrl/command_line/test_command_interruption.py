@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from envs.live import LiveServing
-from rrl.guarding.guard import Guard, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
 from rrl.journal import read
 from rrl.knobs import in_words
 from rrl.tuning.keeping import Keeping

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrl.guarding.guard import Guard, GuardSettings
+from rrl.guarding.guard import Guard
+from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Progress
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
-from tests.support.guard_told import ABORTED, BAD, GOOD, START, begun, measured, tell, turn
+from tests.support.guard_told import ABORTED, BAD, GOOD, START, begun, begun_once, measured, tell, turn
 
 # watch
 
@@ -126,23 +127,23 @@ def test_the_best_known_is_the_lowest_mean_and_not_one_lucky_interval() -> None:
 
 def test_it_trusts_what_was_measured_unless_another_was_measured_better_beyond_noise() -> None:
     guard = begun()
-    assert not guard.trusts(1)
+    assert not guard.choice.trusts(1)
     for mean_ms in (50.0, 52.0, 49.0, 51.0):
         tell(guard, 1, mean_ms)
-    assert guard.trusts(1)
+    assert guard.choice.trusts(1)
     tell(guard, 2, 40.0)  # once may be luck
     tell(guard, 3, 48.0)
     tell(guard, 3, 47.0)  # may be noise
-    assert guard.trusts(1)
+    assert guard.choice.trusts(1)
     for mean_ms in (20.0, 21.0, 19.0):
         tell(guard, 4, mean_ms, rate_per_s=32.0)  # at a lower load
         tell(guard, 5, mean_ms, failures=20)
-    assert guard.trusts(1)
-    assert not guard.trusts(5)
+    assert guard.choice.trusts(1)
+    assert not guard.choice.trusts(5)
     for mean_ms in (41.0, 40.0, 39.0):
         tell(guard, 2, mean_ms)
-    assert not guard.trusts(1)
-    assert guard.trusts(2)
+    assert not guard.choice.trusts(1)
+    assert guard.choice.trusts(2)
 
 
 def test_costs_at_very_different_loads_are_not_compared() -> None:
@@ -248,17 +249,26 @@ def test_failures_of_a_queue_that_a_rollback_met_are_forgiven_until_it_is_gone()
         assert guard.admit(None)[:2] == (GOOD, decision)
         draining = measured(9e3, backlog=500, backlog_growth=-200, completions=360, failures=30)
         guard.judge(GOOD, 9e3, draining)
-    assert guard.fits(GOOD)
+    assert guard.fitness.fits(GOOD)
 
 
-@pytest.mark.parametrize("nothing", [{"arrivals": 0, "completions": 0}, {"gap": "the server restarted"}])
-def test_nothing_is_learned_without_traffic_or_from_a_gap_and_the_best_known_is_held(nothing: dict) -> None:
+def test_nothing_is_learned_from_a_gap_and_the_best_known_comes_back() -> None:
     guard = begun()
     tell(guard, GOOD, 20.0)
-    verdict = tell(guard, BAD, 1.0, **nothing)
+    verdict = tell(guard, BAD, 1.0, gap="the server restarted")
     assert not verdict.learn
     assert guard.best == GOOD
     assert guard.admit(None)[:2] == (GOOD, "rollback")
+
+
+def test_silence_moves_nothing() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    assert tell(guard, BAD, 1.0, arrivals=0, completions=0) == (False, False, "no requests arrive")
+    assert guard.best == GOOD
+    assert guard.admit(None) == (BAD, "hold", "no requests arrive")
+    tell(guard, BAD, 30.0)
+    assert guard.admit(GOOD).decision == "agent"
 
 
 def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> None:
@@ -279,7 +289,7 @@ def test_what_served_long_since_the_target_was_lost_was_not_to_blame(served: int
         for _ in range(served):
             tell(guard, GOOD, 20.0)
     assert (guard.admit(GOOD).decision == "refused") is refused
-    assert guard.fits(GOOD) is not refused
+    assert guard.fitness.fits(GOOD) is not refused
 
 
 # failures
@@ -310,7 +320,7 @@ def test_failures_are_forgiven_once_it_has_served_for_long_without_any() -> None
         tell(guard, GOOD, 10.0, failures=100)
         for _ in range(5):
             tell(guard, GOOD, 10.0)
-        assert not guard.fits(GOOD)
+        assert not guard.fitness.fits(GOOD)
     tell(guard, GOOD, 10.0)
     assert guard.best == GOOD
 
@@ -367,10 +377,10 @@ def test_the_guard_must_act_where_what_is_in_force_may_be_bad(
 
 def test_the_guard_knows_what_it_was_told_of() -> None:
     guard = begun()
-    assert guard.knows(START)
-    assert not guard.knows(GOOD)
+    assert guard.memory.knows(START)
+    assert not guard.memory.knows(GOOD)
     tell(guard, GOOD, 95.0, rate_per_s=1.0)
-    assert guard.knows(GOOD)
+    assert guard.memory.knows(GOOD)
 
 
 # what is left at the end
@@ -416,18 +426,18 @@ def test_the_few_requests_of_a_short_turn_tell_no_load(share: float, fits: bool)
     guard = begun()
     tell(guard, GOOD, 50.0, rate_per_s=60.0, **ABORTED)
     tell(guard, START, 100.0)
-    assert guard.fits(GOOD)  # at this load
+    assert guard.fitness.fits(GOOD)  # at this load
     turn(guard, START, 100.0, share, rate_per_s=60.0)
-    assert guard.fits(GOOD) is fits
+    assert guard.fitness.fits(GOOD) is fits
 
 
 @pytest.mark.parametrize(("share", "fits"), [(0.25, False), (1.0, True)])
 def test_a_short_turn_in_which_the_start_broke_the_limit_excuses_nothing(share: float, fits: bool) -> None:
     guard = begun(GuardSettings(slo_p95_ms=150.0), start_ms=70.0)
     turn(guard, GOOD, 80.0)
-    assert not guard.fits(GOOD)
+    assert not guard.fitness.fits(GOOD)
     turn(guard, START, 80.0, share)
-    assert guard.fits(GOOD) is fits
+    assert guard.fitness.fits(GOOD) is fits
 
 
 def test_where_all_that_met_a_new_load_ran_away_the_best_of_the_nearest_load_is_best() -> None:
@@ -479,14 +489,53 @@ def test_the_guard_never_leaves_a_configuration_that_was_seen_to_be_worse_than_t
 
 def test_worse_than_the_start_is_what_cost_more_beyond_noise_at_this_load_or_is_unfit() -> None:
     guard = begun(start_ms=100.0)
-    assert not guard.is_worse(GOOD)
+    assert not guard.choice.is_worse(GOOD)
     tell(guard, GOOD, 120.0)
-    assert not guard.is_worse(GOOD)
+    assert not guard.choice.is_worse(GOOD)
     for _ in range(3):
         tell(guard, BAD, 250.0)
-    assert guard.is_worse(BAD)
+    assert guard.choice.is_worse(BAD)
     tell(guard, GOOD, 120.0, failures=100)
-    assert guard.is_worse(GOOD)
+    assert guard.choice.is_worse(GOOD)
+
+
+def test_a_start_that_was_measured_once_can_be_shown_to_be_better() -> None:
+    guard = begun_once(10.0)
+    for _ in range(6):
+        tell(guard, BAD, 25.0)
+    assert guard.choice.is_worse(BAD)
+
+
+def test_what_met_a_higher_load_than_the_start_is_not_called_worse_for_it() -> None:
+    guard = begun_once(100.0)
+    for _ in range(6):
+        tell(guard, BAD, 250.0, rate_per_s=52.0)
+    assert not guard.choice.is_worse(BAD)
+
+
+def test_stopped_early_what_met_a_lower_load_than_the_start_is_not_called_better_for_it() -> None:
+    for rate_per_s, kept in ((30.0, START), (40.0, GOOD), (52.0, GOOD)):
+        guard = begun_once(100.0)
+        for _ in range(6):
+            tell(guard, GOOD, 50.0, rate_per_s)
+        assert guard.to_keep() == kept
+
+
+GROWS: dict[str, Any] = {"backlog": 80, "backlog_growth": 80, "completions": 80}
+
+
+def test_a_start_whose_queue_grew_is_known_to_be_overloaded_at_this_load_or_a_higher_one() -> None:
+    guard = begun_once(900.0, **GROWS)
+    for rate_per_s, overloaded in ((40.0, True), (60.0, True), (10.0, False), (40.0, True)):
+        for _ in range(2):
+            tell(guard, GOOD, 20.0, rate_per_s)
+        assert guard.choice.start_is_overloaded is overloaded
+    number, reason = guard.keeping()
+    assert number == GOOD
+    assert "by the intervals of the search; the start could not bear the load" in reason
+    for _ in range(2):
+        tell(guard, START, 100.0)  # it had been a burst
+    assert not guard.choice.start_is_overloaded
 
 
 def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_was_seen() -> None:
@@ -518,11 +567,11 @@ def test_requests_that_fail_while_a_change_settles_speak_against_it_unless_it_is
     guard = begun()
     guard.admit(GOOD)
     assert guard.judge(GOOD, 50.0, measured(50.0), settling=lost).reason == "50 requests failed"
-    assert not guard.fits(GOOD)
+    assert not guard.fitness.fits(GOOD)
     guard = begun()
     for _ in range(3):
         tell(guard, GOOD, 50.0)
     assert tell(guard, BAD, 500.0, **ABORTED).rollback
     assert guard.admit(None).number == GOOD
     assert not guard.judge(GOOD, 50.0, measured(50.0), settling=lost).reason
-    assert guard.fits(GOOD)
+    assert guard.fitness.fits(GOOD)

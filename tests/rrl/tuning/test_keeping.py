@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rrl.guarding.guard import Guard, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
 from rrl.interval import Interval, Watch
 from rrl.journal import Ending, Record, read, read_ending
 from rrl.tuning.listener import Change, Listener
@@ -147,7 +148,7 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
         found=SPACE.configuration(left_before),
     )
     t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
-    t.guard.is_worse = lambda number: worse
+    t.guard.choice.is_worse = lambda number: worse
     kept = run(t)
     assert kept.stopped
     assert kept.number == (t.guard.start if worse else left_before)

@@ -12,7 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent
-from rrl.guarding.guard import Guard, ToKeep
+from rrl.guarding.choice import ToKeep
+from rrl.guarding.guard import Guard
 from rrl.journal import Header, Journal, Record, read
 from rrl.knobs import in_words
 from rrl.measured_costs import best_known
@@ -335,14 +336,11 @@ def test_words_for_configurations_and_bars_for_latencies() -> None:
 def test_a_winner_that_failed_in_its_turns_was_left_for_that_reason(run: tuple[Header, list[Record]]) -> None:
     """Not because another, never measured in turns, is better than the start."""
     header, records = run
-    failing = replace(
-        records[-4],
-        transition=replace(
-            records[-4].transition,
-            measurement=replace(records[-4].measurement, failures=records[-4].measurement.arrivals),
-        ),
-    )
-    summary = summarise(header, [*records[:-4], failing, records[-3]])
+    first = next(i for i, r in enumerate(records) if r.kind == "validation")
+    turn = records[first]
+    lost = replace(turn.measurement, failures=turn.measurement.arrivals)
+    failing = replace(turn, transition=replace(turn.transition, measurement=lost))
+    summary = summarise(header, [*records[:first], failing, records[first + 1]])
     assert summary.left == header.start
     assert "failed, was aborted or broke the limit in its turns" in summary.why_left
 

@@ -15,8 +15,8 @@ import pytest
 
 from rrl.command_line.earlier import as_before
 from rrl.command_line.options import TuneOptions
+from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import Gain, pooled_noise
-from rrl.guarding.guard import ToKeep
 from rrl.journal import Header
 from rrl.knobs import in_words
 from rrl.views.confidence import mean_interval
@@ -83,18 +83,18 @@ def test_the_headline_says_what_was_gained_and_how_surely(good: runs.Run) -> Non
     verdict = text(by_class(head, "verdict")[0])
     gain = summary.turns
     assert verdict.startswith(
-        f"{gain.estimate:.2f}x lower cost (95% interval {gain.low:.2f}x to {gain.high:.2f}x)"
+        f"{gain.estimate:.2f}x lower cost (90% interval {gain.low:.2f}x to {gain.high:.2f}x)"
     )
-    assert "measured in turns with the start (A B A: clear enough to spare users its second turn)" in verdict
+    assert "measured in turns with the start (A B: clear enough to spare users another)" in verdict
     assert f"Left in force: {in_words(summary.left)}." in text(head)
     assert not by_class(head, "state")
 
 
-def test_a_start_that_had_a_second_turn_is_said_to_have_had_it(good: runs.Run) -> None:
+def test_a_start_that_had_more_turns_is_said_to_have_had_them(good: runs.Run) -> None:
     run = view(good)
-    twice = replace(run.summary, start=replace(run.summary.start, intervals=2))
-    verdict = text(by_class(page.page(replace(run, summary=twice), "", ()), "verdict")[0])
-    assert "measured in turns with the start (A B A B, 2 intervals each)" in verdict
+    thrice = replace(run.summary, start=replace(run.summary.start, intervals=3))
+    verdict = text(by_class(page.page(replace(run, summary=thrice), "", ()), "verdict")[0])
+    assert "measured in turns with the start (A B B A A B, 3 intervals each)" in verdict
 
 
 def test_no_better_is_said_plainly(good: runs.Run, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_is_left_though_its_turns_leave_it_open_is_said_to_be_so(good: runs
     doubtful: dict[str, Any] = {"turns": Gain(0.9, 1.3, 1.9), "why_left": "it was better before its turns"}
     root = page.page(view(good, **doubtful), "", ())
     verdict = text(by_class(root, "verdict")[0])
-    assert verdict.startswith("1.30x lower cost (95% interval 0.90x to 1.90x), measured in turns")
+    assert verdict.startswith("1.30x lower cost (90% interval 0.90x to 1.90x), measured in turns")
     assert verdict.endswith("Within noise by itself: it was better before its turns.")
     said = gain_in_words(replace(summarise(*good), **doubtful))
     assert said == "1.30x lower cost (it was better before its turns)"
@@ -179,7 +179,7 @@ def test_start_and_best_are_compared_in_every_statistic_with_an_interval(good: r
             assert value == pytest.approx(getattr(standing, field), rel=0.01)
             assert low < value < high
         assert text(change) == lower_or_higher(getattr(summary.start, field), getattr(summary.best, field))
-    assert "n = 1 interval of the start, 2 of the best." in text(section(shown(good), "compare"))
+    assert "n = 1 interval of each." in text(section(shown(good), "compare"))
 
 
 def test_an_interval_goes_by_all_that_start_and_best_scattered(good: runs.Run) -> None:
@@ -230,12 +230,12 @@ def test_a_run_of_a_given_duration_that_found_nothing_to_validate_is_complete_wh
 def test_a_short_turn_of_the_start_tells_less_and_is_named(good: runs.Run) -> None:
     header, records = good
     (turn,) = [r for r in records if r.kind == "validation" and r.configuration == header.start]
-    short = replace(turn, share=0.5)
+    short = replace(turn, share=0.9)
     run = header, [short if r is turn else r for r in records]
     view = RunView(*run, summarise(*run), True)
     whole, half = (estimate(view, STATISTICS[0], [each]) for each in (turn, short))
     assert half.low < whole.low < whole.value == half.value < whole.high < half.high
-    n = "n = 1 interval of the start, 2 of the best (the first of the start a short one, "
+    n = "n = 1 interval of each (the first of the start a short one, "
     assert n in text(section(shown(run), "compare"))
 
 
@@ -272,7 +272,8 @@ def test_every_change_is_marked_and_listed_with_its_reason(good: runs.Run) -> No
         what, why = text(row[2]), text(row[3])
         assert what in text(tick.find("title"))
         assert why in text(tick.find("title"))
-    assert "validation: measures the best and the start in turns" in text(rows[-1])
+    assert "validation: measures the best and the start in turns" in text(rows[-2])
+    assert "measured in turns with it" in text(rows[-1])
 
 
 def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> None:
@@ -287,11 +288,10 @@ def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> No
 
 
 def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
-    """Here the run ended before the last turn of the best, so that the start was in force."""
-    header, records = good
-    last = by_class(shown((header, records[:-1])), "changes")[0].findall("./tbody/tr")[-1]
+    """Here the start had the last turn, so that it was in force."""
+    last = by_class(shown(good), "changes")[0].findall("./tbody/tr")[-1]
     assert text(last).endswith("the run's end")
-    assert summarise(header, records[:-1]).why_left in text(last)
+    assert summarise(*good).why_left in text(last)
 
 
 def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:
@@ -366,11 +366,11 @@ def test_what_the_validation_cost_is_in_tile_facts_and_balance(good: runs.Run) -
 
 def test_that_nothing_measures_the_last_change_is_said_where_there_is_one(good: runs.Run) -> None:
     header, records = good
-    cut = (header, records[:-1])  # the start was in force at its end, and the best was left
-    assert "but for the last, which is not measured" in text(shown(cut).find(".//header"))
-    assert "What the last change cost is not in it" in text(section(shown(cut), "cost"))
-    assert "but for the last" not in text(shown(good).find(".//header"))
-    assert "the last change" not in text(section(shown(good), "cost"))
+    assert "but for the last, which is not measured" in text(shown(good).find(".//header"))
+    assert "What the last change cost is not in it" in text(section(shown(good), "cost"))
+    cut = (header, records[:-1])  # the best was in force at its end, and was left
+    assert "but for the last" not in text(shown(cut).find(".//header"))
+    assert "the last change" not in text(section(shown(cut), "cost"))
 
 
 def test_it_is_paid_back_when_the_balance_stays_below_zero(good: runs.Run) -> None:

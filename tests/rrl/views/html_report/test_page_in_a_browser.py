@@ -11,7 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rrl.guarding.guard import ToKeep
+from rrl.guarding.choice import ToKeep
 from rrl.space import ConfigurationSpace
 from rrl.views.exports import write_views
 from rrl.views.html_report import page
@@ -175,7 +175,7 @@ def test_headline_and_tables_are_there_to_be_read(browser: Browser, pages: dict[
     browser.open(pages["good"])
     seen = browser.ask("document.body.innerText")  # what is hidden is not in it
     assert re.search(r"^Mean latency [\d.]+ → [\d.]+ ms$", seen, re.MULTILINE)
-    assert re.search(r"\d\.\d\dx lower cost \(95% interval [\d.]+x to [\d.]+x\), measured in turns", seen)
+    assert re.search(r"\d\.\d\dx lower cost \(90% interval [\d.]+x to [\d.]+x\), measured in turns", seen)
     for words in (
         "failed requests",
         "tuning cost",

@@ -1,0 +1,128 @@
+"""Which configuration is best, which is worse than the start, and which to keep and why. Pure logic.
+
+| symbol | here | meaning |
+|---|---|---|
+| ĉ(1 ± ν/√n) | `pessimistic_mean`, `optimistic_mean` | mean cost of n intervals ± the noise ν of one |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rrl.guarding.fitness import Fitness
+from rrl.guarding.gain import UNKNOWN, Gain, in_words, unpaired_gain
+from rrl.guarding.interval_memory import (
+    COMPARABLE_LOAD,
+    IntervalMemory,
+    Seen,
+    costs_of,
+    mean,
+    no_lower_load,
+)
+from rrl.guarding.settings import GuardSettings
+from rrl.guarding.turns import Costs, Turns
+from rrl.measured_costs import USUAL_COMPLETIONS, best_known, optimistic_mean, pessimistic_mean
+
+MIN_INTERVALS_TO_BE_BETTER = 2  # a single good interval may be luck
+
+
+class ToKeep(NamedTuple):
+    """The configuration to keep in force at the end, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass
+class Choice:
+    """Chooses among the configurations measured, by what is remembered of them."""
+
+    start: int
+    settings: GuardSettings
+    memory: IntervalMemory
+    fitness: Fitness
+    turns: Turns
+
+    @property
+    def best(self) -> int:
+        """The best configuration known at the present load, or at the nearest load at which a fit one is."""
+        near = self.memory.near_present_load()
+        unfit = self.fitness.unfit(near)
+        fit = [seen for seen in near if seen.number not in unfit]
+        fit = fit or self.memory.nearest([seen for seen in self.memory.all if seen.number not in unfit])
+        return best_known(costs_of(fit), self.settings.noise) if fit else self.start
+
+    @property
+    def costs_at_present_load(self) -> dict[int, list[float]]:
+        """Of each configuration that was measured near it."""
+        return costs_of(self.memory.near_present_load())
+
+    @property
+    def start_is_overloaded(self) -> bool:
+        """True if its queue grew in most of its intervals at no more than the present load."""
+        most_per_s = self.memory.rate_per_s * COMPARABLE_LOAD
+        own = [s for s in self.memory.all if s.number == self.start and s.rate_per_s <= most_per_s]
+        return 2 * sum(seen.overloaded for seen in own) > len(own)
+
+    def trusts(self, number: int) -> bool:
+        """True if this configuration was measured near the present load, and nothing speaks against it.
+
+        It must be fit, and no other may have been measured better beyond noise.
+        """
+        near = self.memory.near_present_load()
+        unfit = self.fitness.unfit(near)
+        if number in unfit or all(seen.number != number for seen in near):
+            return False
+        others = {seen.number for seen in near} - {number, *unfit}
+        return not any(self._gain(number, other).beyond_noise for other in others)
+
+    def is_worse(self, number: int) -> bool:
+        """True if it is not fit, or cost more than the start at the present load, beyond noise."""
+        return not self.fitness.fits(number) or self._gain(number, self.start, 1).beyond_noise
+
+    def to_keep(self, turn_costs: Costs | None = None) -> ToKeep:
+        """What to keep in force, and why: the best known if shown to cost less than the start; else that.
+
+        `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise. Without
+        turns, as where the run was stopped, the best known must be better even with the noise of both held
+        against it.
+        """
+        if not turn_costs:
+            return self._without_turns()
+        if not all(map(self.fitness.fits, turn_costs)):
+            return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
+        gain = self.turns.gain(turn_costs)
+        if gain.beyond_noise:
+            return ToKeep(self.turns.best_of(turn_costs), f"{in_words(gain)}, measured in turns with it")
+        return ToKeep(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
+
+    def _without_turns(self) -> ToKeep:
+        best = self.best
+        seen = no_lower_load(self.start, self.memory.near_load_of(self.start))
+        costs = costs_of(seen)
+        if best not in costs or self.start not in costs:
+            return ToKeep(self.start, "nothing else is known well enough")
+        noise = self.settings.noise * _times_noisier(seen, {self.start, best})
+        if pessimistic_mean(costs[best], noise) >= optimistic_mean(costs[self.start], noise):
+            return ToKeep(self.start, "nothing is known to be better beyond noise")
+        if self.start_is_overloaded:
+            gain = in_words(unpaired_gain(costs[self.start], costs[best]))
+            overloaded = "the start could not bear the load, so it was not put in force again"
+            return ToKeep(best, f"{gain} by the intervals of the search; {overloaded}")
+        return ToKeep(best, "the best known, better than the start even with noise held against it")
+
+    def _gain(self, of: int, over: int, at_least: int = MIN_INTERVALS_TO_BE_BETTER) -> Gain:
+        """How many times less `over` cost than `of` near the present load, where it met no lower load."""
+        costs = costs_of(no_lower_load(of, self.memory.near_present_load()))
+        if len(costs.get(over, [])) < at_least:
+            return UNKNOWN
+        return unpaired_gain(costs.get(of, []), costs[over])
+
+
+def _times_noisier(seen: Sequence[Seen], numbers: Collection[int]) -> float:
+    """How many times noisier these costs are than those of intervals with `USUAL_COMPLETIONS`; at least 1."""
+    completions = mean([each.completions for each in seen if each.number in numbers])
+    return max(1.0, math.sqrt(USUAL_COMPLETIONS / max(completions, 1)))
