@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rrl.agent import Task
-from rrl.guided.latency_prior import LatencyPrior
+from rrl.belief.belief import Belief
 from rrl.guided.settings import GuidedSettings
 
 NONE_YET = -1  # the number in force before the first interval
@@ -20,60 +20,55 @@ MIN_SPARE_SHARE = 0.05
 class ChangeCosts:
     """The costs of going from the configuration in force to others, all given by their numbers."""
 
-    def __init__(self, task: Task, prior: LatencyPrior, settings: GuidedSettings) -> None:
-        self._space, self._prior, self._settings = task.space, prior, settings
+    def __init__(self, task: Task, belief: Belief, settings: GuidedSettings) -> None:
+        self._space, self._belief, self._settings = task.space, belief, settings
         self._reloading = [task.space.names.index(name) for name in task.reloading]
         self._delay_reloads = "max_queue_delay_us" in task.reloading
+        self._ms = task.objective.unit == "ms"
+        self.interval_s = 1.0  # the length of the last interval
 
     @property
     def exist(self) -> bool:
         """True if some change costs users something."""
         return bool(self._reloading)
 
-    def exist_from(self, in_force: int) -> bool:
-        """True if a change from `in_force` may; False before anything is in force."""
-        return self.exist and in_force != NONE_YET
-
-    def reloads(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
-        """(K,) True where going there changes a knob that does not change in place. One must be in force."""
-        changed = self._space.indices[numbers] != self._space.indices[in_force]
-        result: np.ndarray = changed[:, self._reloading].any(axis=1)
-        return result
-
     def processes_started(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
         """(K,) int: processes that going there starts beside the load; 0 where users do not feel that.
 
         They are those of new instances, or those of all instances where another knob changes too.
         """
-        if not self.exist_from(in_force):
+        if not self.exist or in_force == NONE_YET:
             return np.zeros(len(numbers), dtype=int)
-        instances = self._prior.instances[numbers]
-        to_come = np.maximum(0, instances - self._prior.instances[in_force])
-        return np.where(self.reloads(in_force, numbers), instances, to_come)
+        of_all = self._belief.replay.instances
+        changed = self._space.indices[numbers] != self._space.indices[in_force]
+        reloads = changed[:, self._reloading].any(axis=1)
+        return np.where(reloads, of_all[numbers], np.maximum(0, of_all[numbers] - of_all[in_force]))
 
-    def waiting_ms(self, in_force: int, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
-        """(K,) ms that requests of the next `spread_s` wait longer on average: the fluid queue of a change.
+    def cost(self, in_force: int, numbers: np.ndarray, present_cost: float) -> np.ndarray:
+        """(K,) what the change adds to the cost of one interval: slower batches meanwhile, and a queue."""
+        started = self.processes_started(in_force, numbers)
+        if not started.any():
+            return np.zeros(len(numbers))
+        s = self._settings
+        lasts = s.process_start_s * started / self.interval_s  # intervals
+        slower = (s.beside_a_start - 1) * lasts * present_cost
+        return slower + (self._queue_ms(in_force, numbers, started) if self._ms else 0.0)
+
+    def _queue_ms(self, in_force: int, numbers: np.ndarray, started: np.ndarray) -> np.ndarray:
+        """(K,) ms that requests of one interval wait longer on average: the fluid queue of a change.
 
         Each process takes `process_start_s` to start. Meanwhile the present serves `beside_a_start` times
         slower, and what comes beyond that queues up. It waits for half of that time on average, and then
-        half as long as the new configuration needs to drain the queue. What waits already is left out. So is
-        that the first new instances may relieve the others.
+        half as long as the new configuration needs to drain the queue.
         """
-        if not self._prior.allowed[in_force]:  # Nobody knows its capacity.
+        s, bears_per_s = self._settings, self._belief.replay.capacity_per_s
+        rate_per_s = self._belief.forecast.rate_per_s
+        if not self._belief.replay.allowed[in_force]:  # Nobody knows its capacity.
             return np.zeros(len(numbers))
-        s, bears_per_s = self._settings, self._prior.capacity_per_s
-        lasts_s = s.process_start_s * self.processes_started(in_force, numbers)
+        lasts_s = s.process_start_s * started
         queued = np.maximum(0.0, rate_per_s - bears_per_s[in_force] / s.beside_a_start) * lasts_s
         drains_s = queued / np.maximum(bears_per_s[numbers] - rate_per_s, MIN_SPARE_SHARE * rate_per_s)
-        result: np.ndarray = 1e3 * queued * (lasts_s + drains_s) / 2 / (rate_per_s * s.spread_s)
-        return result
-
-    def with_free(self, in_force: int, positions: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Positions in `numbers`, and behind them those of what is to be had without starting a process."""
-        if not self.exist_from(in_force):
-            return positions
-        free = np.flatnonzero(self.processes_started(in_force, numbers) == 0)
-        return np.concatenate([positions, free[~np.isin(free, positions)]])
+        return np.asarray(1e3 * queued * (lasts_s + drains_s) / 2 / (rate_per_s * self.interval_s))
 
     def without_vain_delays(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
         """Those numbers without changes of the delay that cost users something and bring nothing.
@@ -82,5 +77,5 @@ class ChangeCosts:
         """
         if not self._delay_reloads or in_force == NONE_YET:
             return numbers
-        batch, delay_s = self._prior.max_batch_size, self._prior.delay_s
+        batch, delay_s = self._belief.replay.max_batch_size, self._belief.replay.delay_s
         return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[in_force])]

@@ -539,6 +539,58 @@ def candidate_latencies_ms(
     return result
 
 
+class Windows(NamedTuple):
+    """Stretches of arrivals, one after the other, of any length each."""
+
+    arrival_s: np.ndarray  # (requests of all windows,) ascending
+    bounds: np.ndarray  # (windows + 1,) int: where each begins among them, and where the last ends
+    edge_s: np.ndarray  # (windows + 1,): when each begins, and when the last ends
+    carries: bool  # what waits at a window's end is there in the next; else each is served to its end
+
+
+@_compiled
+def replayed_ms(
+    candidates: Candidates,
+    service_time_s: np.ndarray,  # (tables, N, B)
+    factors: np.ndarray,
+    windows: Windows,
+    sharing: bool,
+) -> np.ndarray:
+    """(K, windows, 3): mean and p95 latency of what finishes in each window, and how many did.
+
+    NaN, NaN, 0 where nothing does.
+    """
+    arrival_s, bounds, edge_s, carries = windows
+    instances, full_size, delay_s, table, scale = candidates
+    room = len(arrival_s)
+    done = np.empty((3, room))
+    waiting, serving, running, batches = (
+        np.empty((2, room)),
+        np.empty((3, room)),
+        np.empty((5, room)),
+        np.empty((4, room)),
+    )
+    none = np.empty(0)
+    result = np.full((len(instances), len(bounds) - 1, 3), np.nan)
+    for k in range(len(instances)):
+        rules = Rules(sharing, False, delay_s[k], 1.0, instances[k], full_size[k])
+        service = Service(scale[k] * service_time_s[table[k], : instances[k], : full_size[k]], factors)
+        buffers = Buffers(waiting, serving, running, np.empty(instances[k]), done, batches)
+        counts = Counts(0, 0, 0, 0)
+        for w in range(len(bounds) - 1):
+            arrivals = NewRequests(arrival_s[bounds[w] : bounds[w + 1]], none)
+            span_s = (edge_s[w], edge_s[w + 1] if carries else np.inf)
+            counts, finished = run_one(span_s, rules, service, arrivals, buffers, counts)
+            n_done = finished.requests
+            result[k, w, 2] = n_done
+            if n_done > 0:
+                latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
+                result[k, w, 0] = 1e3 * np.mean(latency_s)
+                latency_s.sort()
+                result[k, w, 1] = 1e3 * _percentile(latency_s, 0.95)
+    return result
+
+
 # Many servers
 
 

@@ -45,10 +45,19 @@ TEMPER = 0.5  # of the posterior: φ is only nearly right, so the data say less 
 
 
 class Hypothesis(NamedTuple):
+    """One way in which service times may come about."""
+
     cores: float  # C
     utilisation: float  # η
     crowding: bool  # χ
     noise_sd: float  # of a mean service time, however many batches it is of
+
+
+class Terms(NamedTuple):
+    """What is expected of ln S/S_1 of P entries, the smooth deviations apart: N(mean, factor factorᵀ)."""
+
+    mean: np.ndarray  # (P,)
+    factor: np.ndarray  # (P, terms)
 
 
 class Fit(NamedTuple):
@@ -56,27 +65,27 @@ class Fit(NamedTuple):
 
     plausibility: float  # tempered log posterior
     hypothesis: Hypothesis
-    features: np.ndarray  # (entries, terms)
     cholesky: np.ndarray  # (entries, entries) lower
     alpha: np.ndarray  # (entries,)
 
 
+def terms(points: np.ndarray, hypothesis: Hypothesis, weights: np.ndarray) -> Terms:
+    """w · φ, whose weights (terms, 2) are given by mean and standard deviation."""
+    known = features(points, hypothesis)
+    return Terms(known @ weights[:, 0], known * weights[:, 1])
+
+
 def conditioned(
-    y: np.ndarray,
-    terms: np.ndarray,
-    weights: np.ndarray,
-    covariance: np.ndarray,
-    hypothesis: Hypothesis,
-    usual_cores: float,
+    y: np.ndarray, seen: Terms, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
 ) -> Fit:
     """The process given y = ln S/S_1 of the entries seen; `covariance` is that of f + χ·h and their noise."""
     covariance = covariance + hypothesis.noise_sd**2 * np.eye(len(y))
-    factor = cholesky((terms * weights[:, 1] ** 2) @ terms.T + covariance, lower=True, check_finite=False)
-    residual = y - terms @ weights[:, 0]
+    factor = cholesky(seen.factor @ seen.factor.T + covariance, lower=True, check_finite=False)
+    residual = y - seen.mean
     alpha = cho_solve((factor, True), residual, check_finite=False)
     log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
     plausibility = TEMPER * (log_prior(hypothesis, usual_cores) + float(log_likelihood))
-    return Fit(plausibility, hypothesis, terms, factor, alpha)
+    return Fit(plausibility, hypothesis, factor, alpha)
 
 
 def log_prior(hypothesis: Hypothesis, usual_cores: float) -> float:

@@ -1,0 +1,251 @@
+"""The joint belief that agent and guard decide by: what would a configuration cost, and how sure is that?
+
+    interval -> forecast, service times, model error          `learn`
+    cost of c = replay of arrivals, times exp(error)           `log_costs`, `costs_ahead`
+
+| symbol | here | meaning |
+|---|---|---|
+| S | `service_times` | posterior of service times and of the machine's drift |
+| A | `forecast` | the arrivals that may come next |
+| ρ | `model_error` | what the queueing model gets wrong of each configuration |
+| R(c, A, S) | `replay` | latencies of the arrivals A under c with service times S |
+
+What was seen of a configuration is compared with a replay of the same interval: the same arrivals, and the
+machine as it was then. So a burst is nobody's fault, and configurations that met different minutes compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.belief import telemetry
+from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast, arrival_offsets_s, as_windows
+from rrl.belief.model_error import ModelError
+from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
+from rrl.belief.service_time_process import PROCESS_WEIGHTS, WEIGHTS
+from rrl.belief.service_times import ServiceTimeModel
+from rrl.measurement import Measurement, ServiceTimes
+from rrl.objective import Objective
+from rrl.queueing.kernels import Windows
+from rrl.space import ConfigurationSpace
+
+# Up to this σ service times count as deterministic.
+MAX_DETERMINISTIC_SD = 0.08
+# The usual σ is the median over so many intervals.
+USUAL_INTERVALS = 20
+# The share of an interval's requests that may wait when it begins and still count as no backlog.
+MAX_SHARE_CARRIED_OVER = 0.05
+# Standard deviation of ln of an interval's latency, beside its arrivals and its service times.
+REPLAY_SD = 0.03
+# Where a target does not tell arrivals, more: two stretches of Poisson arrivals differ by so much for each
+# 1/√N, at a moderate load.
+UNTOLD_SD = 1.5
+LARGEST_COST = 1e9  # stands for an infinite one in a mean
+
+
+@dataclass(frozen=True)
+class ErrorSettings:
+    """Standard deviations of what the queueing model gets wrong, as ln of a latency."""
+
+    common_sd: float = 0.1
+    knob_sd: float = 0.06
+    own_sd: float = 0.06
+
+
+class Predicted(NamedTuple):
+    """Of K configurations."""
+
+    cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests
+    p95_ms: np.ndarray  # (K,) mean over windows
+
+
+class Belief:
+    """What is believed of one server. It is deterministic but for the seeded numbers of its replays."""
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        objective: Objective,
+        cores: int | None = None,
+        in_place: bool = True,
+        excluded: frozenset[int] = frozenset(),
+        seed: int = 0,
+        errors: ErrorSettings = ErrorSettings(),
+    ) -> None:
+        """`in_place`: every knob changes in place, as on our own server."""
+        self._space, self._objective = space, objective
+        rng = np.random.default_rng(seed)
+        self.service_times = ServiceTimeModel(space, cores, WEIGHTS if in_place else PROCESS_WEIGHTS)
+        self.replay = Replay(space, self.service_times.table, rng, excluded)
+        self.forecast = LoadForecast(rng)
+        self.model_error = ModelError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
+        self._rng = rng
+        self._carries = False
+        self._estimates_busy = False  # The target does not tell how many instances were busy.
+        self._variations: deque[float] = deque(maxlen=USUAL_INTERVALS)  # σ by interval
+        self._in_force = -1
+        self._left_over = 0  # batches that may still have been in service when the last interval ended
+        self._windows: Windows | None = None  # those that may come next
+        self.replay.refresh(self.service_times.service_time_s())
+
+    @property
+    def known(self) -> bool:
+        """False until the first service time."""
+        return self.service_times.known
+
+    @property
+    def carries(self) -> bool:
+        """True once requests were seen to wait from one interval into the next."""
+        return self._carries
+
+    @property
+    def windows(self) -> Windows:
+        """The arrivals that may come next."""
+        if self._windows is None:
+            self._windows = self.forecast.windows(self._carries)
+        return self._windows
+
+    def learn(self, number: int, measurement: Measurement) -> None:
+        """Takes in an interval that has no gap."""
+        if measurement.arrivals == 0 or measurement.duration_s <= 0:
+            return
+        self.forecast.add(measurement)
+        self._windows = None
+        self._carries = self._carries or measurement.backlog > 0
+        self._learn_service_times(number, measurement)
+        self._in_force = number
+        self._left_over = min(int(self.replay.instances[number]), measurement.backlog)
+        if not self.known:
+            return
+        self.service_times.fit()
+        self._learn_error(number, measurement)
+        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness_ahead))
+
+    def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
+        """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
+        entries = self._typical(numbers)
+        other = None if beside is None else int(self._typical(np.array([beside]))[0])
+        return self.service_times.standard_deviations(entries, other)
+
+    def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(K,) mean latency expected in ms, roughly."""
+        poisson = self.forecast.dispersion <= MAX_POISSON_DISPERSION
+        mean_ms = self.replay.screened(numbers, scale, self.windows, self.forecast.rate_per_s, poisson)
+        return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
+
+    def screened_at(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
+        """(K,) mean latency in ms under Poisson arrivals of this rate, roughly, before any were seen."""
+        gaps_s = np.random.default_rng(0).exponential(size=SCREENING_REQUESTS) / rate_per_s
+        windows = as_windows([(np.cumsum(gaps_s), float(gaps_s.sum() + gaps_s[-1]))], False)
+        return self.replay.screened(numbers, np.ones(len(numbers)), windows, rate_per_s, True)
+
+    def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
+        """(K,) what is expected of the load to come, with service times `scale` times as long."""
+        return self._predicted(numbers, self.replay.replayed(numbers, scale, self.windows))
+
+    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
+        return np.asarray(share * self.replay.capacity_per_s[numbers] > self.forecast.rate_per_s)
+
+    def log_costs(self, numbers: np.ndarray, measurement: Measurement) -> tuple[np.ndarray, np.ndarray]:
+        """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last."""
+        return self._log_costs(numbers, self._as_seen(measurement), self.service_times.log_slowness)
+
+    def log_costs_ahead(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the load to come, on the machine as it is expected to be."""
+        return self._log_costs(numbers, self.windows, self.service_times.log_slowness_ahead)
+
+    def _log_costs(
+        self, numbers: np.ndarray, windows: Windows, log_slowness: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        sd = self.standard_deviations(numbers)
+        faster = math.exp(log_slowness - self.service_times.log_slowness_ahead)
+        costs = np.stack(
+            [
+                self._predicted(numbers, self.replay.replayed(numbers, faster * np.exp(z * sd), windows)).cost
+                for z in (-1.0, 0.0, 1.0)
+            ]
+        )
+        logs = np.log(np.maximum(costs, 1e-9))
+        spread = 0.5 * (logs[2] - logs[0])
+        return logs[1], np.hypot(spread, self.model_error.standard_deviations(numbers))
+
+    def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
+        ratio = np.exp(self.model_error.log_ratio[numbers])[:, None]
+        threads = self._space.threads[numbers][:, None]
+        costs = self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
+        weights = np.maximum(latencies.completions, 1e-9)
+        costs = np.minimum(costs, LARGEST_COST)
+        mean = (weights * costs).sum(axis=1) / weights.sum(axis=1)
+        return Predicted(mean, (ratio * np.minimum(latencies.p95_ms, LARGEST_COST)).mean(axis=1))
+
+    def _typical(self, numbers: np.ndarray) -> np.ndarray:
+        return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
+
+    def _learn_service_times(self, number: int, measurement: Measurement) -> None:
+        configuration = self._space.configuration(number)
+        self._estimates_busy = not telemetry.tells_busy_instances(measurement)
+        told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
+        in_service = telemetry.batches_in_service(measurement)
+        shares = telemetry.busy_shares(in_service, int(self.replay.instances[number]))
+        expected_s = partial(self.service_times.expected_s, configuration)
+        rows = [part for row in told for part in telemetry.told_apart(row, shares, expected_s)]
+        self._learn_variation(measurement, told)
+        mean_busy = telemetry.mean_busy(shares) if self._estimates_busy else None
+        self.service_times.add(configuration, rows, self.replay.variation, mean_busy)
+
+    def _of_this(self, row: ServiceTimes, number: int) -> bool:
+        """False for what may be of batches that began under another configuration."""
+        left = 0 if self._in_force == number else self._left_over
+        return row.busy_instances <= self.replay.instances[number] and row.count >= 5 * left
+
+    def _learn_variation(self, measurement: Measurement, rows: list[ServiceTimes]) -> None:
+        """Learns the usual σ of lognormal service times, once several intervals have told of it.
+
+        Where the target tells none, a typical one is taken.
+        """
+        told = telemetry.variation(measurement, rows)
+        if told is None:
+            if not self._variations:
+                self.replay.variation = telemetry.UNTOLD_VARIATION
+            return
+        self._variations.append(told)
+        typical = median(self._variations)
+        varies = len(self._variations) > 2 and typical > MAX_DETERMINISTIC_SD
+        self.replay.variation = typical if varies else 0.0
+
+    def _learn_error(self, number: int, measurement: Measurement) -> None:
+        """Learns what the replay of this interval got wrong.
+
+        Nothing is learned from an interval that was aborted, that began with a backlog, or that was expected
+        to answer nothing.
+        """
+        backlog_before = measurement.backlog - measurement.backlog_growth
+        few = max(2 * self.replay.instances[number], MAX_SHARE_CARRIED_OVER * measurement.completions)
+        observed_ms = measurement.latency.mean_ms
+        if backlog_before > few or not observed_ms > 0 or measurement.aborted:
+            return
+        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness))
+        windows = self._as_seen(measurement)
+        replayed = self.replay.replayed(np.array([number]), np.ones(1), windows)
+        mean_ms = float(replayed.mean_ms[0, 0])
+        if not math.isfinite(mean_ms):
+            return
+        told = bool(measurement.arrival_summary.offsets_s)
+        sd = REPLAY_SD if told else math.hypot(REPLAY_SD, UNTOLD_SD / math.sqrt(measurement.arrivals))
+        self.model_error.learn(number, math.log(observed_ms / mean_ms), sd**2)
+
+    def _as_seen(self, measurement: Measurement) -> Windows:
+        """The arrivals of an interval, behind what waited when it began."""
+        offsets_s = arrival_offsets_s(measurement, self._rng)
+        waiting = max(0, measurement.backlog - measurement.backlog_growth)
+        return as_windows(
+            [(np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s)], self._carries
+        )

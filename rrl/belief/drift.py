@@ -1,0 +1,147 @@
+"""The machine's speed of each moment, which all service times of an interval share.
+
+    ln S of a row of interval t = its entry + d_t + s_t + noise
+    d_t = r^(t - t') d_t' + e_t,    Var e_t = k_t σ_d² (1 - r^(2 (t - t')))
+    Var s_t = k'_t σ_s²
+
+| symbol | here | meaning |
+|---|---|---|
+| d_t | | drift: comes and goes over intervals, autoregressive of correlation r |
+| s_t | | scatter: of one interval alone |
+| k_t, k'_t | `Shocks` | how much more than usual an interval's drift or scatter varies: Student's t, by its weights |
+| σ_d, σ_s | `Scale` | usual standard deviations; which of `SCALES` holds is told by likelihood |
+
+With W = Zᵀ N⁻¹ Z and v = Zᵀ N⁻¹ y, the rows y say as much of the entries as one observation W⁻¹v of each,
+with noise of covariance W⁻¹ (generalised least squares). N is the rows' noise with drift and scatter, Z says
+which entry each row is of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+CORRELATION = 0.85  # r, from one interval to the next
+FREEDOM = 4.0  # of Student's t: real changes of a machine are rare and large
+
+
+class Scale(NamedTuple):
+    """Usual standard deviations of ln S."""
+
+    drift_sd: float
+    scatter_sd: float
+
+
+SCALES = (Scale(0.004, 0.003), Scale(0.03, 0.015), Scale(0.08, 0.05))
+
+
+class Rows(NamedTuple):
+    """All rows that are remembered: (R,) each."""
+
+    interval: np.ndarray  # int: position of the interval among those remembered
+    entry: np.ndarray  # int: number of the entry
+    log_time: np.ndarray
+    variance: np.ndarray  # of the noise, drift and scatter apart
+
+
+@dataclass
+class Shocks:
+    """k and k' of every interval remembered, estimated anew with each fit."""
+
+    drift: np.ndarray = field(default_factory=lambda: np.ones(0))  # (T,)
+    scatter: np.ndarray = field(default_factory=lambda: np.ones(0))  # (T,)
+
+
+class Evidence(NamedTuple):
+    """What the rows say of the E entries that they are of."""
+
+    entries: np.ndarray  # (E,) int, ascending
+    log_times: np.ndarray  # (E,) W⁻¹v
+    noise: np.ndarray  # (E, E) W⁻¹
+    log_constant: float  # what the likelihood of the rows has beyond that of `log_times`
+
+
+class Effects(NamedTuple):
+    """What the intervals shared: (T,) each."""
+
+    drift: np.ndarray  # d
+    scatter: np.ndarray  # s
+
+
+def covariance(times: np.ndarray, scale: Scale, shocks: Shocks) -> np.ndarray:
+    """(T, T) of d at these ascending times, in intervals."""
+    kept = CORRELATION ** np.diff(times, prepend=times[:1])
+    variance = np.empty(len(times))
+    previous = scale.drift_sd**2
+    for t, share in enumerate(kept):
+        fresh = 1 - share**2 if t else 0.0
+        previous = share**2 * previous + shocks.drift[t] * scale.drift_sd**2 * fresh
+        variance[t] = previous
+    earlier = np.minimum.outer(np.arange(len(times)), np.arange(len(times)))
+    return np.asarray(variance[earlier] * CORRELATION ** np.abs(times[:, None] - times[None]))
+
+
+def evidence(rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks) -> Evidence:
+    """Of rows whose intervals were at these times."""
+    entries, own = np.unique(rows.entry, return_inverse=True)
+    precision = 1.0 / rows.variance
+    shared = covariance(times, scale, shocks) + np.diag(shocks.scatter * scale.scatter_sd**2)
+    by_interval = np.bincount(rows.interval, precision, len(times))  # Aᵀ R⁻¹ A
+    both = np.zeros((len(entries), len(times)))  # Zᵀ R⁻¹ A
+    np.add.at(both, (own, rows.interval), precision)
+    weighted = precision * rows.log_time
+    total = np.bincount(own, weighted, len(entries))  # Zᵀ R⁻¹ y
+    of_interval = np.bincount(rows.interval, weighted, len(times))  # Aᵀ R⁻¹ y
+    factor = cho_factor(shared + np.diag(1.0 / by_interval), lower=True, check_finite=False)
+    # M = (D⁻¹ + G)⁻¹ = G⁻¹ - G⁻¹ (D + G⁻¹)⁻¹ G⁻¹, with G = Aᵀ R⁻¹ A
+    scaled = both / by_interval
+    mean = of_interval / by_interval
+    inner = cho_solve(factor, np.column_stack([scaled.T, mean]), check_finite=False)
+    w = np.diag(both.sum(axis=1)) - both @ scaled.T + scaled @ inner[:, :-1]
+    v = total - both @ mean + scaled @ inner[:, -1]
+    noise = np.linalg.inv(w)
+    log_times = noise @ v
+    residue = float(weighted @ rows.log_time - of_interval @ mean + mean @ inner[:, -1] - v @ log_times)
+    log_noise = -np.log(precision).sum() + np.log(by_interval).sum() + 2 * np.log(np.diag(factor[0])).sum()
+    constant = -0.5 * (residue + float(log_noise) + float(np.linalg.slogdet(w)[1]))
+    return Evidence(entries, log_times, noise, constant)
+
+
+def effects(
+    rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks, expected: np.ndarray
+) -> tuple[Effects, Shocks]:
+    """What the intervals shared, given the (R,) ln S expected of the rows' entries, and what that says of k."""
+    precision = np.bincount(rows.interval, 1.0 / rows.variance, len(times))
+    rest = np.bincount(rows.interval, (rows.log_time - expected) / rows.variance, len(times)) / precision
+    d = covariance(times, scale, shocks)
+    s = shocks.scatter * scale.scatter_sd**2
+    total = d + np.diag(s + 1.0 / precision)
+    factor = cho_factor(total, lower=True, check_finite=False)
+    alpha = cho_solve(factor, rest, check_finite=False)
+    inverse = cho_solve(factor, np.eye(len(times)), check_finite=False)
+    drift, scatter = d @ alpha, s * alpha
+    drift_covariance = d - d @ inverse @ d
+    kept = CORRELATION ** np.diff(times, prepend=times[:1])
+    before = np.concatenate([[0.0], drift[:-1]])
+    steps = drift - kept * before
+    variance = np.diag(drift_covariance)
+    variance_before = np.concatenate([[0.0], variance[:-1]])
+    beside = np.concatenate([[0.0], np.diag(drift_covariance, 1)])
+    squares = steps**2 + np.maximum(variance + kept**2 * variance_before - 2 * kept * beside, 0.0)
+    fresh = np.maximum(1 - kept**2, 1e-9)
+    fresh[0] = 1.0
+    scatter_squares = scatter**2 + np.maximum(s - s**2 * np.diag(inverse), 0.0)
+    again = Shocks(
+        (FREEDOM + squares / (fresh * scale.drift_sd**2)) / (FREEDOM + 1),
+        (FREEDOM + scatter_squares / scale.scatter_sd**2) / (FREEDOM + 1),
+    )
+    return Effects(drift, scatter), again
+
+
+def persisting(intervals: float = 1.0) -> float:
+    """The share of a drift that is expected to be left after so many intervals."""
+    return math.pow(CORRELATION, intervals)

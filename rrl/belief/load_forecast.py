@@ -1,0 +1,185 @@
+"""The load to expect next, as a distribution of arrivals: stretches of them that may come.
+
+Its level is a Kalman filter on the logarithm of the rate that lets go when the load jumps.
+
+| symbol | here | meaning |
+|---|---|---|
+| x | `_log_rate` | ln of the rate expected |
+| P | `_variance` | its variance |
+| N | arrivals | of an interval |
+| I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
+| I/N | | variance of ln of the rate counted |
+| q | `WALK_SD`² | what the load itself may drift by in an interval |
+| ε_t | `log_error` | ln of the rate of interval t over the one expected of it |
+
+A surprise beyond √2 of its standard deviations is taken in part for a jump: half of its excess is added to P,
+so that the newest interval counts for more, and a great surprise for nearly all.
+
+What may come next is what came in the last intervals, as it came. Each stretch is sped up or slowed down to
+the rate exp(x + ε_t). So bursts stay as long and as steep as they were, and a load that jumps may jump again.
+Until enough intervals were seen, stretches of the same dispersion are invented beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from rrl.measurement import MAX_POINTS, Measurement
+from rrl.queueing.kernels import Windows
+
+WALK_SD = 0.03
+import os
+MEMORY = int(os.environ.get('MEM','16'))  # intervals whose arrivals may come again
+LEAST_WINDOWS = 12  # of which those not seen are invented
+MAX_REQUESTS = 3000  # in all stretches
+SLICES = 16  # of an invented stretch, each with a rate of its own
+MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
+DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion
+
+
+class _Stretch(NamedTuple):
+    """The arrivals of an interval."""
+
+    offsets_s: np.ndarray  # ascending
+    duration_s: float
+    log_error: float  # ε
+
+
+class LoadForecast:
+    """NaN until the first interval."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._log_rate = math.nan
+        self._variance = 0.0
+        self._dispersion = 1.0
+        self._requests = 100.0  # in a usual interval
+        self._seen: deque[_Stretch] = deque(maxlen=MEMORY)
+        self._seed = int(rng.integers(2**32))
+        self._order = rng.permutation(LEAST_WINDOWS)
+        self._units: list[np.ndarray] = []
+        self._units_for = 0, 0.0  # requests, dispersion
+
+    def add(self, measurement: Measurement) -> None:
+        """Takes in an interval; one without arrivals counts as half a request."""
+        arrivals, duration_s = measurement.arrivals, measurement.duration_s
+        self._take_dispersion(measurement.dispersion)
+        observed = math.log(max(arrivals, 0.5) / duration_s)
+        noise = self._dispersion / max(arrivals, 1)
+        first = math.isnan(self._log_rate)
+        error = 0.0 if first else observed - self._log_rate
+        if first:
+            self._log_rate, self._variance = observed, noise
+            self._requests = float(max(arrivals, 1))
+        else:
+            variance = self._variance + WALK_SD**2
+            variance += 0.5 * max(0.0, error**2 - 2.0 * (variance + noise))
+            gain = variance / (variance + noise)
+            self._log_rate += gain * error
+            self._variance = (1 - gain) * variance
+            self._requests += 0.2 * (arrivals - self._requests)
+        offsets_s = arrival_offsets_s(measurement, self._rng)
+        if len(offsets_s) > 1:
+            self._seen.append(_Stretch(offsets_s, duration_s, error))
+
+    @property
+    def rate_per_s(self) -> float:
+        return math.exp(self._log_rate)
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of ln of the rate that will be counted in the next interval."""
+        return math.sqrt(self._variance + WALK_SD**2 + self._dispersion / self._requests)
+
+    @property
+    def dispersion(self) -> float:
+        return self._dispersion
+
+    def windows(self, carries: bool) -> Windows:
+        """The stretches that may come next, oldest first; what is invented comes before what was seen."""
+        stretches = list(self._seen)
+        size = float(np.mean([len(each.offsets_s) for each in stretches])) if stretches else self._requests
+        count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
+        stretches = stretches[-count:]
+        gaps = [self._sped(each) for each in stretches]
+        if len(gaps) < count:
+            gaps = self._invented(count - len(gaps)) + gaps
+        return as_windows(gaps, carries)
+
+    def _sped(self, stretch: _Stretch) -> tuple[np.ndarray, float]:
+        """Offsets and duration at the rate exp(x + ε)."""
+        rate_per_s = math.exp(self._log_rate + float(os.environ.get('EPS','1'))*stretch.log_error)
+        speed = rate_per_s * stretch.duration_s / len(stretch.offsets_s)
+        return stretch.offsets_s / speed, stretch.duration_s / speed
+
+    def _invented(self, count: int) -> list[tuple[np.ndarray, float]]:
+        """Offsets and durations of as many requests as a usual interval has, at quantiles of the rate."""
+        requests = int(min(max(self._requests, 20.0), MAX_REQUESTS / LEAST_WINDOWS))
+        quantiles = self._order[self._order < count]
+        z = ndtri((quantiles + 0.5) / count)
+        rates_per_s = np.exp(self._log_rate + self.log_sd * z - self.log_sd**2 / 2)
+        units = self._units_like(requests)
+        return [
+            (len(unit) / rate_per_s * unit, len(unit) / rate_per_s)
+            for unit, rate_per_s in zip(units, rates_per_s, strict=False)
+        ]
+
+    def _units_like(self, requests: int) -> list[np.ndarray]:
+        """Stretches of duration 1; new ones only where the load has become another."""
+        usual, dispersion = self._units_for
+        if not self._units or max(requests / usual, usual / requests) > 1.25 or dispersion != self._dispersion:
+            rng = np.random.default_rng(self._seed)
+            self._units = [_invented(rng, requests, self._dispersion) for _ in range(LEAST_WINDOWS)]
+            self._units_for = requests, self._dispersion
+        return self._units
+
+    def _take_dispersion(self, dispersion: float) -> None:
+        if not math.isfinite(dispersion):
+            return
+        usual = math.exp(
+            (1 - DISPERSION_WEIGHT) * math.log(self._dispersion)
+            + DISPERSION_WEIGHT * math.log(max(dispersion, 1.0))
+        )
+        self._dispersion = usual if usual > MAX_POISSON_DISPERSION else 1.0
+
+
+def as_windows(stretches: list[tuple[np.ndarray, float]], carries: bool) -> Windows:
+    """Stretches given by offsets and duration, one after the other."""
+    edge_s = np.concatenate([[0.0], np.cumsum([duration_s for _, duration_s in stretches])])
+    bounds = np.concatenate([[0], np.cumsum([len(offsets_s) for offsets_s, _ in stretches])]).astype(np.int64)
+    arrival_s = np.concatenate(
+        [begin_s + offsets_s for begin_s, (offsets_s, _) in zip(edge_s[:-1], stretches, strict=True)]
+    )
+    return Windows(np.maximum.accumulate(arrival_s), bounds, edge_s, carries)
+
+
+def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
+    """(arrivals,) when they came, as far as the target tells; else spread as its dispersion says."""
+    summary = measurement.arrival_summary
+    if summary.offsets_s:
+        starts_s = np.array(summary.offsets_s)
+        requests = np.array(summary.requests)
+        # The requests of a group came within one of the slices of time that groups stand for.
+        slice_s = (starts_s[-1] - starts_s[0]) / MAX_POINTS
+        lengths_s = np.minimum(np.diff(starts_s, append=starts_s[-1] + slice_s), slice_s)
+        within = np.concatenate([np.arange(n) / n for n in requests])
+        return np.asarray(np.repeat(starts_s, requests) + within * np.repeat(lengths_s, requests))
+    dispersion = max(measurement.dispersion, 1.0) if math.isfinite(measurement.dispersion) else 1.0
+    return np.asarray(measurement.duration_s * _invented(rng, max(measurement.arrivals, 1), dispersion))
+
+
+def _invented(rng: np.random.Generator, requests: int, dispersion: float) -> np.ndarray:
+    """(requests,) ascending offsets in [0, 1): Poisson, at a gamma-distributed rate in each slice."""
+    times = np.cumsum(rng.exponential(size=requests + 1))
+    share = times[:-1] / times[-1]
+    if dispersion <= 1.0:
+        return np.asarray(share)
+    in_slice = requests / SLICES
+    work = rng.gamma(in_slice / (dispersion - 1), size=SLICES) + 1e-6
+    work = np.concatenate([[0.0], np.cumsum(work)]) / work.sum()
+    return np.asarray(np.interp(share, work, np.linspace(0, 1, SLICES + 1)))

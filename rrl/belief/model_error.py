@@ -1,0 +1,81 @@
+"""What the queueing model gets wrong of each configuration: random effects, learned from replayed intervals.
+
+    ln(observed / replayed) of interval t = common + sum over knobs of that of its value + own + noise
+
+| symbol | here | meaning |
+|---|---|---|
+| K | `_covariance` | prior covariance of the errors of all configurations |
+| r_t | `errors` | ln of the latency observed over that of the interval's own arrivals, replayed |
+
+The interval's own service times are replayed too. So neither a burst nor a slow moment is taken for an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from rrl.space import ConfigurationSpace
+
+MAX_REMEMBERED = 80  # intervals
+ERROR_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
+PRIOR_FREEDOM = 6.0  # weight of the prior's scale beside what was observed, in intervals
+
+
+class _Seen(NamedTuple):
+    number: int
+    error: float
+    variance: float
+
+
+class ModelError:
+    """The posterior of ln(latency / replayed) of every configuration."""
+
+    def __init__(self, space: ConfigurationSpace, common_sd: float, knob_sd: float, own_sd: float) -> None:
+        size = len(space)
+        covariance = common_sd**2 * np.ones((size, size)) + own_sd**2 * np.eye(size)
+        for column in space.values.T:
+            if len(np.unique(column)) > 1:
+                covariance += knob_sd**2 * (column[:, None] == column[None])
+        self._covariance = covariance
+        self._seen: deque[_Seen] = deque(maxlen=MAX_REMEMBERED)
+        self._mean = np.zeros(size)
+        self._factor: tuple[np.ndarray, bool] | None = None
+        self._numbers = np.empty(0, int)
+        self._scale = 1.0
+
+    def learn(self, number: int, error: float, variance: float) -> None:
+        """Takes in r of an interval, and the variance of its noise."""
+        self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
+        numbers, errors, variances = (np.array(column) for column in zip(*self._seen, strict=True))
+        prior = self._covariance[np.ix_(numbers, numbers)]
+        # How large errors are here at all: the prior's scale, by the errors seen.
+        white = cho_solve(cho_factor(prior + np.diag(variances), lower=True), errors)
+        self._scale = float((PRIOR_FREEDOM + errors @ white) / (PRIOR_FREEDOM + len(errors)))
+        self._numbers = numbers
+        self._factor = cho_factor(self._scale * prior + np.diag(variances), lower=True)
+        self._mean = self._scale * self._covariance[:, numbers] @ cho_solve(self._factor, errors)
+
+    @property
+    def log_ratio(self) -> np.ndarray:
+        """(size,) expected ln(latency / replayed)."""
+        return self._mean
+
+    def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
+        """(K,) of it, or of what it differs by from that of one configuration, `beside`."""
+        every = numbers if beside is None else np.append(numbers, beside)
+        prior = self._scale * self._covariance
+        variance = np.diag(prior)[every].copy()
+        shared = np.empty((0, len(every)))
+        weighted = shared
+        if self._factor is not None:
+            shared = prior[np.ix_(self._numbers, every)]
+            weighted = cho_solve(self._factor, shared)
+            variance -= np.einsum("ij,ij->j", shared, weighted)
+        if beside is not None:
+            covariance = prior[every, beside] - shared.T @ weighted[:, -1]
+            variance = (variance + variance[-1] - 2 * covariance)[:-1]
+        return np.sqrt(np.maximum(variance, 1e-10))

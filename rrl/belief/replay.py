@@ -1,0 +1,146 @@
+"""What arrivals would have cost under each configuration: they are replayed through the queueing model.
+
+All configurations see the same arrivals (common random numbers), in the compiled simulator
+(`rrl.queueing.kernels`). Where there are many, SERF's M/D_interf/c model (`rrl.queueing.interference`) finds
+the promising ones first, if arrivals are about Poisson and requests are not batched, which it does not know.
+
+| symbol | here | meaning |
+|---|---|---|
+| c, B, d | `instances`, `max_batch_size`, `delay_s` | of each configuration |
+| S | `_times_s` | service times expected |
+| max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable; 0 where not allowed |
+| | `scale` | (K,) what each configuration's service times are multiplied by |
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.belief.service_time_table import ServiceTimeTable
+from rrl.belief.telemetry import busy_instances
+from rrl.queueing import interference
+from rrl.queueing.kernels import Candidates, Windows, replayed_ms
+from rrl.space import ConfigurationSpace
+
+SCREENING_REQUESTS = 200
+_VARIATION_DRAWS = 1021  # service-time factors, used in turn
+
+
+class Latencies(NamedTuple):
+    """Of K configurations in each of some stretches of arrivals; infinite where nothing was answered."""
+
+    mean_ms: np.ndarray  # (K, windows)
+    p95_ms: np.ndarray  # (K, windows)
+    completions: np.ndarray  # (K, windows)
+
+
+class Replay:
+    """Replays arrivals for a space's configurations, given by their numbers."""
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        table: ServiceTimeTable,
+        rng: np.random.Generator,
+        excluded: frozenset[int] = frozenset(),
+    ) -> None:
+        self.allowed = ~np.isin(np.arange(len(space)), list(excluded))
+        knob = {name: space.values[:, k] for k, name in enumerate(space.names)}
+        ones = np.ones(len(space), dtype=int)
+        inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
+        self.instances = knob.get("instances", ones)
+        self.max_batch_size = knob.get("max_batch_size", ones)
+        self.delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
+        self._entries = table
+        self._positions = (
+            np.searchsorted(table.inter, inter),
+            np.searchsorted(table.intra, intra),
+            np.searchsorted(table.instances, self.instances),
+        )
+        self._table = np.ravel_multi_index(self._positions, table.shape[:3])
+        self._times_s = np.empty((0, 0, 0))  # (tables, N, B), from the first `refresh` on
+        self.capacity_per_s = np.zeros(len(space))  # likewise
+        self._batches = np.arange(1, table.batch[-1] + 1)
+        self._unit_variation = rng.standard_normal(_VARIATION_DRAWS)
+        self.variation = 0.0
+        """σ of a batch's lognormal service time."""
+
+    def refresh(self, times_s: np.ndarray) -> None:
+        """Takes these service times (tables, N, batch sizes of the table)."""
+        self._times_s = self._between_batch_sizes(times_s)
+        rates = self.instances[:, None] * self._batches / self._times_s[self._table, self.instances - 1]
+        rates = np.where(self._batches <= self.max_batch_size[:, None], rates, 0.0)
+        self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
+
+    def disallow(self, numbers: np.ndarray) -> None:
+        """These are not to be proposed from the next `refresh` on."""
+        self.allowed[numbers] = False
+
+    def typical_entries(
+        self, numbers: np.ndarray, rate_per_s: float, as_estimated: bool = False
+    ) -> np.ndarray:
+        """(K,) the service time that matters most to each: with as many busy as the load needs.
+
+        `as_estimated`: with as many as `telemetry` estimates on average where a target does not tell, as
+        about that entry most is learned.
+        """
+        instances = self.instances[numbers]
+        alone_s = self._times_s[self._table[numbers], instances - 1, 0]
+        in_service = rate_per_s * alone_s
+        busy = busy_instances(in_service, instances) if as_estimated else np.clip(in_service, 1, instances)
+        wait_s = self.delay_s[numbers] + alone_s / instances
+        batch = np.clip(rate_per_s * wait_s, 1, self.max_batch_size[numbers])
+        nearest = np.argmin(np.abs(np.log(batch[:, None] / self._entries.batch)), axis=1)
+        inter, intra, position = (axis[numbers] for axis in self._positions)
+        return self._entries.at(inter, intra, position, np.round(busy).astype(int) - 1, nearest)
+
+    def screened(
+        self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, rate_per_s: float, poisson: bool
+    ) -> np.ndarray:
+        """(K,) mean latency in ms, roughly; where a queue grows for ever, the more the less is borne."""
+        if len(self._batches) == 1 and poisson:
+            times_s = scale[:, None] * self._times_s[self._table[numbers], :, 0]
+            queue = interference.predict(times_s, self.instances[numbers], rate_per_s)
+            mean_ms = 1e3 * queue.mean_latency_s
+        else:
+            mean_ms = self.replayed(numbers, scale, _beginning(windows)).mean_ms.mean(axis=1)
+        unstable_ms = 1e9 * scale / np.maximum(self.capacity_per_s[numbers], 1e-9)
+        return np.where(np.isfinite(mean_ms), mean_ms, unstable_ms)
+
+    def replayed(
+        self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool = False
+    ) -> Latencies:
+        """(K, windows) of these arrivals."""
+        candidates = Candidates(
+            self.instances[numbers],
+            self.max_batch_size[numbers],
+            self.delay_s[numbers],
+            self._table[numbers],
+            np.asarray(scale, dtype=float),
+        )
+        factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
+        found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
+        return Latencies(*np.nan_to_num(found[:2], nan=np.inf), found[2])
+
+    def _between_batch_sizes(self, times_s: np.ndarray) -> np.ndarray:
+        """(tables, N, B) for every batch size 1..B: ln S is linear in ln b between those of the table."""
+        grid = self._entries.batch
+        if len(grid) == len(self._batches):
+            return times_s
+        position = np.interp(np.log(self._batches), np.log(grid), np.arange(len(grid)))
+        low = np.floor(position).astype(int)
+        high = np.minimum(low + 1, len(grid) - 1)
+        weight = position - low
+        return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
+
+
+def _beginning(windows: Windows) -> Windows:
+    """The newest windows with about `SCREENING_REQUESTS` requests, served to their end."""
+    bounds = windows.bounds
+    first = max(0, int(np.searchsorted(bounds, bounds[-1] - SCREENING_REQUESTS)) - 1)
+    kept = slice(bounds[first], bounds[-1])
+    return Windows(
+        windows.arrival_s[kept], bounds[first:] - bounds[first], windows.edge_s[first:], windows.carries
+    )

@@ -1,0 +1,108 @@
+"""The one rule by which the next configuration is chosen: a knowledge gradient, net of what a change costs.
+
+    value(c) = H · EI(c) - E[cost(c) - cost(now)]⁺ - change(c)
+
+| symbol | here | meaning |
+|---|---|---|
+| H | `horizon` | the decisions over which what is found pays |
+| EI(c) | `improvement` | expected improvement over what is in force, by the posterior of c's cost relative to it |
+| E[·]⁺ | `regret` | what an interval under c is expected to cost users more than one as now |
+| change(c) | `ChangeCosts` | what going there costs users |
+
+What is in force has the value 0. So the server is changed only for a gain that is expected to outweigh its
+costs, exploration ends by itself, and contenders are raced for as long as what is left to gain is worth it.
+
+Only what is safe is compared. A configuration is safe if its p95, with service times `safe_sd` standard
+deviations longer, is at most `safe_p95` times the least p95 expected of any. What is better with a
+probability of at least `probably_better` is compared, too, so that the safe set cannot stick.
+
+The costs of c are replayed with its service times at three points of their posterior (Gauss-Hermite), and
+over those the error of the queueing model is integrated in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from rrl.belief.belief import Belief
+from rrl.guided.change_costs import ChangeCosts
+from rrl.guided.settings import GuidedSettings
+
+NODES = np.array([-math.sqrt(3), 0.0, math.sqrt(3)])
+WEIGHTS = np.array([1, 4, 1]) / 6
+SCREENED = 120  # configurations whose uncertainty is asked for, the cheapest by screening
+
+
+class Contenders(NamedTuple):
+    """The configurations compared, and what is expected of them: (K,) each."""
+
+    numbers: np.ndarray
+    cost: np.ndarray  # expected, beside what is in force
+    p95_ms: np.ndarray
+    improvement: np.ndarray  # EI
+    regret: np.ndarray
+    better: np.ndarray  # probability
+    safe: np.ndarray  # bool
+    change: np.ndarray
+    present_cost: float  # of what is in force
+
+    def value(self, horizon: float) -> np.ndarray:
+        """(K,) that of trying each; -inf for what is not to be tried."""
+        value = horizon * self.improvement - self.regret - self.change
+        return np.where(self.safe, value, -np.inf)
+
+
+class Acquisition:
+    """Compares configurations with the one in force."""
+
+    def __init__(self, belief: Belief, changes: ChangeCosts, settings: GuidedSettings) -> None:
+        self._belief, self._changes, self._settings = belief, changes, settings
+
+    def contenders(self, numbers: np.ndarray, in_force: int, horizon: float) -> Contenders:
+        """The most promising among these, by what is believed now. What is in force is among them."""
+        belief, s = self._belief, self._settings
+        numbers = self._promising(numbers, in_force)
+        sd = belief.standard_deviations(numbers, beside=in_force)
+        error_sd = belief.model_error.standard_deviations(numbers, beside=in_force)
+        own = np.flatnonzero(numbers == in_force)[0]
+        sd[own] = error_sd[own] = 0.0
+        found = [belief.ahead(numbers, np.exp(node * sd)) for node in NODES]
+        costs = np.stack([each.cost for each in found])  # (nodes, K)
+        present = float(costs[1, own])
+        improvement, better = _improvement(costs, error_sd, present)
+        expected = WEIGHTS @ costs * np.exp(error_sd**2 / 2)
+        slow = s.safe_sd / NODES[2]
+        p95_ms = np.exp((1 - slow) * np.log(found[1].p95_ms) + slow * np.log(found[2].p95_ms))
+        safe = (p95_ms <= s.safe_p95 * found[1].p95_ms.min()) | (better >= s.patience / horizon)
+        safe[own] = True
+        change = self._changes.cost(in_force, numbers, present)
+        regret = np.maximum(expected - present, 0.0)
+        return Contenders(numbers, expected, p95_ms, improvement, regret, better, safe, change, present)
+
+    def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
+        """Those of the lowest cost in the mean, and those of the lowest cost that the posterior admits."""
+        belief, count = self._belief, self._settings.contenders
+        screened = belief.screened(numbers, np.ones(len(numbers)))
+        numbers = numbers[np.argsort(screened, kind="stable")[:SCREENED]]
+        screened = np.sort(screened, kind="stable")[:SCREENED]
+        if len(numbers) > count:
+            sd = belief.standard_deviations(numbers, beside=in_force)
+            hoped = belief.screened(numbers, np.exp(-sd))
+            likely, possible = (np.argsort(each, kind="stable") for each in (screened, hoped))
+            both = np.stack([likely, possible], axis=1).ravel()
+            _, first = np.unique(both, return_index=True)
+            numbers = numbers[both[np.sort(first)][: count - 1]]
+        return numbers if in_force in numbers else np.append(numbers, in_force)
+
+
+def _improvement(costs: np.ndarray, error_sd: np.ndarray, present: float) -> tuple[np.ndarray, np.ndarray]:
+    """(K,) E[(present - X)⁺] and P(X < present) of X = cost · exp(error), for (nodes, K) costs."""
+    sd = np.maximum(error_sd, 1e-6)
+    d = (math.log(present) - np.log(costs)) / sd
+    below = ndtr(d)
+    gain = present * below - costs * np.exp(sd**2 / 2) * ndtr(d - sd)
+    return np.maximum(WEIGHTS @ gain, 0.0), WEIGHTS @ below
