@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief import telemetry
+from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast, arrival_offsets_s, as_windows
 from rrl.belief.model_error import ModelError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
@@ -44,9 +46,10 @@ USUAL_INTERVALS = 20
 MAX_SHARE_CARRIED_OVER = 0.05
 # Standard deviation of ln of an interval's latency, beside its arrivals and its service times.
 REPLAY_SD = 0.03
-# Where a target does not tell arrivals, more: two stretches of Poisson arrivals differ by so much for each
-# 1/√N, at a moderate load.
-UNTOLD_SD = 1.5
+# Where a target does not tell arrivals, so many stretches are replayed that may have been.
+UNTOLD_STRETCHES = 8
+# An interval, and the next one, in which its queue drains.
+WINDOWS_TOGETHER = 2
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
 
 
@@ -78,11 +81,16 @@ class Belief:
         excluded: frozenset[int] = frozenset(),
         seed: int = 0,
         errors: ErrorSettings = ErrorSettings(),
+        kinds: Sequence[Kind] | None = None,
     ) -> None:
-        """`in_place`: every knob changes in place, as on our own server."""
+        """`in_place`: every knob changes in place, as on our own server.
+
+        `kinds` is the learned prior; None: the one that comes with the package.
+        """
         self._space, self._objective = space, objective
         rng = np.random.default_rng(seed)
-        self.service_times = ServiceTimeModel(space, cores, WEIGHTS if in_place else PROCESS_WEIGHTS)
+        weights = WEIGHTS if in_place else PROCESS_WEIGHTS
+        self.service_times = ServiceTimeModel(space, cores, weights, shipped() if kinds is None else kinds)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
         self.model_error = ModelError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
@@ -109,7 +117,9 @@ class Belief:
     def windows(self) -> Windows:
         """The arrivals that may come next."""
         if self._windows is None:
-            self._windows = self.forecast.windows(self._carries)
+            self._windows = self.forecast.windows(
+                WINDOWS_TOGETHER if self._carries else 1, self.service_times.speeds
+            )
         return self._windows
 
     def learn(self, number: int, measurement: Measurement) -> None:
@@ -126,7 +136,7 @@ class Belief:
             return
         self.service_times.fit()
         self._learn_error(number, measurement)
-        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness_ahead))
+        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness_to_come))
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
@@ -143,7 +153,7 @@ class Belief:
     def screened_at(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
         """(K,) mean latency in ms under Poisson arrivals of this rate, roughly, before any were seen."""
         gaps_s = np.random.default_rng(0).exponential(size=SCREENING_REQUESTS) / rate_per_s
-        windows = as_windows([(np.cumsum(gaps_s), float(gaps_s.sum() + gaps_s[-1]))], False)
+        windows = as_windows([(np.cumsum(gaps_s), float(gaps_s.sum() + gaps_s[-1]))])
         return self.replay.screened(numbers, np.ones(len(numbers)), windows, rate_per_s, True)
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
@@ -156,7 +166,9 @@ class Belief:
 
     def log_costs(self, numbers: np.ndarray, measurement: Measurement) -> tuple[np.ndarray, np.ndarray]:
         """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last."""
-        return self._log_costs(numbers, self._as_seen(measurement), self.service_times.log_slowness)
+        return self._log_costs(
+            numbers, as_windows([self._as_seen(measurement)]), self.service_times.log_slowness
+        )
 
     def log_costs_ahead(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
@@ -233,19 +245,18 @@ class Belief:
         if backlog_before > few or not observed_ms > 0 or measurement.aborted:
             return
         self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness))
-        windows = self._as_seen(measurement)
-        replayed = self.replay.replayed(np.array([number]), np.ones(1), windows)
-        mean_ms = float(replayed.mean_ms[0, 0])
-        if not math.isfinite(mean_ms):
-            return
         told = bool(measurement.arrival_summary.offsets_s)
-        sd = REPLAY_SD if told else math.hypot(REPLAY_SD, UNTOLD_SD / math.sqrt(measurement.arrivals))
-        self.model_error.learn(number, math.log(observed_ms / mean_ms), sd**2)
+        stretches = [self._as_seen(measurement) for _ in range(1 if told else UNTOLD_STRETCHES)]
+        windows = as_windows(stretches)
+        mean_ms = self.replay.replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
+        if not np.isfinite(mean_ms).all():
+            return
+        logs = np.log(mean_ms)
+        variance = REPLAY_SD**2 + float(np.var(logs))
+        self.model_error.learn(number, math.log(observed_ms) - float(logs.mean()), variance)
 
-    def _as_seen(self, measurement: Measurement) -> Windows:
-        """The arrivals of an interval, behind what waited when it began."""
+    def _as_seen(self, measurement: Measurement) -> tuple[np.ndarray, float]:
+        """The arrivals of an interval, behind what waited when it began, and its length."""
         offsets_s = arrival_offsets_s(measurement, self._rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
-        return as_windows(
-            [(np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s)], self._carries
-        )
+        return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,14 @@ class _Stretch(NamedTuple):
     offsets_s: np.ndarray  # ascending
     duration_s: float
     log_error: float  # ε
+    time: int  # the interval's number since the first
+
+
+class Speeds(NamedTuple):
+    """How slow the machine was, as ln of service times over the usual ones."""
+
+    seen: Mapping[int, float]  # by the interval's number since the first
+    sd: float  # what is usual where nothing was seen
 
 
 class LoadForecast:
@@ -55,6 +64,7 @@ class LoadForecast:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
+        self._time = 0  # of the last interval
         self._log_rate = math.nan
         self._variance = 0.0
         self._dispersion = 1.0
@@ -68,6 +78,7 @@ class LoadForecast:
     def add(self, measurement: Measurement) -> None:
         """Takes in an interval; one without arrivals counts as half a request."""
         arrivals, duration_s = measurement.arrivals, measurement.duration_s
+        self._time += 1
         self._take_dispersion(measurement.dispersion)
         observed = math.log(max(arrivals, 0.5) / duration_s)
         noise = self._dispersion / max(arrivals, 1)
@@ -85,7 +96,7 @@ class LoadForecast:
             self._requests += 0.2 * (arrivals - self._requests)
         offsets_s = arrival_offsets_s(measurement, self._rng)
         if len(offsets_s) > 1:
-            self._seen.append(_Stretch(offsets_s, duration_s, error))
+            self._seen.append(_Stretch(offsets_s, duration_s, error, self._time))
 
     @property
     def rate_per_s(self) -> float:
@@ -100,16 +111,22 @@ class LoadForecast:
     def dispersion(self) -> float:
         return self._dispersion
 
-    def windows(self, carries: bool) -> Windows:
-        """The stretches that may come next, oldest first; what is invented comes before what was seen."""
+    def windows(self, together: int, speeds: Speeds) -> Windows:
+        """The stretches that may come next, oldest first; what is invented comes before what was seen.
+
+        In each the machine is as slow as it was then, beside what is expected of it now.
+        """
         stretches = list(self._seen)
         size = float(np.mean([len(each.offsets_s) for each in stretches])) if stretches else self._requests
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
         stretches = stretches[-count:]
         gaps = [self._sped(each) for each in stretches]
-        if len(gaps) < count:
-            gaps = self._invented(count - len(gaps)) + gaps
-        return as_windows(gaps, carries)
+        log_slowness = [speeds.seen.get(each.time, 0.0) for each in stretches]
+        if missing := count - len(gaps):
+            gaps = self._invented(missing) + gaps
+            quantiles = self._order[::-1][self._order[::-1] < missing]
+            log_slowness = [*(speeds.sd * ndtri((quantiles + 0.5) / missing)), *log_slowness]
+        return as_windows(gaps, together, np.exp(log_slowness))
 
     def _sped(self, stretch: _Stretch) -> tuple[np.ndarray, float]:
         """Offsets and duration at the rate exp(x + ε)."""
@@ -148,14 +165,17 @@ class LoadForecast:
         self._dispersion = usual if usual > MAX_POISSON_DISPERSION else 1.0
 
 
-def as_windows(stretches: list[tuple[np.ndarray, float]], carries: bool) -> Windows:
+def as_windows(
+    stretches: list[tuple[np.ndarray, float]], together: int = 1, slowness: np.ndarray | None = None
+) -> Windows:
     """Stretches given by offsets and duration, one after the other."""
+    slowness = np.ones(len(stretches)) if slowness is None else slowness
     edge_s = np.concatenate([[0.0], np.cumsum([duration_s for _, duration_s in stretches])])
     bounds = np.concatenate([[0], np.cumsum([len(offsets_s) for offsets_s, _ in stretches])]).astype(np.int64)
     arrival_s = np.concatenate(
         [begin_s + offsets_s for begin_s, (offsets_s, _) in zip(edge_s[:-1], stretches, strict=True)]
     )
-    return Windows(np.maximum.accumulate(arrival_s), bounds, edge_s, carries)
+    return Windows(np.maximum.accumulate(arrival_s), bounds, edge_s, slowness, together)
 
 
 def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.ndarray:

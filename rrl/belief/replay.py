@@ -142,5 +142,9 @@ def _beginning(windows: Windows) -> Windows:
     first = max(0, int(np.searchsorted(bounds, bounds[-1] - SCREENING_REQUESTS)) - 1)
     kept = slice(bounds[first], bounds[-1])
     return Windows(
-        windows.arrival_s[kept], bounds[first:] - bounds[first], windows.edge_s[first:], windows.carries
+        windows.arrival_s[kept],
+        bounds[first:] - bounds[first],
+        windows.edge_s[first:],
+        windows.slowness[first:],
+        windows.together,
     )

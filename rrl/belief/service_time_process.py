@@ -35,6 +35,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve, cholesky
 
+from rrl.belief import learned_prior
+from rrl.belief.learned_prior import Kind
+
 WEIGHTS = np.array([[0.0, 3.0], [-0.7, 0.3], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
 PROCESS_WEIGHTS = np.array([WEIGHTS[0], [-0.3, 0.4], *WEIGHTS[2:]])
 AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
@@ -51,6 +54,8 @@ class Hypothesis(NamedTuple):
     utilisation: float  # η
     crowding: bool  # χ
     noise_sd: float  # of a mean service time, however many batches it is of
+    kind: str = ""  # of machines that a prior was learned of; none: w is generic
+    field: float = 1.0  # what the standard deviations of f are multiplied by
 
 
 class Terms(NamedTuple):
@@ -73,6 +78,12 @@ def terms(points: np.ndarray, hypothesis: Hypothesis, weights: np.ndarray) -> Te
     """w · φ, whose weights (terms, 2) are given by mean and standard deviation."""
     known = features(points, hypothesis)
     return Terms(known @ weights[:, 0], known * weights[:, 1])
+
+
+def learned_terms(points: np.ndarray, cores: float, kind: Kind) -> Terms:
+    """w · φ of a prior that was learned over machines of one kind."""
+    known = learned_prior.features(points, cores)
+    return Terms(known @ kind.mean, known @ kind.factor)
 
 
 def conditioned(
@@ -117,7 +128,8 @@ def crowding(points: np.ndarray, point: np.ndarray) -> np.ndarray:
     return result
 
 
-def prior_covariance(points: np.ndarray, with_crowding: bool) -> np.ndarray:
+def prior_covariance(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
     """(P, P) of f + χ·h."""
-    columns = [smooth(points, point) + with_crowding * crowding(points, point) for point in points]
+    field, crowds = hypothesis.field**2, hypothesis.crowding
+    columns = [field * smooth(points, point) + crowds * crowding(points, point) for point in points]
     return np.stack(columns, axis=1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from scipy.linalg import cholesky, solve_triangular
 
 from rrl.belief import drift
 from rrl.belief import service_time_process as process
+from rrl.belief.learned_prior import Kind
+from rrl.belief.load_forecast import Speeds
 from rrl.belief.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis, Terms
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.measurement import ServiceTimes
@@ -55,6 +57,9 @@ MAX_PLAUSIBLE = 4
 FEW_ENTRIES = 30
 RETRIAL = 16
 
+# The share of the present drift that is left on average over the intervals for which a choice must pay.
+PAYS_FOR = 0.3
+
 # Calibration: squared errors of predictions, in their own variances.
 # So many are remembered.
 RECENT_ERRORS = 12
@@ -77,14 +82,25 @@ class ServiceTimeModel:
     """Predicts ln S for every entry of the table that a space needs: P of them."""
 
     def __init__(
-        self, space: ConfigurationSpace, cores: int | None = None, weights: np.ndarray = WEIGHTS
+        self,
+        space: ConfigurationSpace,
+        cores: int | None = None,
+        weights: np.ndarray = WEIGHTS,
+        kinds: Sequence[Kind] = (),
     ) -> None:
         self.table = ServiceTimeTable(space)
         self._usual_cores = float(cores or max(self.table.intra[-1], self.table.instances[-1]))
         self._hypotheses = self._all_hypotheses(cores is not None)
         points = self.table.points
-        of_kind = {(h.cores, h.utilisation): process.terms(points, h, weights) for h in self._hypotheses}
-        self._terms = {h: of_kind[h.cores, h.utilisation] for h in self._hypotheses}
+        of_cores = {(h.cores, h.utilisation): process.terms(points, h, weights) for h in self._hypotheses}
+        self._terms = {h: of_cores[h.cores, h.utilisation] for h in self._hypotheses}
+        for kind in kinds:
+            field = kind.field_sd / math.sqrt(5 * AXIS_SD**2 + FIELD_SD**2)
+            for c in sorted({h.cores for h in self._hypotheses}):
+                terms = process.learned_terms(points, c, kind)
+                for noise_sd in NOISE_SDS[:2]:
+                    self._terms[Hypothesis(c, 1.0, False, noise_sd, kind.name, field)] = terms
+        self._hypotheses = list(self._terms)
         self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._intervals: list[_Interval] = []  # in their order
         self._shocks: dict[int, tuple[float, float]] = {}  # k, k' by the interval's time
@@ -95,7 +111,8 @@ class ServiceTimeModel:
         self._fits: list[Fit] = []  # of the plausible hypotheses; with the next four, since the last `fit`
         self._weights = np.empty(0)  # (hypotheses,) plausibility of each
         self._seen = np.empty(0, int)  # (entries,) the numbers of those seen
-        self._cross: dict[bool, np.ndarray] = {}  # (P, entries) prior covariance, without and with crowding
+        self._smooth = self._crowding = np.empty((0, 0))  # (P, entries) prior covariance of f, and of h
+        self._cross: dict[tuple[bool, float], np.ndarray] = {}  # of f + χ·h, by χ and f's share
         self._means = np.empty((0, len(points)))  # (hypotheses, P) ln S
         self._rounds = 0
         self._squared_errors: deque[float] = deque(maxlen=RECENT_ERRORS)
@@ -127,6 +144,16 @@ class ServiceTimeModel:
     def log_slowness_ahead(self) -> float:
         """The same as it is expected of the next interval."""
         return drift.persisting() * self._effects.get(self._time, (0.0, 0.0))[0]
+
+    @property
+    def log_slowness_to_come(self) -> float:
+        """The same on average over the intervals for which a choice must pay."""
+        return PAYS_FOR * self._effects.get(self._time, (0.0, 0.0))[0]
+
+    @property
+    def speeds(self) -> Speeds:
+        """How slow the machine was in the intervals remembered."""
+        return Speeds({time: sum(both) for time, both in self._effects.items()}, math.hypot(*self._scale))
 
     @property
     def drift_sd(self) -> float:
@@ -177,8 +204,8 @@ class ServiceTimeModel:
         evidences = {scale: drift.evidence(rows, times, scale, shocks) for scale in drift.SCALES}
         self._seen = evidences[self._scale].entries
         columns = [self._column(number) for number in self._seen]
-        smooth = np.stack([column[0] for column in columns], axis=1)  # (P, entries)
-        self._cross = {False: smooth, True: smooth + np.stack([column[1] for column in columns], axis=1)}
+        self._smooth, self._crowding = (np.stack(each, axis=1) for each in zip(*columns, strict=True))
+        self._cross.clear()
         fits = self._conditioned(evidences[self._scale], self._tried())
         likeliest = self._likeliest_scale(evidences, fits[0])
         if likeliest != self._scale:
@@ -228,12 +255,13 @@ class ServiceTimeModel:
         """(K,) of ln S under one hypothesis, or of its difference from that of the last of the numbers."""
         own = self._terms[fit.hypothesis].factor[numbers]
         v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
-        smooth = 5 * AXIS_SD**2 + FIELD_SD**2 + fit.hypothesis.crowding * CROWDING_SD**2
+        h = fit.hypothesis
+        smooth = h.field**2 * (5 * AXIS_SD**2 + FIELD_SD**2) + h.crowding * CROWDING_SD**2
         variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
         if beside is None:
             return np.maximum(variances, 1e-8)
         column = self._column(beside)
-        both = column[0] + column[1] if fit.hypothesis.crowding else column[0]
+        both = h.field**2 * column[0] + h.crowding * column[1]
         covariances = own @ own[-1] + both[numbers] - v.T @ v[:, -1]
         return np.maximum(variances + variances[-1] - 2 * covariances, 1e-8)[:-1]
 
@@ -241,7 +269,7 @@ class ServiceTimeModel:
         """(count, P) ln S under the k-th of the plausible hypotheses."""
         fit = self._fits[k]
         own = self._terms[fit.hypothesis].factor
-        covariance = own @ own.T + process.prior_covariance(self.table.points, fit.hypothesis.crowding)
+        covariance = own @ own.T + process.prior_covariance(self.table.points, fit.hypothesis)
         v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
         covariance -= v.T @ v
         factor = cholesky(covariance + JITTER * np.eye(len(own)), lower=True, check_finite=False)
@@ -251,11 +279,12 @@ class ServiceTimeModel:
     def _conditioned(self, evidence: drift.Evidence, hypotheses: list[Hypothesis]) -> list[Fit]:
         """The likeliest first."""
         y = evidence.log_times - self._first_log_time
-        covariances = {crowding: c[self._seen] + evidence.noise for crowding, c in self._cross.items()}
-        fits = [
-            process.conditioned(y, self._seen_terms(h), covariances[h.crowding], h, self._usual_cores)
-            for h in hypotheses
-        ]
+        fits = []
+        for h in hypotheses:
+            covariance = h.field**2 * self._smooth[self._seen] + evidence.noise
+            if h.crowding:
+                covariance += self._crowding[self._seen]
+            fits.append(process.conditioned(y, self._seen_terms(h), covariance, h, self._usual_cores))
         return sorted(fits, key=lambda fit: -fit.plausibility)
 
     def _likeliest_scale(self, evidences: dict[drift.Scale, drift.Evidence], best: Fit) -> drift.Scale:
@@ -269,6 +298,14 @@ class ServiceTimeModel:
 
         return max(drift.SCALES, key=log_likelihood)
 
+    def _cross_of(self, hypothesis: Hypothesis) -> np.ndarray:
+        """(P, entries) prior covariance of f + χ·h between all entries and those seen."""
+        key = hypothesis.crowding, hypothesis.field
+        if key not in self._cross:
+            cross = hypothesis.field**2 * self._smooth
+            self._cross[key] = cross + self._crowding if hypothesis.crowding else cross
+        return self._cross[key]
+
     def _seen_terms(self, hypothesis: Hypothesis) -> Terms:
         mean, factor = self._terms[hypothesis]
         return Terms(mean[self._seen], factor[self._seen])
@@ -277,13 +314,13 @@ class ServiceTimeModel:
         """(entries, K) prior covariance of what was seen with these entries of the table."""
         factor = self._terms[fit.hypothesis].factor
         return np.asarray(
-            factor[self._seen] @ factor[numbers].T + self._cross[fit.hypothesis.crowding][numbers].T
+            factor[self._seen] @ factor[numbers].T + self._cross_of(fit.hypothesis)[numbers].T
         )
 
     def _mean(self, fit: Fit) -> np.ndarray:
         mean, factor = self._terms[fit.hypothesis]
         known = mean + factor @ (factor[self._seen].T @ fit.alpha)
-        return np.asarray(self._first_log_time + known + self._cross[fit.hypothesis.crowding] @ fit.alpha)
+        return np.asarray(self._first_log_time + known + self._cross_of(fit.hypothesis) @ fit.alpha)
 
     def _rows(self) -> tuple[drift.Rows, np.ndarray]:
         """What is remembered, and the (T,) times of its intervals."""

@@ -52,7 +52,7 @@ class Contenders(NamedTuple):
 
     def value(self, horizon: float) -> np.ndarray:
         """(K,) that of trying each; -inf for what is not to be tried."""
-        value = horizon * self.improvement - self.regret - self.change
+        value = horizon * self.improvement - self.regret - (2 - self.better) * self.change
         return np.where(self.safe, value, -np.inf)
 
 

@@ -16,14 +16,14 @@ class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
     # The decisions over which what is found must pay: the horizon of the knowledge gradient.
-    horizon: float = 8.0
-    growth: float = 1.0
+    horizon: float = 25.0
+    growth: float = 0.0
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5
     # That p95 is taken with service times so many standard deviations longer than expected.
     safe_sd: float = 1.0
     # Another is tried, too, if it is better with at least this probability.
-    patience: float = 3.0
+    patience: float = 6.0
     # The most promising configurations, which are replayed.
     contenders: int = 24
     # The model's errors.

@@ -545,7 +545,8 @@ class Windows(NamedTuple):
     arrival_s: np.ndarray  # (requests of all windows,) ascending
     bounds: np.ndarray  # (windows + 1,) int: where each begins among them, and where the last ends
     edge_s: np.ndarray  # (windows + 1,): when each begins, and when the last ends
-    carries: bool  # what waits at a window's end is there in the next; else each is served to its end
+    slowness: np.ndarray  # (windows,): what all service times are multiplied by in each
+    together: int  # so many carry over what waits from one to the next; the last is served to its end
 
 
 @_compiled
@@ -560,7 +561,7 @@ def replayed_ms(
 
     NaN, NaN, 0 where nothing does.
     """
-    arrival_s, bounds, edge_s, carries = windows
+    arrival_s, bounds, edge_s, slowness, together = windows
     instances, full_size, delay_s, table, scale = candidates
     room = len(arrival_s)
     done = np.empty((3, room))
@@ -574,12 +575,14 @@ def replayed_ms(
     result = np.full((len(instances), len(bounds) - 1, 3), np.nan)
     for k in range(len(instances)):
         rules = Rules(sharing, False, delay_s[k], 1.0, instances[k], full_size[k])
-        service = Service(scale[k] * service_time_s[table[k], : instances[k], : full_size[k]], factors)
+        times_s = scale[k] * service_time_s[table[k], : instances[k], : full_size[k]]
         buffers = Buffers(waiting, serving, running, np.empty(instances[k]), done, batches)
         counts = Counts(0, 0, 0, 0)
         for w in range(len(bounds) - 1):
             arrivals = NewRequests(arrival_s[bounds[w] : bounds[w + 1]], none)
-            span_s = (edge_s[w], edge_s[w + 1] if carries else np.inf)
+            is_last = (w + 1) % together == 0 or w + 2 == len(bounds)
+            span_s = (edge_s[w], np.inf if is_last else edge_s[w + 1])
+            service = Service(slowness[w] * times_s, factors)
             counts, finished = run_one(span_s, rules, service, arrivals, buffers, counts)
             n_done = finished.requests
             result[k, w, 2] = n_done
