@@ -74,7 +74,7 @@ class AgentEntry:
 
 AGENTS: dict[str, AgentEntry] = {
     "rrl": AgentEntry(
-        "rrl.guided.agent:GuidedRRL",
+        "rrl.guided.agent:Guided",
         "the default: a queueing model fed by telemetry, and region-based learning of its errors",
         "RRL (Qin et al., SC'19), SERF (Yan et al., SC'16)",
         typical_decide_ms=10.0,

@@ -6,10 +6,11 @@
 | `by_machine`: a machine file | a factor on all its service times, an error of each configuration's cost |
 | `by_table`: a reference table | an error of the two costs that were measured, more for the earlier one |
 
-By observation: the default agent (`rrl.guided.agent`) learns from the intervals the likeliest service times
-of every configuration, and how uncertain they are. Worlds are drawn from that, and a simulated queue tells
-what every configuration costs in each. Worlds that explain the latency observed are drawn in preference.
-So service times that the target did not tell, such as those with more instances busy, show in the queue.
+By observation: the default agent's belief (`rrl.belief`) learns the likeliest service times of every
+configuration from the intervals, and how uncertain they are. Worlds are drawn from that, and a simulated
+queue tells what every configuration costs in each. Worlds that explain the latency observed are drawn in
+preference. So service times that the target did not tell, such as those with more instances busy, show in
+the queue.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from scipy.special import ndtri
 
 from rrl.advice.possible_costs import PossibleCosts, likely_worlds
 from rrl.agent import Task, Transition
-from rrl.guided.agent import GuidedRRL
-from rrl.guided.latency_prior import Circumstances, LatencyPrior
-from rrl.guided.telemetry import tells_batch_sizes
+from rrl.belief.belief import Belief
+from rrl.belief.replay import Latencies, Replay
+from rrl.belief.telemetry import tells_batch_sizes
 from rrl.measured_costs import NOISE
+from rrl.queueing.kernels import Windows
 from rrl.space import Configuration
 
 WORLDS_DRAWN = 400
@@ -50,15 +52,16 @@ Simulate = Callable[[float, float], np.ndarray]
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> PossibleCosts | None:
     """From intervals of the configuration in force. None if they tell no service times by batch size."""
     task = replace(task, cores=_cores_left(task, observed))
-    agent = GuidedRRL(task, seed=seed)
+    belief = Belief(task.space, task.objective, task.cores, not task.reloading, task.excluded, seed)
     for transition in observed:
-        agent.update(transition)
-    if not agent.service_times.known or not all(tells_batch_sizes(t.measurement) for t in observed):
+        if transition.has_cost:
+            belief.learn(_present(task, observed), transition.measurement)
+    if not belief.known or not all(tells_batch_sizes(t.measurement) for t in observed):
         return None
     rng = np.random.default_rng(seed)
     present = _present(task, observed)
-    numbers = _allowed(_promising(agent, task, present), task, present)
-    worlds = _worlds(agent, task, present, rng)
+    numbers = _allowed(_promising(belief, task, present), task, present)
+    worlds = _worlds(belief, task, present, rng)
     if _grows(task, observed):  # A queue that grows has no latency to compare.
         chosen = np.arange(WORLDS_SIMULATED)
     else:
@@ -135,8 +138,12 @@ def _mean_cost(observed: Sequence[Transition]) -> float:
 
 
 class _World(NamedTuple):
-    prior: LatencyPrior  # It holds service times and arrivals.
-    given: Circumstances
+    replay: Replay  # It holds service times.
+    windows: Windows
+    rate_per_s: float
+
+    def latencies(self, numbers: np.ndarray) -> Latencies:
+        return self.replay.replayed(numbers, np.ones(len(numbers)), self.windows)
 
 
 def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
@@ -155,55 +162,59 @@ def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
     return max(1, round(task.cores - max(0.0, busy * task.cores - own)))
 
 
-def _promising(agent: GuidedRRL, task: Task, present: int) -> np.ndarray:
+def _promising(belief: Belief, task: Task, present: int) -> np.ndarray:
     """(K,) the configurations that cost least by the likeliest service times, or are near to it."""
     space = task.space
     if len(space) <= MAX_CONFIGURATIONS:
         return np.arange(len(space))
-    latencies = agent.prior.screened(np.arange(len(space)), np.ones(len(space)), agent.forecast.rate_per_s)
-    costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, space.threads[:, None]).mean(axis=1)
+    screened = belief.screened(np.arange(len(space)), np.ones(len(space)))
     return np.union1d(
-        np.argsort(costs, kind="stable")[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE)
+        np.argsort(screened, kind="stable")[:MAX_CONFIGURATIONS], space.region(present, NEAR_DISTANCE)
     )
 
 
-def _worlds(agent: GuidedRRL, task: Task, present: int, rng: np.random.Generator) -> list[_World]:
-    forecast, model = agent.forecast, agent.service_times
-    rates_per_s = forecast.rate_per_s * np.exp(forecast.log_sd * rng.standard_normal(WORLDS_DRAWN))
-    threads = _speed_ups(agent, task.space.configuration(present), rng)
+def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) -> list[_World]:
+    forecast, model = belief.forecast, belief.service_times
+    factors = np.exp(forecast.log_sd * rng.standard_normal(WORLDS_DRAWN))
+    threads = _speed_ups(belief, task.space.configuration(present), rng)
     worlds = []
-    for times_s, factor, rate_per_s in zip(
-        model.draws(WORLDS_DRAWN, rng), threads, rates_per_s.tolist(), strict=True
+    for times_s, speed_up, factor in zip(
+        model.draws(WORLDS_DRAWN, rng), threads, factors.tolist(), strict=True
     ):
-        prior = LatencyPrior(agent.space, model, rng)
-        prior.refresh(times_s * factor)
-        worlds.append(_World(prior, Circumstances(rate_per_s, variation=agent.variation)))
+        replay = Replay(task.space, model.table, rng, task.excluded)
+        replay.variation = belief.replay.variation
+        replay.refresh(times_s * speed_up)
+        worlds.append(_World(replay, _faster(belief.windows, factor), factor * forecast.rate_per_s))
     return worlds
 
 
-def _speed_ups(agent: GuidedRRL, present: Configuration, rng: np.random.Generator) -> np.ndarray:
+def _faster(windows: Windows, factor: float) -> Windows:
+    """The same arrivals at so many times their rate."""
+    return windows._replace(arrival_s=windows.arrival_s / factor, edge_s=windows.edge_s / factor)
+
+
+def _speed_ups(belief: Belief, present: Configuration, rng: np.random.Generator) -> np.ndarray:
     """(WORLDS_DRAWN, tables, 1, 1) what other numbers of threads change beyond what the process admits."""
-    model = agent.service_times
-    inter = np.log(model.inter / present.get("inter_op_threads", 1))
-    intra = np.log(model.intra / present.get("intra_op_threads", 1))
+    table = belief.service_times.table
+    inter = np.log(table.inter / present.get("inter_op_threads", 1))
+    intra = np.log(table.intra / present.get("intra_op_threads", 1))
     exponents = THREADS_SD * rng.standard_normal((WORLDS_DRAWN, 2, 1, 1))
     logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (WORLDS_DRAWN, inter, intra)
-    per_table = np.repeat(logs[..., None], len(model.instances), axis=-1)
+    per_table = np.repeat(logs[..., None], len(table.instances), axis=-1)
     result: np.ndarray = np.exp(per_table).reshape(WORLDS_DRAWN, -1, 1, 1)
     return result
 
 
 def _mean_ms(world: _World, number: int) -> float:
-    latencies = world.prior.simulated(np.array([number]), np.ones(1), world.given)
-    return float(latencies.mean_ms.mean())
+    return float(world.latencies(np.array([number])).mean_ms.mean())
 
 
 def _costs(world: _World, numbers: np.ndarray, task: Task) -> np.ndarray:
     """(K,) the costs of these configurations in a world, infinite where overloaded."""
-    latencies = world.prior.simulated(numbers, np.ones(len(numbers)), world.given)
+    latencies = world.latencies(numbers)
     threads = task.space.threads[numbers][:, None]
     costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, threads).mean(axis=1)
-    return np.where(world.prior.capacity_per_s[numbers] > world.given.rate_per_s, costs, np.inf)
+    return np.where(world.replay.capacity_per_s[numbers] > world.rate_per_s, costs, np.inf)
 
 
 def _grows(task: Task, observed: Sequence[Transition]) -> bool:

@@ -8,12 +8,12 @@
 |---|---|---|
 | d_t | | drift: comes and goes over intervals, autoregressive of correlation r |
 | s_t | | scatter: of one interval alone |
-| k_t, k'_t | `Shocks` | how much more than usual an interval's drift or scatter varies: Student's t, by its weights |
+| k_t, k'_t | `Shocks` | how much more than usual an interval varies: the weights of Student's t |
 | σ_d, σ_s | `Scale` | usual standard deviations; which of `SCALES` holds is told by likelihood |
 
-With W = Zᵀ N⁻¹ Z and v = Zᵀ N⁻¹ y, the rows y say as much of the entries as one observation W⁻¹v of each,
-with noise of covariance W⁻¹ (generalised least squares). N is the rows' noise with drift and scatter, Z says
-which entry each row is of.
+N is the rows' noise with drift and scatter, and Z says which entry each row is of. Generalised least squares
+makes one observation of each entry from all its rows. With W = Zᵀ N⁻¹ Z and v = Zᵀ N⁻¹ y it is W⁻¹v, and its
+noise has the covariance W⁻¹.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def evidence(rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks) -> Evi
 def effects(
     rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks, expected: np.ndarray
 ) -> tuple[Effects, Shocks]:
-    """What the intervals shared, given the (R,) ln S expected of the rows' entries, and what that says of k."""
+    """What the intervals shared, given the (R,) ln S expected of the rows, and what that says of k."""
     precision = np.bincount(rows.interval, 1.0 / rows.variance, len(times))
     rest = np.bincount(rows.interval, (rows.log_time - expected) / rows.variance, len(times)) / precision
     d = covariance(times, scale, shocks)

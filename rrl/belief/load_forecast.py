@@ -34,8 +34,7 @@ from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.kernels import Windows
 
 WALK_SD = 0.03
-import os
-MEMORY = int(os.environ.get('MEM','16'))  # intervals whose arrivals may come again
+MEMORY = 16  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_REQUESTS = 3000  # in all stretches
 SLICES = 16  # of an invented stretch, each with a rate of its own
@@ -130,7 +129,7 @@ class LoadForecast:
 
     def _sped(self, stretch: _Stretch) -> tuple[np.ndarray, float]:
         """Offsets and duration at the rate exp(x + ε)."""
-        rate_per_s = math.exp(self._log_rate + float(os.environ.get('EPS','1'))*stretch.log_error)
+        rate_per_s = math.exp(self._log_rate + stretch.log_error)
         speed = rate_per_s * stretch.duration_s / len(stretch.offsets_s)
         return stretch.offsets_s / speed, stretch.duration_s / speed
 
@@ -149,7 +148,11 @@ class LoadForecast:
     def _units_like(self, requests: int) -> list[np.ndarray]:
         """Stretches of duration 1; new ones only where the load has become another."""
         usual, dispersion = self._units_for
-        if not self._units or max(requests / usual, usual / requests) > 1.25 or dispersion != self._dispersion:
+        if (
+            not self._units
+            or max(requests / usual, usual / requests) > 1.25
+            or dispersion != self._dispersion
+        ):
             rng = np.random.default_rng(self._seed)
             self._units = [_invented(rng, requests, self._dispersion) for _ in range(LEAST_WINDOWS)]
             self._units_for = requests, self._dispersion

@@ -122,7 +122,8 @@ class Replay:
         )
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
         found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
-        return Latencies(*np.nan_to_num(found[:2], nan=np.inf), found[2])
+        mean_ms, p95_ms = np.nan_to_num(found[:2], nan=np.inf)
+        return Latencies(mean_ms, p95_ms, found[2])
 
     def _between_batch_sizes(self, times_s: np.ndarray) -> np.ndarray:
         """(tables, N, B) for every batch size 1..B: ln S is linear in ln b between those of the table."""

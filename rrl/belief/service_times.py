@@ -126,9 +126,9 @@ class ServiceTimeModel:
 
     @property
     def inflation(self) -> float:
-        """By how much predictions have erred lately, in their own standard deviations; at least 1."""
+        """By how much predictions have erred lately, in their own standard deviations."""
         errors = self._squared_errors
-        return math.sqrt(max(float(__import__('os').environ.get('INF','1')), (ERRORS_OF_ONE + sum(errors)) / (ERRORS_OF_ONE + len(errors))))
+        return math.sqrt((ERRORS_OF_ONE + sum(errors)) / (ERRORS_OF_ONE + len(errors)))
 
     @property
     def cores(self) -> float:
@@ -313,9 +313,7 @@ class ServiceTimeModel:
     def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
         """(entries, K) prior covariance of what was seen with these entries of the table."""
         factor = self._terms[fit.hypothesis].factor
-        return np.asarray(
-            factor[self._seen] @ factor[numbers].T + self._cross_of(fit.hypothesis)[numbers].T
-        )
+        return np.asarray(factor[self._seen] @ factor[numbers].T + self._cross_of(fit.hypothesis)[numbers].T)
 
     def _mean(self, fit: Fit) -> np.ndarray:
         mean, factor = self._terms[fit.hypothesis]

@@ -1,13 +1,13 @@
 """The one rule by which the next configuration is chosen: a knowledge gradient, net of what a change costs.
 
-    value(c) = H · EI(c) - E[cost(c) - cost(now)]⁺ - change(c)
+    value(c) = H · EI(c) - E[cost(c) - cost(now)]⁺ - change(c) · (1 + P(worse))
 
 | symbol | here | meaning |
 |---|---|---|
 | H | `horizon` | the decisions over which what is found pays |
-| EI(c) | `improvement` | expected improvement over what is in force, by the posterior of c's cost relative to it |
+| EI(c) | `improvement` | expected improvement over what is in force, by the posterior of the cost of c |
 | E[·]⁺ | `regret` | what an interval under c is expected to cost users more than one as now |
-| change(c) | `ChangeCosts` | what going there costs users |
+| change(c) | `ChangeCosts` | what going there costs users; once more for the way back from what is worse |
 
 What is in force has the value 0. So the server is changed only for a gain that is expected to outweigh its
 costs, exploration ends by itself, and contenders are raced for as long as what is left to gain is worth it.
@@ -62,7 +62,7 @@ class Acquisition:
     def __init__(self, belief: Belief, changes: ChangeCosts, settings: GuidedSettings) -> None:
         self._belief, self._changes, self._settings = belief, changes, settings
 
-    def contenders(self, numbers: np.ndarray, in_force: int, horizon: float) -> Contenders:
+    def contenders(self, numbers: np.ndarray, in_force: int) -> Contenders:
         """The most promising among these, by what is believed now. What is in force is among them."""
         belief, s = self._belief, self._settings
         numbers = self._promising(numbers, in_force)
@@ -77,7 +77,7 @@ class Acquisition:
         expected = WEIGHTS @ costs * np.exp(error_sd**2 / 2)
         slow = s.safe_sd / NODES[2]
         p95_ms = np.exp((1 - slow) * np.log(found[1].p95_ms) + slow * np.log(found[2].p95_ms))
-        safe = (p95_ms <= s.safe_p95 * found[1].p95_ms.min()) | (better >= s.patience / horizon)
+        safe = (p95_ms <= s.safe_p95 * found[1].p95_ms.min()) | (better >= s.probably_better)
         safe[own] = True
         change = self._changes.cost(in_force, numbers, present)
         regret = np.maximum(expected - present, 0.0)

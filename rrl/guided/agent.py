@@ -28,7 +28,7 @@ FIRST_WITHIN = 2.5
 MIN_PROBABILITY_TO_EXPECT = 0.5
 
 
-class GuidedRRL(Agent):
+class Guided(Agent):
     """The agent. It is deterministic but for the seeded arrivals of its replays."""
 
     def __init__(
@@ -47,7 +47,6 @@ class GuidedRRL(Agent):
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)
         self._in_force = NONE_YET
-        self._learned = 0  # intervals
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._compared: Contenders | None = None
         self._next = self._first()
@@ -63,7 +62,6 @@ class GuidedRRL(Agent):
             return
         self._changes.interval_s = measurement.duration_s
         self.belief.learn(self._in_force, measurement)
-        self._learned += 1
         if self.belief.known:
             self._next = self._chosen()
 
@@ -81,7 +79,7 @@ class GuidedRRL(Agent):
             self.belief.replay.disallow(np.flatnonzero(alike & more))
 
     def recommended(self) -> int | None:
-        """The configuration of the lowest cost expected of the load to come; None where all are overloaded."""
+        """The configuration of the lowest cost expected of the load; None where all are overloaded."""
         if self._compared is None:
             return None
         best = int(self._compared.numbers[np.argmin(self._compared.cost)])
@@ -117,7 +115,7 @@ class GuidedRRL(Agent):
     def _chosen(self) -> int:
         allowed = np.flatnonzero(self.belief.replay.allowed)
         numbers = self._changes.without_vain_delays(self._in_force, allowed)
-        horizon = self.settings.horizon + self.settings.growth * self._learned
-        self._compared = self._rule.contenders(numbers, self._in_force, horizon)
-        value = self._compared.value(horizon)
+        self._compared = self._rule.contenders(numbers, self._in_force)
+        s = self.settings
+        value = self._compared.value(s.horizon_reloading if self._changes.exist else s.horizon)
         return int(self._compared.numbers[np.argmax(value)])

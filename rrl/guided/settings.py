@@ -16,14 +16,15 @@ class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
     # The decisions over which what is found must pay: the horizon of the knowledge gradient.
-    horizon: float = 25.0
-    growth: float = 0.0
+    horizon: float = 8.0
+    # The same where a change starts processes, so that few are made.
+    horizon_reloading: float = 30.0
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5
     # That p95 is taken with service times so many standard deviations longer than expected.
     safe_sd: float = 1.0
     # Another is tried, too, if it is better with at least this probability.
-    patience: float = 6.0
+    probably_better: float = 0.2
     # The most promising configurations, which are replayed.
     contenders: int = 24
     # The model's errors.
@@ -34,12 +35,14 @@ class GuidedSettings:
     beside_a_start: float = 1.8
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "safe_p95", "contenders", "beside_a_start"):
+        for name in ("horizon", "horizon_reloading", "safe_p95", "contenders", "beside_a_start"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("safe_sd", "process_start_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 < self.probably_better <= 1:
+            raise ValueError(f"probably_better must be in (0, 1], got {self.probably_better}")
 
 
 GUIDED = GuidedSettings()

@@ -1,7 +1,7 @@
 """Draws what the default agent believes, decision by decision: `python -m scripts.figures.explained_agent`.
 
 One simulated machine shares its processors between batches from moment to moment, which the queueing model
-does not know. So the prior is wrong in places, and there is a residual to be learned. Two pictures are made:
+does not know. So the replay is wrong in places, and there is a model error to learn. Two pictures are made:
 
 | picture | what it shows |
 |---|---|
@@ -22,7 +22,7 @@ from matplotlib.colors import LogNorm
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from rrl.agent import Task, live
-from rrl.guided.agent import GuidedRRL
+from rrl.guided.agent import Guided
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import BLUE, GRID, INK, SOFT, VERMILION, blank_figure, plain
@@ -69,7 +69,7 @@ def simulate(options: Options) -> Run:
     """Lets the agent tune the machine, and looks into it on the way."""
     scenario = scenarios(options.machine, options.truth)[0]
     env = scenario.environment(SPACE, MeanLatency(), make_arrivals("poisson", RATE_PER_S))
-    agent = GuidedRRL(Task(SPACE), seed=options.seed)
+    agent = Guided(Task(SPACE), seed=options.seed)
     beliefs, chosen, observed_ms = [], [], []
     for decisions, transition in enumerate(live(agent, env, max(SHOWN), options.seed), 1):
         chosen.append(SPACE.number_of_action(transition.action))
@@ -81,11 +81,10 @@ def simulate(options: Options) -> Run:
     return Run(beliefs, np.array(chosen), np.array(observed_ms), true_ms)
 
 
-def belief(agent: GuidedRRL, decisions: int) -> Belief:
+def belief(agent: Guided, decisions: int) -> Belief:
     everything = np.arange(len(SPACE))
-    prior = agent.prior.screened(everything, np.ones(len(SPACE)), RATE_PER_S)
-    residual = agent.residual.log_ratio(RATE_PER_S)
-    return Belief(decisions, prior.mean_ms[:, 0] * np.exp(residual), residual)
+    logs, _ = agent.belief.log_costs_ahead(everything)
+    return Belief(decisions, np.exp(logs), agent.belief.model_error.log_ratio)
 
 
 def draw_beliefs(run: Run, path: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from rrl.guided.telemetry import tells_busy_instances
+from rrl.belief.telemetry import tells_busy_instances
 from scripts.benchmarks.triton.simulated import (
     CORES,
     INTERVAL_S,

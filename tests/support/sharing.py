@@ -9,7 +9,6 @@ ONE_REAL_TRITON = "tests/real_triton"
 # They take long, so they start first, and no process is left alone with one at the end.
 LONGEST_FIRST = (
     ONE_REAL_TRITON,
-    "tests/rrl/guided/test_agent.py",
     "tests/test_wheel.py",
     "tests/rrl/command_line",
     "tests/test_agent_contract.py",

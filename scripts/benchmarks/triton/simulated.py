@@ -65,10 +65,10 @@ from envs.scenarios.scenario import Scenario
 from envs.settling import RELOAD_SETTLE_FACTOR
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task, Transition
-from rrl.guided.agent import GuidedRRL
+from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.interval import Watch
-from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.measurement import NOT_TOLD, LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
@@ -277,7 +277,8 @@ def as_told(measurement: Measurement) -> Measurement:
         LatencySummary(mean_ms=each.mean_ms)
         for each in (measurement.latency, measurement.queue, measurement.service)
     )
-    return replace(measurement, telemetry=rows, latency=latency, queue=queue, service=service)
+    told = replace(measurement, telemetry=rows, latency=latency, queue=queue, service=service)
+    return replace(told, arrival_summary=NOT_TOLD, dispersion=math.nan)
 
 
 # --- machines and loads ----------------------------------------------------------------------------
@@ -389,7 +390,7 @@ def episode(
 
 
 def _left(agent: Agent, numbers: Sequence[int]) -> int:
-    recommended = agent.recommended() if isinstance(agent, GuidedRRL) else None
+    recommended = agent.recommended() if isinstance(agent, Guided) else None
     return numbers[-1] if recommended is None else recommended
 
 
@@ -437,7 +438,7 @@ def processes_started(before: int, after: int) -> int:
 def _agent(name: str, case: SimulatedCase, settings: GuidedSettings) -> Agent:
     task = Task(SPACE, cores=CORES, in_place=IN_PLACE)
     if name == DEFAULT:
-        return GuidedRRL(task, settings, case.seed)
+        return Guided(task, settings, case.seed)
     if name == OPTUNA:
         search_trials = math.ceil(OPTUNAS_SEARCH * case.period_s / PERIOD_OF_AN_INTERVAL_S)
         return OptunaSearch(task, "tpe", case.seed, OptunaSettings(search_trials=search_trials))

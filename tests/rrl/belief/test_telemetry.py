@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rrl.guided import telemetry
+from rrl.belief import telemetry
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.queueing.machine import Machine
 from rrl.queueing.simulator import Simulation
