@@ -49,10 +49,10 @@ class ArrivalStreams:
                 last[e] = self.first[e]
         return end_s, last
 
-    def since(self, which: np.ndarray, begin_s: np.ndarray, last: np.ndarray) -> list[np.ndarray]:
-        """The arrivals to come of these environments, up to `last`, in seconds since `begin_s`."""
+    def until(self, which: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The arrivals to come of these environments, up to `last`, one environment's after another's."""
         ends = zip(which.tolist(), self.first[which].tolist(), last[which].tolist(), strict=True)
-        return [self.times_s[e, first:end] - begin_s[e] for e, first, end in ends]
+        return np.concatenate([self.times_s[e, first:end] for e, first, end in ends])
 
     def _read(self, e: int) -> None:
         chunk = next(self._chunks[e], None)

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from envs.serving import ServingEnv
-from rrl.arrival_summary import MIN_REQUESTS, SLICES, summarised
+from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.interval import MeasuredInterval, Watch
 from rrl.knobs import KNOBS
 from rrl.measurement import Measurement, Progress
 from rrl.objective import MeanLatency, Objective
-from rrl.queueing.kernels import dispersion
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.queueing.simulator import Discipline, Simulation
@@ -201,7 +200,7 @@ class SimulatedServing(ServingEnv):
             runs.append(drained._replace(busy_thread_s=0.0))  # spent after the interval's end
         outcome = Outcome.joined(runs)
         duration_s = simulation.now_s - begin_s
-        arrivals_s = seen[0] if len(seen) == 1 else np.concatenate(seen)
+        offsets_s = (seen[0] if len(seen) == 1 else np.concatenate(seen)) - begin_s
         latency, queue, service = outcome.summaries()
         batches = len(outcome.batch_size)
         return Measurement(
@@ -218,8 +217,8 @@ class SimulatedServing(ServingEnv):
             cpu_utilisation=min(1.0, outcome.busy_thread_s / (self.cores * duration_s)),
             telemetry=outcome.telemetry(),
             aborted=aborted,
-            arrival_summary=partial(summarised, arrivals_s - begin_s),
-            dispersion=dispersion(arrivals_s, begin_s, simulation.now_s, SLICES, MIN_REQUESTS),
+            arrival_summary=partial(summarised, offsets_s),
+            dispersion=partial(dispersion_of_times, offsets_s, duration_s),
         )
 
     def _age_machine(self) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from envs.simulated import SimulatedServing
-from rrl.arrival_summary import MIN_REQUESTS, SLICES
 from rrl.measurement import ServiceTimes
-from rrl.queueing.kernels import ServerArrivals, ServerResults, ServerRules, Servers, dispersions, run_servers
+from rrl.queueing.kernels import ServerArrivals, ServerResults, ServerRules, Servers, run_servers
 from rrl.queueing.machine import Machine
 
 
@@ -33,7 +32,6 @@ class SimulatedServers:
         self.now_s = np.zeros(count)
         self.totals = np.zeros((count, 3))  # completions, batches, thread-seconds in service
         self.summaries = np.zeros((count, 3, 4))  # latency, queue, service: mean and percentiles in ms
-        self.dispersions = np.full(count, np.nan)  # of the arrivals
 
     @property
     def backlog(self) -> np.ndarray:
@@ -66,13 +64,11 @@ class SimulatedServers:
         """
         one, knobs = self._one, self._knobs
         self._reserve(int(np.max((self.backlog * one.carry_backlog + last - first)[which])))
-        arrivals = ServerArrivals(self.now_s.copy(), end_s, arrivals_s, first, last, work)
-        self.dispersions[which] = dispersions(which, arrivals, SLICES, MIN_REQUESTS)
         run_servers(
             which,
             self._rules(numbers),
             knobs.tables_s,
-            arrivals,
+            ServerArrivals(self.now_s.copy(), end_s, arrivals_s, first, last, work),
             Servers(self._factors, self._started, self._counts, self._waiting, self._serving, self._running),
             ServerResults(self.totals, self.summaries, self._telemetry, self._rows),
         )

@@ -18,8 +18,8 @@ from envs.arrival_streams import ArrivalStreams
 from envs.simulated import SimulatedServing, lognormal_factors
 from envs.simulated_servers import SimulatedServers
 from rrl.agent import OBSERVATION_LIMIT
-from rrl.arrival_summary import summarised
-from rrl.measurement import LatencySummary, Measurement
+from rrl.arrival_summary import dispersion_of_times, summarised
+from rrl.measurement import ArrivalSummary, LatencySummary, Measurement
 
 
 class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
@@ -145,25 +145,28 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         backlog_before = servers.backlog * one.carry_backlog
         work = self._work(which, arrived)
         servers.run(which, numbers, end_s, arrivals.times_s, arrivals.first, last, work)
-        seen = arrivals.since(which, begin_s, last)
+        seen_s = arrivals.until(which, last)
         arrivals.first[which] = last[which]
         for e in which[arrivals.first[which] == arrivals.known[which]].tolist():
             self._ended[e] = arrivals.ended(e)
-        return self._told(which, numbers, end_s - begin_s, arrived, backlog_before, seen)
+        return self._told(which, numbers, (begin_s, end_s), arrived, backlog_before, seen_s)
 
     def _told(
         self,
         which: np.ndarray,
         numbers: np.ndarray,
-        duration_s: np.ndarray,
+        ends_s: tuple[np.ndarray, np.ndarray],
         arrived: np.ndarray,
         backlog_before: np.ndarray,
-        seen: list[np.ndarray],
+        seen_s: np.ndarray,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Rewards and info of the intervals just run; fills in their observations."""
         one, space = self._one, self._one.space
         chosen = numbers[which]
-        span_s, arrivals = duration_s[which], arrived[which]
+        begin_s, end_s = (moments_s[which] for moments_s in ends_s)
+        span_s, arrivals = end_s - begin_s, arrived[which]
+        last = np.cumsum(arrivals)
+        its_arrivals = repeat(seen_s), (last - arrivals).tolist(), last.tolist(), begin_s.tolist()
         completions, batches, busy_thread_s = self._servers.totals[which].T
         backlog = self._servers.backlog[which]
         batch_size = np.divide(completions, batches, out=np.full(len(which), np.nan), where=batches > 0)
@@ -188,8 +191,8 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
                 self._servers.service_times(which),
                 repeat(""),  # aborted
                 repeat(""),  # gap
-                [partial(summarised, offsets_s) for offsets_s in seen],
-                self._servers.dispersions[which].tolist(),
+                map(partial, repeat(_arrival_summary), *its_arrivals),
+                map(partial, repeat(_dispersion), *its_arrivals, span_s.tolist()),
             )
         )
         costs = np.zeros(self.num_envs)
@@ -227,3 +230,11 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             count = arrived[e]
             work[e, :count] = one.sizes.sample(self._size_rngs[e], count) / one.size_of_table
         return work
+
+
+def _arrival_summary(times_s: np.ndarray, first: int, last: int, begin_s: float) -> ArrivalSummary:
+    return summarised(times_s[first:last] - begin_s)
+
+
+def _dispersion(times_s: np.ndarray, first: int, last: int, begin_s: float, duration_s: float) -> float:
+    return dispersion_of_times(times_s[first:last] - begin_s, duration_s)

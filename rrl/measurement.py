@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 
 class LatencySummary(NamedTuple):
@@ -42,21 +42,31 @@ MAX_POINTS = 512
 NOT_TOLD = ArrivalSummary((), (), ())
 
 
-class _ArrivalSummaryField:
-    """Makes a summary when it is first asked for: a simulated interval takes less time than its summary."""
+T = TypeVar("T")
 
-    def __get__(self, measurement: Measurement | None, owner: type[Measurement]) -> ArrivalSummary:
+
+class _Late(Generic[T]):
+    """A field that may be given as what makes its value, which is made when it is first asked for.
+
+    To simulate an interval takes less time than to summarise its arrivals.
+    """
+
+    def __init__(self, default: T) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type[Measurement], name: str) -> None:
+        self._place = f"_{name}"
+
+    def __get__(self, measurement: Measurement | None, owner: type[Measurement]) -> T:
         if measurement is None:
-            return NOT_TOLD
-        summary = measurement.__dict__["_arrival_summary"]
-        if not isinstance(summary, ArrivalSummary):
-            summary = measurement.__dict__["_arrival_summary"] = summary()
-        return summary
+            return self._default
+        value = measurement.__dict__[self._place]
+        if callable(value):
+            value = measurement.__dict__[self._place] = value()
+        return value
 
-    def __set__(
-        self, measurement: Measurement, summary: ArrivalSummary | Callable[[], ArrivalSummary]
-    ) -> None:
-        measurement.__dict__["_arrival_summary"] = summary
+    def __set__(self, measurement: Measurement, value: T | Callable[[], T]) -> None:
+        measurement.__dict__[self._place] = value
 
 
 class Progress(NamedTuple):
@@ -99,8 +109,10 @@ class Measurement:
     telemetry: tuple[ServiceTimes, ...] = ()
     aborted: str = ""  # why the guard ended the interval early, if it did
     gap: str = ""  # why nothing may be learned from this interval (server restarted, no answer), if so
-    arrival_summary: _ArrivalSummaryField = _ArrivalSummaryField()
-    dispersion: float = math.nan  # of arrivals: variance over mean of counts in equal slices of time
+    arrival_summary: _Late[ArrivalSummary] = _Late(NOT_TOLD)
+    dispersion: _Late[float] = _Late(
+        math.nan
+    )  # of arrivals: variance over mean of counts in equal slices of time
 
     @property
     def arrival_rate_per_s(self) -> float:

@@ -439,36 +439,6 @@ def service_times(
     return rows
 
 
-# Arrivals
-
-
-@_compiled
-def dispersion(times_s: np.ndarray, begin_s: float, end_s: float, slices: int, min_requests: int) -> float:
-    """`rrl.arrival_summary.dispersion_of` the arrivals of one interval, from their exact times."""
-    if len(times_s) < min_requests or not end_s > begin_s:
-        return np.nan
-    counts = np.zeros(slices)
-    per_s = slices / (end_s - begin_s)
-    for time_s in times_s:
-        counts[min(int((time_s - begin_s) * per_s), slices - 1)] += 1
-    mean = len(times_s) / slices
-    squares = 0.0
-    for count in counts:
-        squares += (count - mean) ** 2
-    return squares / (slices - 1) / mean
-
-
-@_compiled
-def dispersions(which: np.ndarray, arrivals: Any, slices: int, min_requests: int) -> np.ndarray:
-    """(K,) the `dispersion` of the interval of each of these servers."""
-    now_s, until_s, times_s, first, last, _ = arrivals
-    result = np.empty(len(which))
-    for k, e in enumerate(which):
-        of_interval = times_s[e, first[e] : last[e]]
-        result[k] = dispersion(of_interval, now_s[e], until_s[e], slices, min_requests)
-    return result
-
-
 # One configuration, or several, in many intervals
 
 
