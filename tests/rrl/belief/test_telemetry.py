@@ -115,7 +115,7 @@ def test_what_few_batches_meet_is_not_told_apart() -> None:
 def test_the_mean_service_time_is_one_row_of_the_mean_batch_size() -> None:
     means = interval(service=LatencySummary(mean_ms=80.0), mean_batch_size=2.1)
     told = telemetry.service_times(means)
-    assert [tuple(row) for row in told] == [(0, 2, 48, pytest.approx(48 * 0.08))]
+    assert [row[:4] for row in told] == [(0, 2, 48, pytest.approx(48 * 0.08))]
     assert not telemetry.tells_batch_sizes(means)
     assert telemetry.tells_batch_sizes(interval(service=LatencySummary(80.0), mean_batch_size=1.0))
     assert telemetry.tells_batch_sizes(interval(ServiceTimes(0, 2, 50, 4.0), mean_batch_size=2.0))
