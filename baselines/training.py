@@ -6,6 +6,8 @@
 
 What an agent learns from is the journal, so that is all that is written: the simulated intervals, telemetry
 included, in the format of a live run's. There is no guard, as nobody waits for these requests.
+
+With `--prior FILE` no agent is trained. What many machines have in common is learned (`prior_learning`).
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
+from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, prior_learning, unknown_agent
 from baselines.comparison.settings import default_space
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
+from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, Record
 from rrl.objective import Objective, make_objective
 from rrl.space import ConfigurationSpace
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 
 TRUTH = "model"  # The service times are those of the table.
 INTERRUPTED = 130
@@ -42,11 +45,14 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class OfflineTrainingOptions:
-    """Trains an agent offline in simulation; `rrl-tune --agent-from` starts from what it learned."""
+    """Trains an agent offline in simulation; `rrl-tune --agent-from` starts from what it learned.
 
-    machine: str
+    With `--prior` it learns instead what the default agent expects of service times, over many machines.
+    """
+
+    machine: str = ""
     """The machine to simulate: a file of rrl-profile, or one of the random family, family:SEED."""
-    out: Path
+    out: Path = Path("runs/trained")
     """Folder for the journal of the training."""
     agent: str = "rrl"
     """The agent to train, one of those that rrl-tune knows."""
@@ -67,8 +73,17 @@ class OfflineTrainingOptions:
     """Limit on the p95 latency."""
     seed: int = 0
     """Of the agent, the load and the arrivals."""
+    prior: Path | None = None
+    """Trains no agent, but writes a prior of service times to this file, learned over some 1,400 invented
+    machines."""
+    machines: str = ""
+    """FILE.npz,FILE.npz[,...] of rrl-profile, from which --prior learns a kind of its own."""
+    cores: tuple[int, ...] = ()
+    """Of those machines: one number for all, or one each (default: the most threads or instances in its
+    table)."""
 
     def __post_init__(self) -> None:
+        self._check_prior()
         make_objective(self.objective, self.slo_p95_ms)
         if self.agent not in AGENTS:
             raise ValueError(unknown_agent(self.agent, _trainable()))
@@ -88,6 +103,16 @@ class OfflineTrainingOptions:
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)
 
+    def _check_prior(self) -> None:
+        if bool(self.machine) == (self.prior is not None):
+            raise ValueError("give either --machine, to train an agent on it, or --prior FILE")
+        if self.prior is None and (self.machines or self.cores):
+            raise ValueError("--machines and --cores go with --prior FILE; an agent is trained on --machine")
+        if self.cores and not self.machines:
+            raise ValueError("--cores are those of --machines: give these too")
+        if min(self.cores, default=1) < 1:
+            raise ValueError(f"--cores must be at least 1, got {min(self.cores)}")
+
 
 def _trainable() -> list[str]:
     return [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE)]
@@ -96,6 +121,9 @@ def _trainable() -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     options = parse(OfflineTrainingOptions, argv)
     torch.set_num_threads(1)
+    if options.prior is not None:
+        _learn_prior(options.prior, options)
+        return
     log = None
     try:
         training = OfflineTraining.of(options)
@@ -116,6 +144,18 @@ def main(argv: list[str] | None = None) -> None:
         if log is not None:
             log.close()
     _print_result(training.journal, options.out)
+
+
+def _learn_prior(path: Path, options: OfflineTrainingOptions) -> None:
+    try:
+        paths = [name for name in options.machines.split(",") if name]
+        files = {prior_learning.MEASURED: prior_learning.measured(paths, options.cores)} if paths else {}
+        machines = prior_learning.generated() | files
+        kinds = prior_learning.kinds_of(machines)
+        save(kinds, path)
+    except (OSError, ValueError) as error:
+        fail(in_a_sentence(error))
+    Console().print(prior_learning.table_of(kinds, machines, path))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@
 | m, Σ | `Kind.mean`, `Kind.factor` | mean of the machines' weights, and L with L Lᵀ their covariance |
 | f | `Kind.field_sd` | what is left: smooth deviations, as of `service_time_process` |
 
+`rrl-train --prior FILE` fits the kinds of `baselines.prior_learning` and writes them. The file here
+is what it writes without further options. With `--machines` there is one more, of machines that `rrl-profile`
+measured.
+
 Every kind is a hypothesis among the generic ones, told apart from them by likelihood. A prior that replaced
 them would be sure of what does not hold elsewhere.
 """

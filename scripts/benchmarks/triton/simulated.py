@@ -62,6 +62,7 @@ from baselines.comparison.workers import Workers
 from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.scenario import Scenario
+from envs.scenarios.small_machines import CORES, random_machine, small_machine
 from envs.settling import RELOAD_SETTLE_FACTOR
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task, Transition
@@ -79,7 +80,6 @@ from scripts.serving.served_agents import DEFAULT, REACH, settled_after
 from serving_adapter.load.arrivals import stepwise_poisson
 from serving_adapter.options import parse
 
-CORES = 2
 SPACE = ConfigurationSpace.parse(
     "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8,max_queue_delay_us=0"
 )
@@ -291,29 +291,7 @@ def machine_of(name: str | int) -> Machine:
 def measured_machine(name: str) -> Machine:
     of_one_ms, times_as_long = MEASURED[name]
     table_s = 1e-3 * np.array(list(of_one_ms.values()))[:, :, None] * np.array(list(times_as_long.values()))
-    return _machine(list(times_as_long), table_s)
-
-
-def random_machine(seed: int) -> tuple[Machine, float]:
-    """A machine, and the load per s that it is asked to bear.
-
-        S = S_1 · a^ε · max(1, n·a^η / C)^ω · (1 + μ·(n - 1) / C) · b^β · 5 % of noise where b is 1
-
-    Never shorter with more busy instances.
-    """
-    rng = np.random.default_rng(seed)
-    lows, highs = [5e-3, -0.8, 0.9, 0.1, 0.5, 0.6], [40e-3, 0.25, 1.2, 0.6, 0.9, 1.0]
-    s1, ε, ω, μ, β, η = rng.uniform(lows, highs)
-    a, n, b = np.meshgrid([1.0, 2.0], np.arange(1.0, 5.0), [1.0, 2.0, 4.0, 8.0], indexing="ij")
-    table_s = s1 * a**ε * np.maximum(1, n * a**η / CORES) ** ω * (1 + μ * (n - 1) / CORES) * b**β
-    table_s = np.sort(table_s * np.exp(0.05 * rng.standard_normal(table_s.shape) * (b == 1)), axis=1)
-    rate_per_s = rng.uniform(0.4, 0.85) / table_s[1, 0, 0]
-    return _machine([1, 2, 4, 8], table_s), round(float(rate_per_s), 1)
-
-
-def _machine(batch_size: Sequence[int], table_s: np.ndarray) -> Machine:
-    """`table_s` (2, 4, batch sizes) for 1 and 2 intra-op threads, 1 .. 4 busy instances."""
-    return Machine(np.array([1]), np.array([1, 2]), np.arange(1, 5), np.array(batch_size), table_s[None])
+    return small_machine(list(times_as_long), table_s)
 
 
 @cache
