@@ -121,7 +121,7 @@ def measured(
     """The rows of all cases, found in the file or measured now. Each is printed and appended."""
     out = options.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl"
     if options.quick:
-        options = replace(options, model=LIGHT_MODEL, loads=options.loads[:1], intervals=3, window_s=3.0)
+        options = _quick(options)
     plan = _plan(options)
     rows = {row.case: row for row in read_rows(out)}
     loads = {f"{rate:g}/s": rate for rate in options.rates} or {f"{load:g}": load for load in options.loads}
@@ -144,6 +144,12 @@ def measured(
             append_row(out, rows[case])
         print(rows[case], flush=True)
     return [rows[case] for case in cases]
+
+
+def _quick(options: TrafficOptions) -> TrafficOptions:
+    loads, rates, seeds = options.loads[:1], options.rates[:1], options.seeds[:1]
+    options = replace(options, model=LIGHT_MODEL, loads=loads, rates=rates, seeds=seeds)
+    return replace(options, intervals=3, windows=2, window_s=3.0, repeats=2)
 
 
 def _plan(options: TrafficOptions) -> TrafficPlan:
