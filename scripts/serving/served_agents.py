@@ -23,7 +23,8 @@ from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from serving_adapter.target import Target
 
-DEFAULT, SWEEP = "rrl", "sweep"
+DEFAULT, RULE, SWEEP = "rrl", "rule", "sweep"
+AGAIN = "rrl-again"  # the default agent once more: what the two differ by is noise
 REACH = 1.05  # of the sweep's best: near
 SETTLED_SHARE = 0.9  # of the intervals that follow
 

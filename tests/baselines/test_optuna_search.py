@@ -44,21 +44,34 @@ def live(
     return numbers
 
 
-def search(sampler: Sampler = "tpe", search_trials: int = 15, seed: int = 0) -> OptunaSearch:
-    settings = OptunaSettings(search_trials=search_trials, reopened_trials=20, handed_on=2, startup_trials=5)
+def search(sampler: Sampler = "tpe", patience: int = 10, seed: int = 0) -> OptunaSearch:
+    settings = OptunaSettings(patience=patience, handed_on=2, startup_trials=5)
     return OptunaSearch(Task(SPACE), sampler, seed, settings)
 
 
-@pytest.mark.parametrize(("sampler", "trials"), [("tpe", 30), ("gp", 13)])
-def test_it_searches_so_many_trials_and_then_stays_near_the_optimum(sampler: Sampler, trials: int) -> None:
-    numbers = live(search(sampler, search_trials=trials), trials + 5)
-    assert len(set(numbers[:trials])) > 5
-    assert len(set(numbers[trials:])) == 1
+@pytest.mark.parametrize(("sampler", "patience"), [("tpe", 15), ("gp", 5)])
+def test_it_searches_until_nothing_better_is_found_and_then_stays_near_the_optimum(
+    sampler: Sampler, patience: int
+) -> None:
+    numbers = live(search(sampler, patience), 60)
+    costs = [bowl(number, 10.0) for number in numbers]
+    found = costs.index(min(costs))
+    assert len(set(numbers[: found + 1 + patience])) > 5
+    assert len(set(numbers[found + 1 + patience :])) == 1
     assert SPACE.distances(BEST)[numbers[-1]] <= 1.0
 
 
+def test_the_search_ends_after_so_many_trials_that_are_no_better() -> None:
+    agent = search(patience=3)
+    for number, cost in ((0, 5.0), (1, 6.0), (2, 5.0), (3, 4.0), (5, 4.5), (6, 4.0)):  # the fourth is better
+        agent.update(interval(number, cost))
+    assert agent._present.searching
+    agent.update(interval(7, 4.1))
+    assert live(agent, 3) == [3] * 3
+
+
 def test_the_guards_intervals_are_trials_and_are_exploited() -> None:
-    agent = search(search_trials=6)
+    agent = search(patience=5)
     for _ in range(6):
         agent.update(interval(BEST, 1.0))
     assert live(agent, 3) == [BEST] * 3
@@ -80,7 +93,7 @@ def test_an_interval_with_a_gap_or_no_cost_is_repeated_and_is_no_trial(cost: flo
 
 
 def test_a_configuration_that_was_only_lucky_loses_its_place() -> None:
-    agent = search(search_trials=3)
+    agent = search(patience=2)
     for number, cost in ((3, 1.0), (4, 2.0), (5, 3.0)):
         agent.update(interval(number, cost))
     assert proposed(agent) == agent.recommended() == 3
@@ -114,7 +127,7 @@ def test_every_load_has_its_own_best() -> None:
     def cost(number: int, rate_per_s: float) -> float:
         return 1.0 + (number if rate_per_s < 15 else len(SPACE) - number)
 
-    agent = search(search_trials=40)
+    agent = search(patience=30)
     low = live(agent, 45, 10.0, cost)[-1]
     high = live(agent, 30, 20.0, cost)[-1]
     assert low < 5 < 20 < high
@@ -127,7 +140,7 @@ def test_an_unknown_sampler_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"search_trials": 0}, {"startup_trials": 0}, {"handed_on": 0}, {"rate_factor": 1.0}]
+    "wrong", [{"patience": 0}, {"startup_trials": 0}, {"handed_on": 0}, {"rate_factor": 1.0}]
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):

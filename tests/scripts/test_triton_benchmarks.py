@@ -16,7 +16,14 @@ from rrl.agent import Agent, Transition, observe
 from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.triton.head_to_head import Options, _finalists, _outcome, contenders, slowed
+from scripts.benchmarks.triton.head_to_head import (
+    Options,
+    TrialPlan,
+    _finalists,
+    _outcome,
+    contenders,
+    slowed,
+)
 from scripts.benchmarks.triton.head_to_head_report import (
     FIXED,
     Trial,
@@ -281,6 +288,16 @@ def test_the_table_names_every_peer_the_default_agent_first() -> None:
     )
 
 
+def test_the_table_tells_each_peers_latency_over_the_rule_of_thumbs() -> None:
+    rule = trial("rule", [START, NEARLY, NEARLY, NEARLY, NEARLY, NEARLY], NEARLY)
+    ours, again = (trial(name, [START, BAD, *[BEST] * 4], BEST) for name in ("rrl", "rrl-again"))
+    lines = table(case(again, rule, ours)).splitlines()
+    # 10 requests of 40 ms each first; then 50 of 10.4 ms, or 10 of 100 ms and 40 of 10 ms
+    assert "Latency over the rule of thumb's: rrl-again 1.96, rrl 1.96, default 2.61." in lines
+    peers = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
+    assert peers[2:] == ["rrl", "rrl-again", "rule", FIXED]
+
+
 def test_the_table_tells_of_clients_that_could_not_keep_up() -> None:
     late = replace(trial("rrl", [START, BEST], BEST), lag_p99_ms=12.3)
     assert table(case(late)).endswith("Sent late (p99; the latencies include it): rrl 12 ms.")
@@ -308,6 +325,19 @@ def test_all_must_hold_against_every_peer() -> None:
         "latency_sum": False,
         "over_limit": False,
     }
+
+
+def test_the_default_agents_second_run_is_no_peer_but_tells_the_noise() -> None:
+    ours = trial("rrl", [START, BEST, BEST, BEST, BEST, BEST], BEST)
+    again = trial("rrl-again", [START, NEARLY, BEST, BEST, BEST, BEST], BEST)
+    rule = trial("rule", [START, BAD, BAD, BAD, BAD, NEARLY], NEARLY)
+    held = _outcome([reached([results(case(ours, again, rule))])])
+    assert held["holds"]
+    assert held["peer"] == pytest.approx(1.04)
+    assert held["latency_again_over_first"] == pytest.approx(0.904 / 0.9, abs=1e-3)
+    assert held["latency_over_rule"] == pytest.approx(0.9 / 4.504, abs=1e-3)
+    alone = _outcome([reached([results(case(ours))])])
+    assert alone["latency_over_rule"] is alone["latency_again_over_first"] is None
 
 
 def test_of_several_seeds_the_medians_are_judged() -> None:
@@ -420,6 +450,12 @@ def test_what_would_end_a_comparison_later_is_refused_at_first(
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         Options(**changes)
+
+
+def test_every_peer_runs_behind_the_guard_unless_nobody_does() -> None:
+    assert Options().agents[:3] == ("rrl", "rrl-again", "rule")
+    assert TrialPlan(24, 4.0).guarded
+    assert Options(unguarded=True).unguarded
 
 
 def test_those_that_may_still_be_the_best_are_measured_in_more_rounds() -> None:

@@ -15,6 +15,7 @@ from scripts.benchmarks.triton.simulated import (
     MEASURED,
     SPACE,
     UNMODELLED_SD,
+    CaseOutcome,
     Options,
     SimulatedCase,
     SimulatedTriton,
@@ -23,6 +24,7 @@ from scripts.benchmarks.triton.simulated import (
     episode,
     is_reload,
     measured_machine,
+    outcome,
     processes_started,
     random_machine,
     true_costs_ms,
@@ -164,7 +166,7 @@ def test_what_cannot_bear_the_load_is_never_best() -> None:
     assert costs_ms[numbered(1, intra_op_threads=2)] > 1000  # bears 116 requests per s
 
 
-@pytest.mark.parametrize("agent", ["rrl", "quick-search", "optuna-tpe"])
+@pytest.mark.parametrize("agent", ["rrl", "rrl-again", "rule", "gp-bandit", "quick-search", "optuna-tpe"])
 def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent: str) -> None:
     case = SimulatedCase("efficientnet_lite0", ((40.0, 15.0), (40.0, 30.0)), 12, seed=3)
     found = episode(case, agent)
@@ -173,6 +175,34 @@ def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent
     assert found.latency > 1
     assert 1 <= found.settled <= 20
     assert len(found.near_after) == 1
+
+
+def test_the_default_agents_second_run_meets_other_arrivals_on_the_same_machine() -> None:
+    case = SimulatedCase("efficientnet_lite0", ((80.0, 15.0),), 12, seed=3)
+    first, again = episode(case, "rrl"), episode(case, "rrl-again")
+    assert first.latency != again.latency
+
+
+def test_the_rule_of_thumb_changes_once_and_stays() -> None:
+    found = episode(SimulatedCase("efficientnet_lite0", ((80.0, 15.0),), 12, seed=3), "rule")
+    assert (found.reloads, found.processes) == (1, 2)
+
+
+def test_the_outcome_is_beside_the_best_peer_and_beside_the_rule() -> None:
+    def ran(final: float, latency: float) -> list[CaseOutcome]:
+        return [CaseOutcome(final, 3, latency, 1, 2)] * 2
+
+    found = outcome(
+        {
+            "rule": ran(1.2, 1.4),
+            "rrl": ran(1.02, 2.1),
+            "rrl-again": ran(1.01, 2.0),
+            "quick-search": ran(1.5, 3.0),
+        }
+    )
+    assert (found["value"], found["peer"], found["final_again"]) == (1.02, 1.2, 1.01)
+    assert (found["latency_over_rule"], found["final_over_rule"]) == (1.5, 0.85)
+    assert found["holds"]
 
 
 def test_runs_are_as_many_as_asked_for() -> None:

@@ -6,16 +6,20 @@ few seconds of such arrivals by then.
 
 | peer | what it is |
 |---|---|
-| `rrl` | the default agent of `rrl-tune` in its loop, with guard, baseline and validation |
+| `rrl` | the default agent of `rrl-tune` |
+| `rrl-again` | the same once more: what the two differ by is the noise of such runs |
+| `rule` | the rule of thumb: an instance a core, one thread each, batches of up to 8; it never tunes |
+| `gp-bandit` | a Gaussian process with a lower confidence bound |
 | `quick-search` | hill climbing over instances and batch size, after Triton Model Analyzer's |
 | `quick-search-all` | the same over all knobs |
-| `optuna-tpe` | Optuna's TPE sampler; the last quarter of its measurements go to the best it found |
-| `sweep` | every configuration once |
+| `optuna-tpe` | Optuna's TPE sampler, which searches until it finds nothing better for some trials |
+| `sweep` | every configuration once, without a guard |
 | `default` | Triton's default configuration, left alone |
 
-All but `rrl` go through the same loop without our guard, as they would in reality, and keep what they chose.
-Each takes the same number of measurements, the first of them of the default configuration. The sweep takes
-as many as there are configurations. Then what a peer chose stays until the tuning period is over.
+All go through `rrl-tune`'s loop with its guard, baseline and validation, so that only the agents differ. With
+`--unguarded` nobody has them, and each agent keeps what it chose. Each takes the same number of measurements,
+the first of them of the default configuration. The sweep takes as many as there are configurations. Then what
+a peer keeps stays until the tuning period is over.
 
 *Harm* is what the clients saw of every request of this period, changes and settling included. A request is
 over the limit if it took longer than 3 times the best's p95, or failed.
@@ -43,8 +47,8 @@ Configurations with a batch of one that differ in the delay alone count as one: 
 first request, and no delay passes.
 
     scripts/bench triton-head-to-head [--models minilm efficientnet_lite0] [--arrivals poisson wiki TRACE.csv]
-                                      [--seeds 0 1] [--agents ...] [--knobs ...] [--quick]
-                                      [--out FOLDER]
+                                      [--seeds 0 1] [--agents ...] [--unguarded] [--knobs ...]
+                                      [--quick] [--out FOLDER]
 
 The folder holds `results.md`, `summary.json`, `intervals.csv`, `latency.png`, every journal and every log of
 the clients.
@@ -58,7 +62,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -69,7 +73,6 @@ from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
 from baselines.exhaustive_sweep import ExhaustiveSweep
-from baselines.optuna_search import OptunaSearch, OptunaSettings
 from envs.live import cores_of
 from rrl.agent import Agent, Task
 from rrl.guarding.guard import Guard
@@ -107,8 +110,10 @@ from scripts.benchmarks.triton.served import (
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
 from scripts.serving.served_agents import (
+    AGAIN,
     DEFAULT,
     REACH,
+    RULE,
     SWEEP,
     Served,
     TunedRun,
@@ -119,14 +124,13 @@ from scripts.triton_server.repository import TENSORS
 from serving_adapter.load.arrivals import Wiki, make_arrivals
 from serving_adapter.options import fail, parse
 
-OPTUNA, OPTUNAS_SEARCH = "optuna-tpe", 0.75  # of its measurements
 SETTLE_S = 1.0
 CONTENDER_RATIO = 1.25  # times the best's mean, by the first rounds: these are measured in as many more
 FIRST_EXTRA_SEED = 100  # beyond the seeds of the first rounds
 WARM_S, WARMING_SEED = 3.0, 2000  # of such arrivals, before each peer's
-# Of the default agent's measurements, those of its baseline and, at most, of its validation.
+# Of a peer's measurements, those of its baseline and, at most, of its validation.
 INTERVALS_BESIDE_SEARCH = TuningSettings.baseline + 4 * TuningSettings.validation
-PEERS = (DEFAULT, "quick-search", "quick-search-all", OPTUNA)
+PEERS = (DEFAULT, AGAIN, RULE, "gp-bandit", "quick-search", "quick-search-all", "optuna-tpe")
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class Options:
     """Peers beside the sweep and Triton's default."""
     measurements: int = 40
     """Of each peer, its baseline and validation included."""
+    unguarded: bool = False
+    """Nobody has a guard, a baseline or a validation: each agent keeps what it chose."""
     interval_s: float = 5.0
     """From one decision to the next."""
     rate: float | None = None
@@ -178,7 +184,7 @@ class Options:
         for model in self.models:
             if model not in TENSORS:
                 raise ValueError(f"unknown model {model!r}; known: {', '.join(TENSORS)}")
-        known = [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE, SWEEP)]
+        known = [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE, SWEEP)] + [AGAIN]
         for name in self.agents:
             if name not in known:
                 raise ValueError(unknown_agent(name, known))
@@ -200,6 +206,7 @@ class TrialPlan:
     warm_s: float = WARM_S
     finalists: int = 6  # of the grid
     knobs: str = KNOBS
+    guarded: bool = True
 
     @property
     def period_s(self) -> float:
@@ -211,7 +218,14 @@ def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     torch.set_num_threads(1)  # as in rrl-tune: the cores are the server's
     threadpool_limits(1)
-    plan = TrialPlan(options.measurements, options.interval_s, rounds=options.rounds, knobs=options.knobs)
+    guarded = not options.unguarded
+    plan = TrialPlan(
+        options.measurements,
+        options.interval_s,
+        rounds=options.rounds,
+        knobs=options.knobs,
+        guarded=guarded,
+    )
     if options.quick:
         options = replace(options, models=(LIGHT_MODEL,))
         plan = TrialPlan(
@@ -224,6 +238,7 @@ def run() -> dict[str, Any]:
             cold_s=0.5,
             warm_s=0.5,
             knobs=SMALL_KNOBS,
+            guarded=guarded,
         )
     folder = options.out or Path("runs") / f"triton-head-to-head-{datetime.now():%Y%m%d-%H%M%S}"
     try:
@@ -333,7 +348,7 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Tr
     served.target.apply(TRITONS_DEFAULT)
     warming = replace(traffic, seed=WARMING_SEED + traffic.seed)
     requests_of(server, warming, served.folder / name / "warming", plan.warm_s)
-    agent = _agent(name, served, plan)
+    agent = _agent(name, served)
     log = served.folder / name / "load"
     with load(server, traffic, log) as client:
         end_s = time.monotonic() + plan.period_s
@@ -352,26 +367,23 @@ def _trial(name: str, served: Served, server: Triton, traffic: Traffic, plan: Tr
     return Trial(name, run, left, requests, send_lag_p99_ms(log))
 
 
-def _agent(name: str, served: Served, plan: TrialPlan) -> Agent | None:
+def _agent(name: str, served: Served) -> Agent | None:
     if name == FIXED:
         return None
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
     target = served.target
     task = Task(served.space, cores=cores_of(target, served.found), in_place=target.in_place_knobs)
-    if name == OPTUNA:
-        search = OptunaSettings(search_trials=math.ceil(OPTUNAS_SEARCH * plan.measurements))
-        return OptunaSearch(task, "tpe", served.seed, search)
-    return make_agent(name, task, served.seed, background_training=True)
+    return make_agent(DEFAULT if name == AGAIN else name, task, served.seed, background_training=True)
 
 
 def _tuned(name: str, agent: Agent, served: Served, plan: TrialPlan, ended: Callable[[], bool]) -> TunedRun:
-    if name == DEFAULT:
-        settings = TuningSettings(plan.measurements - INTERVALS_BESIDE_SEARCH)
-        return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
     if isinstance(agent, ExhaustiveSweep):
         settings = TuningSettings(3 * len(served.space), baseline=1, validation=0)
         return tuned_in_the_loop(served, name, agent, Unguarded, settings, lambda: agent.done or ended())
+    if plan.guarded:
+        settings = TuningSettings(plan.measurements - INTERVALS_BESIDE_SEARCH)
+        return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
     settings = TuningSettings(plan.measurements - 1, baseline=1, validation=0)
     return tuned_in_the_loop(served, name, agent, Unguarded, settings, ended)
 
@@ -421,14 +433,27 @@ def _outcome(found: Sequence[dict[str, Reached]]) -> dict[str, Any]:
     return {
         "value": round(worst[DEFAULT].mean_ratio, 3),
         "unit": "final mean latency over the best configuration's",
-        "peer": round(min(r.mean_ratio for name, r in worst.items() if name != DEFAULT), 3),
+        "peer": round(min(r.mean_ratio for r in _peers(worst)), 3),
         "ratio": round(max(r[DEFAULT].p95_ratio for r in found), 3),
         "reach": REACH,
         "holds": all(holds.values()),
         "holds_by": holds,
+        "latency_over_rule": _largest_ratio(found, DEFAULT, RULE),
+        "latency_again_over_first": _largest_ratio(found, AGAIN, DEFAULT),
     }
 
 
-def _lowest(found: dict[str, Reached], figure: Callable[[Reached], float]) -> bool:
+def _peers(found: Mapping[str, Reached]) -> list[Reached]:
+    """All but the default agent's two runs."""
+    return [r for name, r in found.items() if name not in (DEFAULT, AGAIN)]
+
+
+def _lowest(found: Mapping[str, Reached], figure: Callable[[Reached], float]) -> bool:
     """Whether the default agent's figure is below each peer's."""
-    return all(figure(found[DEFAULT]) < figure(r) for name, r in found.items() if name != DEFAULT)
+    return all(figure(found[DEFAULT]) < figure(r) for r in _peers(found))
+
+
+def _largest_ratio(found: Sequence[Mapping[str, Reached]], name: str, other: str) -> float | None:
+    """Latency in the tuning period over another peer's, the largest of the workloads; None if neither ran."""
+    ratios = [r[name].latency_s / r[other].latency_s for r in found if name in r and other in r]
+    return round(max(ratios), 3) if ratios else None

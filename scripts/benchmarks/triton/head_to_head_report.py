@@ -20,7 +20,7 @@ from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, Turns, mean_ms, p95_ms
-from scripts.serving.served_agents import DEFAULT, REACH, SWEEP, TunedRun, settled_after
+from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, SWEEP, TunedRun, settled_after
 from serving_adapter.load.report import LATE_CLIENT_MS
 
 FIXED = "default"
@@ -299,10 +299,18 @@ def table(case: WorkloadCase) -> str:
             "",
             *_aligned((head, tuple("---" for _ in head), *rows)),
             "",
-            _in_other_limits(found),
-            _late_clients(found),
+            *filter(None, (_over_the_rule(found), _in_other_limits(found), _late_clients(found))),
         )
-    ).rstrip()
+    )
+
+
+def _over_the_rule(found: Mapping[str, PeerResult]) -> str:
+    """Latency in the tuning period over the rule of thumb's; empty where that did not run."""
+    if RULE not in found:
+        return ""
+    rule_s = found[RULE].latency_s
+    ratios = (f"{name} {r.latency_s / rule_s:.2f}" for name, r in found.items() if name != RULE)
+    return f"Latency over the rule of thumb's: {', '.join(ratios)}."
 
 
 def _in_other_limits(found: Mapping[str, PeerResult]) -> str:
@@ -343,8 +351,8 @@ def medians_table(cases: Sequence[WorkloadCase]) -> str:
     )
 
 
-def _place(name: str) -> tuple[bool, bool, bool]:
-    return name == FIXED, name == SWEEP, name != DEFAULT
+def _place(name: str) -> tuple[bool, bool, bool, bool]:
+    return name == FIXED, name == SWEEP, name not in (DEFAULT, AGAIN), name == AGAIN
 
 
 def _with_part(whole: float, part: float, form: str) -> str:
