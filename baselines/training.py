@@ -51,7 +51,7 @@ class OfflineTrainingOptions:
     """
 
     machine: str = ""
-    """The machine to simulate: a file of rrl-profile, or one of the random family, family:SEED."""
+    """The machine to simulate: a file of rrl-profile, or an invented one, such as family:SEED."""
     out: Path = Path("runs/trained")
     """Folder for the journal of the training."""
     agent: str = "rrl"

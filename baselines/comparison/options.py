@@ -14,8 +14,8 @@ class CompareOptions:
     """Compares agents on simulated machines: every agent on every machine with every seed."""
 
     machine: str = ComparisonSettings.machine
-    """FILE.npz[,FILE.npz] that rrl-profile measured, or family:SEEDS of invented ones, e.g. family:1000-1019
-    (seeds from 1000 are for judging: no agent was tuned on them)."""
+    """FILE.npz[,FILE.npz] that rrl-profile measured, or SOURCE:SEEDS of invented ones, e.g. family:1000-1019.
+    SOURCE is family, usl or roofline. Seeds from 1000 are for judging: no agent was tuned on them."""
     truth: str = ComparisonSettings.truth
     """How the machine departs from the queueing model: model (not at all), processor-sharing, variation,
     backlog, batching, two-sizes, slowdown."""

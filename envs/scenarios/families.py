@@ -1,4 +1,9 @@
-"""The machines of the comparisons: a random family, and the truths that depart from the queueing model.
+"""The machines of the comparisons: a random family and its judges, and truths that depart from the model.
+
+| source | machines |
+|---|---|
+| `family` | those of this page: agents are tuned on their like, and the shipped prior is learned from some |
+| `usl`, `roofline` | of another structure (`usl`, `roofline`): no prior is learned from them |
 
 Seeds below 1000 are for tuning agents, seeds from 1000 on for judging them. No setting of any agent may be
 chosen by a judging machine. With i inter-op and a intra-op threads, n busy instances and batches of b:
@@ -13,7 +18,7 @@ chosen by a judging machine. With i inter-op and a intra-op threads, n busy inst
 
 | symbol | drawn from | meaning |
 |---|---|---|
-| cores | 6 .. 16 | number of cores |
+| cores | 6 .. 16 | number of cores (`paper_load`) |
 | σ | [0.02, 0.30] | serial fraction of an operator |
 | κ | [0, 0.015] | cost of each further thread of an operator, as a share of its work |
 | φ | [0.1, 0.8] | share of the model's work that lies in parallel branches |
@@ -22,9 +27,7 @@ chosen by a judging machine. With i inter-op and a intra-op threads, n busy inst
 | μ, ν | [0.1, 1.5], [0.7, 1.3] | interference and how it grows |
 | g | [0.1, 0.5] | batching gain |
 | r | [0.05, 0.2] | roughness |
-| u | [0.25, 0.65] | share of the machine's capacity that `RATE_PER_S` takes, which fixes w |
-
-The capacity is the largest n/S[i, a, n, 1] of all configurations.
+| u | [0.25, 0.65] | utilisation, which fixes w (`paper_load`) |
 
 | truth | how it departs |
 |---|---|
@@ -46,13 +49,17 @@ from pathlib import Path
 
 import numpy as np
 
+from envs.scenarios import paper_load
+from envs.scenarios.paper_load import at_utilisation
+from envs.scenarios.roofline import roofline_machine
 from envs.scenarios.scenario import Scenario
-from envs.simulated import PAPER_RATE_PER_S, PAPER_SPACE
+from envs.scenarios.usl import usl_machine
+from envs.simulated import PAPER_SPACE
 from rrl.queueing.machine import Machine, smooth_field
 from rrl.space import ConfigurationSpace, Knob
 from serving_adapter.load.sizes import TwoSizes
 
-RATE_PER_S = PAPER_RATE_PER_S  # the load that the machines are made for
+RATE_PER_S = paper_load.RATE_PER_S  # the load that the machines are made for
 FIRST_FOR_JUDGING = 1000
 
 BATCHING_SPACE = (
@@ -60,9 +67,6 @@ BATCHING_SPACE = (
     "max_queue_delay_us=0,10000,30000,100000,300000"
 )
 
-_THREADS = np.arange(1, 11)
-_BATCH_SIZES = np.array([1, 2, 4, 8, 16, 32])
-_UTILISATION = (0.25, 0.65)
 _CORES, _SHAPE, _BATCHING, _SLOWDOWN = range(4)  # independent random streams of one seed
 
 SCV = 0.5  # squared coefficient of variation of service times in the truth "variation"
@@ -76,7 +80,7 @@ TWO_SIZES = TwoSizes(1, 4, 0.25)
 
 def family_cores(seed: int) -> int:
     """The cores of the family's machine of this seed, 6 to 16."""
-    return int(_rng(seed, _CORES).integers(6, 16, endpoint=True))
+    return paper_load.drawn_cores(_rng(seed, _CORES))
 
 
 def family_machine(seed: int) -> Machine:
@@ -84,17 +88,16 @@ def family_machine(seed: int) -> Machine:
     cores = family_cores(seed)
     rng = _rng(seed, _SHAPE)
     sigma, kappa, phi, eta, omega, mu, nu, g, roughness, utilisation = rng.uniform(
-        [0.02, 0.0, 0.1, 0.4, 1.0, 0.1, 0.7, 0.1, 0.05, _UTILISATION[0]],
-        [0.3, 0.015, 0.8, 0.9, 1.2, 1.5, 1.3, 0.5, 0.2, _UTILISATION[1]],
+        [0.02, 0.0, 0.1, 0.4, 1.0, 0.1, 0.7, 0.1, 0.05, paper_load.UTILISATION[0]],
+        [0.3, 0.015, 0.8, 0.9, 1.2, 1.5, 1.3, 0.5, 0.2, paper_load.UTILISATION[1]],
     )
-    axes = (_THREADS, _THREADS, _THREADS, _BATCH_SIZES)
-    i, a, n, b = np.meshgrid(*(axis.astype(float) for axis in axes), indexing="ij")
+    i, a, n, b = paper_load.grid()
     time_s = (sigma + (1 - sigma) / a + kappa * (a - 1)) * (1 - phi + phi / i)
     time_s *= np.maximum(1.0, n * (i * a) ** eta / cores) ** omega
     time_s *= 1 + mu * ((n - 1) / cores) ** nu
     time_s *= g + (1 - g) * b
     time_s *= np.exp(roughness * smooth_field(rng, np.log(np.stack([i, a, n, b], axis=-1))))
-    return _at_utilisation(Machine(*axes, time_s), utilisation, int(_BATCH_SIZES[0]))
+    return at_utilisation(Machine(*paper_load.AXES, time_s), utilisation)
 
 
 def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
@@ -108,23 +111,25 @@ def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
 
 
 def scenarios(text: str, truth: str = "model") -> list[Scenario]:
-    """The scenarios of `FILE.npz[,FILE2.npz]` or `family:SEEDS` (`family:1000-1019`, `family:0,3,5`).
+    """The scenarios of `FILE.npz[,FILE2.npz]` or `SOURCE:SEEDS` (`family:1000-1019`, `usl:0,3,5`).
 
     ValueError with one sentence for a truth, a file or seeds that are not understood.
     """
     if truth not in TRUTHS:
         raise ValueError(f"unknown truth {truth!r}; known: {', '.join(TRUTHS)}")
-    if text.startswith("family:"):
-        return [_family_scenario(seed, truth) for seed in _seeds(text)]
+    source, colon, seeds = text.partition(":")
+    if colon and source in SOURCES:
+        return [_generated(source, seed, truth) for seed in _seeds(text, seeds)]
     paths = [Path(part) for part in text.split(",") if part]
     if not paths:
-        raise ValueError("no machine is given; expected FILE.npz[,FILE2.npz] or family:SEEDS")
+        known = ", ".join(f"{name}:SEEDS" for name in SOURCES)
+        raise ValueError(f"no machine is given; expected FILE.npz[,FILE2.npz], {known}")
     return [TRUTHS[truth](Machine.load(path), path.stem, k) for k, path in enumerate(paths)]
 
 
-def _family_scenario(seed: int, truth: str) -> Scenario:
-    scenario = TRUTHS[truth](family_machine(seed), f"family-{seed}", seed)
-    return replace(scenario, cores=family_cores(seed))
+def _generated(source: str, seed: int, truth: str) -> Scenario:
+    machine, cores = SOURCES[source](seed)
+    return replace(TRUTHS[truth](machine, f"{source}-{seed}", seed), cores=cores)
 
 
 def _model(machine: Machine, name: str, seed: int) -> Scenario:
@@ -157,14 +162,15 @@ def _batching(machine: Machine, name: str, seed: int) -> Scenario:
     if machine.largest("max_batch_size") == 1:
         raise ValueError(f"machine {name}: its table holds batches of 1 only; measure larger ones")
     gain, utilisation = _rng(seed, _BATCHING).uniform(
-        [STRONG_BATCHING[0], BATCHING_UTILISATION[0]], [STRONG_BATCHING[1], BATCHING_UTILISATION[1]]
+        [STRONG_BATCHING[0], BATCHING_UTILISATION[0]],
+        [STRONG_BATCHING[1], BATCHING_UTILISATION[1]],
     )
     b = machine.batch_size
     ratio = machine.service_time_s / machine.service_time_s[..., :1]
     growth = np.exp(np.log(ratio).mean(axis=(0, 1, 2)))  # (B,) the machine's own G(b)
     times_s = machine.service_time_s / growth * (gain + (1 - gain) * b) / (gain + (1 - gain) * b[0])
     return Scenario(
-        _at_utilisation(replace(machine, service_time_s=times_s), utilisation, LARGEST_USEFUL_BATCH), name
+        at_utilisation(replace(machine, service_time_s=times_s), utilisation, LARGEST_USEFUL_BATCH), name
     )
 
 
@@ -179,23 +185,22 @@ TRUTHS: dict[str, Callable[[Machine, str, int], Scenario]] = {
 }
 """What is true beyond the table of service times, as functions (machine, name, seed) -> scenario."""
 
-
-def _at_utilisation(machine: Machine, utilisation: float, largest_batch: int) -> Machine:
-    """The machine at a speed where `RATE_PER_S` is this share of its capacity with batches up to so large."""
-    n = machine.busy_instances[:, None]
-    b = machine.batch_size[machine.batch_size <= largest_batch]
-    capacity_per_s = float(np.max(n * b / machine.service_time_s[..., : len(b)]))
-    return machine.slower(utilisation * capacity_per_s / RATE_PER_S)
+SOURCES: dict[str, Callable[[int], tuple[Machine, int]]] = {
+    "family": lambda seed: (family_machine(seed), family_cores(seed)),
+    "usl": usl_machine,
+    "roofline": roofline_machine,
+}
+"""Where machines come from that are no files, as functions seed -> machine, cores."""
 
 
 def _rng(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng([seed, stream])
 
 
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str, listed: str) -> list[int]:
     seeds: list[int] = []
     try:
-        for part in text.removeprefix("family:").split(","):
+        for part in listed.split(","):
             first, dash, last = part.partition("-")
             span = range(int(first), int(last if dash else first) + 1)
             if not 1 <= len(span) <= 10_000:
