@@ -6,8 +6,8 @@
 | kind | machines | cores |
 |---|---|---|
 | `family` | of the comparisons (`envs.scenarios.families`), seeds 100 .. 499 | their own |
-| `invented` | `Machine.invent`, seeds 0 .. 299, batches of up to 16 | 2, 4, 8, 10, 16, 32 in turn |
-| `small` | of `envs.scenarios.small_machines`, seeds 300 .. 999 | 2 |
+| `invented` | `Machine.invent`, seeds 0 .. 299, batches of up to 16 | 8, 10, 12, 16, 24, 32 in turn |
+| `small` | `envs.scenarios.small_machines.varied_machine`, seeds 0 .. 699 | 1 to 4 |
 | `measured` | the files of `--machines` | `--cores`, or the most threads or instances of their tables |
 
 Without files it writes the very prior that comes with the package. Machines that judge agents have other
@@ -27,8 +27,8 @@ from envs.scenarios.families import family_cores, family_machine
 from rrl.belief.learned_prior import Kind, learned
 from rrl.queueing.machine import Machine
 
-FAMILY_SEEDS, INVENTED_SEEDS, SMALL_SEEDS = range(100, 500), range(300), range(300, 1000)
-INVENTED_CORES = (2, 4, 8, 10, 16, 32)
+FAMILY_SEEDS, INVENTED_SEEDS, SMALL_SEEDS = range(100, 500), range(300), range(700)
+INVENTED_CORES = (8, 10, 12, 16, 24, 32)
 INVENTED_BATCH_SIZES = (1, 2, 4, 8, 16)
 MEASURED = "measured"
 
@@ -40,7 +40,7 @@ def generated(each: int | None = None) -> dict[str, list[WithCores]]:
     return {
         "family": [(family_machine(seed), family_cores(seed)) for seed in FAMILY_SEEDS[:each]],
         "invented": list(_invented(INVENTED_SEEDS[:each])),
-        "small": [(small_machines.random_machine(k)[0], small_machines.CORES) for k in SMALL_SEEDS[:each]],
+        "small": [small_machines.varied_machine(seed) for seed in SMALL_SEEDS[:each]],
     }
 
 

@@ -50,6 +50,9 @@ class Task:
     hindsight: Hindsight | None = None
     in_place: frozenset[str] | None = None  # knobs that the target changes in place (None: all)
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
+    settles: bool = (
+        False  # after a change it takes a while until latencies are those of what was put in force
+    )
 
     @property
     def reloading(self) -> tuple[str, ...]:

@@ -12,6 +12,9 @@
 | β | [0.5, 0.9] | growth by the size of a batch |
 
 Times are never shorter with more busy instances.
+
+A prior is learned from machines that vary more (`varied_machine`): 1 to 4 cores and threads, and models that
+further threads make slower by up to half.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 from rrl.queueing.machine import Machine
 
 CORES = 2
+_VARIED = 31  # makes the stream of `varied_machine` another than that of `random_machine`
 
 
 def random_machine(seed: int) -> tuple[Machine, float]:
@@ -35,6 +39,18 @@ def random_machine(seed: int) -> tuple[Machine, float]:
     table_s = np.sort(table_s * np.exp(0.05 * rng.standard_normal(table_s.shape) * (b == 1)), axis=1)
     rate_per_s = rng.uniform(0.4, 0.85) / table_s[1, 0, 0]
     return small_machine([1, 2, 4, 8], table_s), round(float(rate_per_s), 1)
+
+
+def varied_machine(seed: int) -> tuple[Machine, int]:
+    """A machine of the same form, and its number of cores: 1 to 4."""
+    rng = np.random.default_rng([seed, _VARIED])
+    cores = int(rng.choice([1, 2, 3, 4]))
+    ε, ω, μ, β, η = rng.uniform([-0.9, 0.9, 0.1, 0.4, 0.6], [0.5, 1.3, 0.8, 1.0, 1.0])
+    threads, busy, batch = np.array([1, 2, 4]), np.arange(1, 9), np.array([1, 2, 4, 8, 16])
+    a, n, b = np.meshgrid(*(axis.astype(float) for axis in (threads, busy, batch)), indexing="ij")
+    table_s = 0.01 * a**ε * np.maximum(1, n * a**η / cores) ** ω * (1 + μ * (n - 1) / cores) * b**β
+    table_s = table_s * np.exp(0.05 * rng.standard_normal(table_s.shape) * (b == 1))
+    return Machine(np.array([1]), threads, busy, batch, table_s[None]), cores
 
 
 def small_machine(batch_size: Sequence[int], table_s: np.ndarray) -> Machine:

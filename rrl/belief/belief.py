@@ -31,7 +31,6 @@ from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast, arrival_offsets_s, as_windows
 from rrl.belief.model_error import ModelError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
-from rrl.belief.service_time_process import PROCESS_WEIGHTS, WEIGHTS
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import Objective
@@ -77,20 +76,15 @@ class Belief:
         space: ConfigurationSpace,
         objective: Objective,
         cores: int | None = None,
-        in_place: bool = True,
         excluded: frozenset[int] = frozenset(),
         seed: int = 0,
         errors: ErrorSettings = ErrorSettings(),
         kinds: Sequence[Kind] | None = None,
     ) -> None:
-        """`in_place`: every knob changes in place, as on our own server.
-
-        `kinds` is the learned prior; None: the one that comes with the package.
-        """
+        """`kinds` is the learned prior; None: the one that comes with the package."""
         self._space, self._objective = space, objective
         rng = np.random.default_rng(seed)
-        weights = WEIGHTS if in_place else PROCESS_WEIGHTS
-        self.service_times = ServiceTimeModel(space, cores, weights, shipped() if kinds is None else kinds)
+        self.service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
         self.model_error = ModelError(space, errors.common_sd, errors.knob_sd, errors.own_sd)

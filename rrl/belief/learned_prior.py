@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     mean: np.ndarray  # (F,) m
     factor: np.ndarray  # (F, F) L
     field_sd: float  # of ln S: what the features do not say
+    cores: tuple[float, float]  # the fewest and the most: it says nothing of other machines
 
 
 def features(points: np.ndarray, cores: float) -> np.ndarray:
@@ -59,9 +60,10 @@ def features(points: np.ndarray, cores: float) -> np.ndarray:
 
 def learned(name: str, machines: Iterable[tuple[Machine, int]]) -> Kind:
     """The prior of these machines of one kind, each with its number of cores."""
-    weights, rests = [], []
+    weights, rests, sizes = [], [], []
     for machine, cores in machines:
         points, log_times = _table_of(machine)
+        sizes.append(float(cores))
         known = features(points, cores)
         of_features = known.T @ known + RIDGE * len(points) * np.eye(known.shape[1])
         found = np.linalg.solve(of_features, known.T @ (log_times - log_times.mean()))
@@ -70,7 +72,13 @@ def learned(name: str, machines: Iterable[tuple[Machine, int]]) -> Kind:
     w = np.array(weights)
     covariance = np.cov(w.T) + 1e-8 * np.eye(w.shape[1])
     covariance[0, 0] += 9.0  # ln S_1 is anything
-    return Kind(name, w.mean(axis=0), np.linalg.cholesky(covariance), float(np.sqrt(np.mean(rests))))
+    return Kind(
+        name,
+        w.mean(axis=0),
+        np.linalg.cholesky(covariance),
+        float(np.sqrt(np.mean(rests))),
+        (min(sizes), max(sizes)),
+    )
 
 
 def save(kinds: Iterable[Kind], path: str | Path) -> None:
@@ -78,7 +86,9 @@ def save(kinds: Iterable[Kind], path: str | Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     for kind in kinds:
         lower = kind.factor[np.tril_indices(len(kind.factor))]
-        arrays[kind.name] = np.concatenate([[kind.field_sd], kind.mean, lower]).astype(np.float32)
+        arrays[kind.name] = np.concatenate([[kind.field_sd, *kind.cores], kind.mean, lower]).astype(
+            np.float32
+        )
     with open(path, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -104,8 +114,9 @@ def shipped() -> tuple[Kind, ...]:
 
 def _kind(name: str, packed: np.ndarray, count: int) -> Kind:
     factor = np.zeros((count, count))
-    factor[np.tril_indices(count)] = packed[1 + count :]
-    return Kind(name, packed[1 : 1 + count], factor, float(packed[0]))
+    field_sd, fewest, most = packed[:3].tolist()
+    factor[np.tril_indices(count)] = packed[3 + count :]
+    return Kind(name, packed[3 : 3 + count], factor, field_sd, (fewest, most))
 
 
 def _table_of(machine: Machine) -> tuple[np.ndarray, np.ndarray]:

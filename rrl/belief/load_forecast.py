@@ -1,23 +1,24 @@
 """The load to expect next, as a distribution of arrivals: stretches of them that may come.
 
-Its level is a Kalman filter on the logarithm of the rate that lets go when the load jumps.
+Its level is a Kalman filter on the root of the rate, whose counting noise is the same at all rates. It lets
+go when the load jumps.
 
 | symbol | here | meaning |
 |---|---|---|
-| x | `_log_rate` | ln of the rate expected |
+| y_t | | root of the rate counted in interval t, of T seconds |
+| x | `_root` | root of the rate expected |
 | P | `_variance` | its variance |
-| N | arrivals | of an interval |
 | I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
-| I/N | | variance of ln of the rate counted |
-| q | `WALK_SD`² | what the load itself may drift by in an interval |
-| ε_t | `log_error` | ln of the rate of interval t over the one expected of it |
+| v | `_noise` | variance of y_t: I/4T, or what is usual between intervals if that is more |
+| q | `WALK_SD`² x² / 4 | what the load itself may drift by in an interval |
 
 A surprise beyond √2 of its standard deviations is taken in part for a jump: half of its excess is added to P,
-so that the newest interval counts for more, and a great surprise for nearly all.
+so that the newest interval counts for more, and a great surprise for nearly all. Where the load swings in
+most intervals, that is the noise which is usual, and no jump.
 
-What may come next is what came in the last intervals, as it came. Each stretch is sped up or slowed down to
-the rate exp(x + ε_t). So bursts stay as long and as steep as they were, and a load that jumps may jump again.
-Until enough intervals were seen, stretches of the same dispersion are invented beside them.
+What may come next is what came in the last intervals, as it came, at the level of now. So bursts stay as long
+and as steep as they were. Until enough intervals were seen, stretches of the same dispersion are invented
+beside them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -33,10 +35,15 @@ from scipy.special import ndtri
 from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.kernels import Windows
 
-WALK_SD = 0.03
-MEMORY = 16  # intervals whose arrivals may come again
+WALK_SD = 0.03  # of ln of the rate, in an interval
+USUAL_SURPRISES = 9  # intervals by whose surprises the usual noise between intervals is told
+LEAST_SURPRISES = 4
+MEDIAN_OF_SQUARE = 0.455  # of a normal variable of variance 1
+LEAST_RATE_PER_S = 0.01
+MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
-MAX_REQUESTS = 3000  # in all stretches
+MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
+MAX_REQUESTS = 5000  # in all stretches
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
 DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion
@@ -47,7 +54,7 @@ class _Stretch(NamedTuple):
 
     offsets_s: np.ndarray  # ascending
     duration_s: float
-    log_error: float  # ε
+    level_per_s: float  # expected when it was over
     time: int  # the interval's number since the first
 
 
@@ -59,15 +66,16 @@ class Speeds(NamedTuple):
 
 
 class LoadForecast:
-    """NaN until the first interval."""
+    """NaN until the first interval with requests."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._time = 0  # of the last interval
-        self._log_rate = math.nan
+        self._root = math.nan
         self._variance = 0.0
         self._dispersion = 1.0
-        self._requests = 100.0  # in a usual interval
+        self._interval_s = 1.0  # of a usual interval
+        self._surprises: deque[float] = deque(maxlen=USUAL_SURPRISES)  # squared
         self._seen: deque[_Stretch] = deque(maxlen=MEMORY)
         self._seed = int(rng.integers(2**32))
         self._order = rng.permutation(LEAST_WINDOWS)
@@ -75,36 +83,40 @@ class LoadForecast:
         self._units_for = 0, 0.0  # requests, dispersion
 
     def add(self, measurement: Measurement) -> None:
-        """Takes in an interval; one without arrivals counts as half a request."""
-        arrivals, duration_s = measurement.arrivals, measurement.duration_s
+        """Takes in an interval in which requests came."""
         self._time += 1
+        self._interval_s = measurement.duration_s
         self._take_dispersion(measurement.dispersion)
-        observed = math.log(max(arrivals, 0.5) / duration_s)
-        noise = self._dispersion / max(arrivals, 1)
-        first = math.isnan(self._log_rate)
-        error = 0.0 if first else observed - self._log_rate
-        if first:
-            self._log_rate, self._variance = observed, noise
-            self._requests = float(max(arrivals, 1))
+        observed = math.sqrt(measurement.arrivals / measurement.duration_s)
+        if math.isnan(self._root):
+            self._root, self._variance = observed, self._noise
         else:
-            variance = self._variance + WALK_SD**2
-            variance += 0.5 * max(0.0, error**2 - 2.0 * (variance + noise))
+            noise, surprise = self._noise, observed - self._root
+            variance = self._variance + (WALK_SD * self._root / 2) ** 2
+            variance += 0.5 * max(0.0, surprise**2 - 2.0 * (variance + noise))
             gain = variance / (variance + noise)
-            self._log_rate += gain * error
+            self._root += gain * surprise
             self._variance = (1 - gain) * variance
-            self._requests += 0.2 * (arrivals - self._requests)
+            self._surprises.append(surprise**2)
         offsets_s = arrival_offsets_s(measurement, self._rng)
-        if len(offsets_s) > 1:
-            self._seen.append(_Stretch(offsets_s, duration_s, error, self._time))
+        self._seen.append(_Stretch(offsets_s, measurement.duration_s, self.rate_per_s, self._time))
 
     @property
     def rate_per_s(self) -> float:
-        return math.exp(self._log_rate)
+        """The level."""
+        return max(self._root**2, LEAST_RATE_PER_S)
 
     @property
     def log_sd(self) -> float:
         """Standard deviation of ln of the rate that will be counted in the next interval."""
-        return math.sqrt(self._variance + WALK_SD**2 + self._dispersion / self._requests)
+        return 2 * math.sqrt(self._variance + self._noise + (WALK_SD * self._root / 2) ** 2) / self._root
+
+    @property
+    def _noise(self) -> float:
+        counting = self._dispersion / (4 * self._interval_s)
+        if len(self._surprises) < LEAST_SURPRISES:
+            return counting
+        return max(counting, median(self._surprises) / MEDIAN_OF_SQUARE - self._variance)
 
     @property
     def dispersion(self) -> float:
@@ -116,7 +128,7 @@ class LoadForecast:
         In each the machine is as slow as it was then, beside what is expected of it now.
         """
         stretches = list(self._seen)
-        size = float(np.mean([len(each.offsets_s) for each in stretches])) if stretches else self._requests
+        size = float(np.mean([len(each.offsets_s) for each in stretches]))
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
         stretches = stretches[-count:]
         gaps = [self._sped(each) for each in stretches]
@@ -128,17 +140,16 @@ class LoadForecast:
         return as_windows(gaps, together, np.exp(log_slowness))
 
     def _sped(self, stretch: _Stretch) -> tuple[np.ndarray, float]:
-        """Offsets and duration at the rate exp(x + ε)."""
-        rate_per_s = math.exp(self._log_rate + stretch.log_error)
-        speed = rate_per_s * stretch.duration_s / len(stretch.offsets_s)
+        """Offsets and duration at the level of now."""
+        speed = self.rate_per_s / stretch.level_per_s
         return stretch.offsets_s / speed, stretch.duration_s / speed
 
     def _invented(self, count: int) -> list[tuple[np.ndarray, float]]:
         """Offsets and durations of as many requests as a usual interval has, at quantiles of the rate."""
-        requests = int(min(max(self._requests, 20.0), MAX_REQUESTS / LEAST_WINDOWS))
+        requests = int(min(max(self.rate_per_s * self._interval_s, 20.0), MAX_REQUESTS / LEAST_WINDOWS))
         quantiles = self._order[self._order < count]
-        z = ndtri((quantiles + 0.5) / count)
-        rates_per_s = np.exp(self._log_rate + self.log_sd * z - self.log_sd**2 / 2)
+        sd = min(self.log_sd, MAX_INVENTED_SD)
+        rates_per_s = self.rate_per_s * np.exp(sd * ndtri((quantiles + 0.5) / count) - sd**2 / 2)
         units = self._units_like(requests)
         return [
             (len(unit) / rate_per_s * unit, len(unit) / rate_per_s)

@@ -12,6 +12,7 @@ The interval's own service times are replayed too. So neither a burst nor a slow
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -22,7 +23,9 @@ from rrl.space import ConfigurationSpace
 
 MAX_REMEMBERED = 80  # intervals
 ERROR_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
-PRIOR_FREEDOM = 6.0  # weight of the prior's scale beside what was observed, in intervals
+# How large errors and noise are here, over what was expected: variances, with the ln of their prior.
+SCALES = ((0.1, -0.5), (0.4, 0.0), (1.0, 0.0), (2.5, -1.0))
+NOISES = ((1.0, -0.5), (6.0, 0.0), (36.0, -0.5))
 
 
 class _Seen(NamedTuple):
@@ -52,12 +55,16 @@ class ModelError:
         self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
         numbers, errors, variances = (np.array(column) for column in zip(*self._seen, strict=True))
         prior = self._covariance[np.ix_(numbers, numbers)]
-        # How large errors are here at all: the prior's scale, by the errors seen.
-        white = cho_solve(cho_factor(prior + np.diag(variances), lower=True), errors)
-        self._scale = float((PRIOR_FREEDOM + errors @ white) / (PRIOR_FREEDOM + len(errors)))
+        best = -math.inf
+        for scale, of_scale in SCALES:
+            for noise, of_noise in NOISES:
+                factor = cho_factor(scale * prior + noise * np.diag(variances), lower=True)
+                alpha = cho_solve(factor, errors)
+                plausibility = of_scale + of_noise - 0.5 * errors @ alpha - np.log(np.diag(factor[0])).sum()
+                if plausibility > best:
+                    best, self._scale, self._factor, kept = plausibility, scale, factor, alpha
         self._numbers = numbers
-        self._factor = cho_factor(self._scale * prior + np.diag(variances), lower=True)
-        self._mean = self._scale * self._covariance[:, numbers] @ cho_solve(self._factor, errors)
+        self._mean = self._scale * self._covariance[:, numbers] @ kept
 
     @property
     def log_ratio(self) -> np.ndarray:

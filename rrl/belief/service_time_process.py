@@ -13,15 +13,10 @@
 | term of φ | weight (mean, standard deviation) | meaning |
 |---|---|---|
 | 1 | 0, 3 | |
-| ln a, ln i | -0.7, 0.3; -0.4, 0.3 | speed-up by threads |
+| ln a, ln i | -0.4, 0.45; -0.4, 0.3 | speed-up by threads, which small models often lack |
 | ln max(1, n·(i·a)^η / C) | 1.1, 0.3 | over-subscription: threads take turns |
 | (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
 | ln b | 0.6, 0.3 | batching |
-
-Where instances are processes of a server that loads the model anew for a change (`PROCESS_WEIGHTS`), less is
-known of threads: ln a has -0.3, 0.4. On a stock Triton of 2 cores, which its front end and the clients share,
-a second thread made batches slower: 8.6 instead of 7.2 ms for MiniLM, 19.5 instead of 17.3 for
-EfficientNet-Lite0 (by the telemetry of the sweeps of `scripts/bench triton-head-to-head`).
 
 The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by
 the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
@@ -38,8 +33,7 @@ from scipy.linalg import cho_solve, cholesky
 from rrl.belief import learned_prior
 from rrl.belief.learned_prior import Kind
 
-WEIGHTS = np.array([[0.0, 3.0], [-0.7, 0.3], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
-PROCESS_WEIGHTS = np.array([WEIGHTS[0], [-0.3, 0.4], *WEIGHTS[2:]])
+WEIGHTS = np.array([[0.0, 3.0], [-0.4, 0.45], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
 AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
 FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
 CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n

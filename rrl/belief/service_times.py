@@ -85,18 +85,18 @@ class ServiceTimeModel:
         self,
         space: ConfigurationSpace,
         cores: int | None = None,
-        weights: np.ndarray = WEIGHTS,
         kinds: Sequence[Kind] = (),
     ) -> None:
         self.table = ServiceTimeTable(space)
         self._usual_cores = float(cores or max(self.table.intra[-1], self.table.instances[-1]))
         self._hypotheses = self._all_hypotheses(cores is not None)
         points = self.table.points
-        of_cores = {(h.cores, h.utilisation): process.terms(points, h, weights) for h in self._hypotheses}
+        of_cores = {(h.cores, h.utilisation): process.terms(points, h, WEIGHTS) for h in self._hypotheses}
         self._terms = {h: of_cores[h.cores, h.utilisation] for h in self._hypotheses}
         for kind in kinds:
             field = kind.field_sd / math.sqrt(5 * AXIS_SD**2 + FIELD_SD**2)
-            for c in sorted({h.cores for h in self._hypotheses}):
+            fewest, most = kind.cores
+            for c in sorted({h.cores for h in self._hypotheses if fewest <= h.cores <= most}):
                 terms = process.learned_terms(points, c, kind)
                 for noise_sd in NOISE_SDS[:2]:
                     self._terms[Hypothesis(c, 1.0, False, noise_sd, kind.name, field)] = terms

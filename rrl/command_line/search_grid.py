@@ -88,6 +88,7 @@ class SearchGrid:
             machine,
             in_place=self.target.in_place_knobs,
             excluded=self.over_budget,
+            settles=True,
         )
 
     def header(self, start: int) -> Header:

@@ -40,13 +40,11 @@ class Guided(Agent):
     ) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
-        in_place = not task.reloading
-        self.belief = Belief(
-            task.space, task.objective, task.cores, in_place, task.excluded, seed, settings.errors
-        )
+        self.belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, settings.errors)
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)
         self._in_force = NONE_YET
+        self._learned = 0  # intervals
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._compared: Contenders | None = None
         self._next = self._first()
@@ -117,5 +115,6 @@ class Guided(Agent):
         numbers = self._changes.without_vain_delays(self._in_force, allowed)
         self._compared = self._rule.contenders(numbers, self._in_force)
         s = self.settings
-        value = self._compared.value(s.horizon_reloading if self._changes.exist else s.horizon)
+        self._learned += 1
+        value = self._compared.value(s.horizon + s.horizon_growth * self._learned)
         return int(self._compared.numbers[np.argmax(value)])

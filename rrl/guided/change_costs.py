@@ -24,6 +24,7 @@ class ChangeCosts:
         self._space, self._belief, self._settings = task.space, belief, settings
         self._reloading = [task.space.names.index(name) for name in task.reloading]
         self._delay_reloads = "max_queue_delay_us" in task.reloading
+        self._settles = task.settles
         self._ms = task.objective.unit == "ms"
         self.interval_s = 1.0  # the length of the last interval
 
@@ -46,13 +47,15 @@ class ChangeCosts:
 
     def cost(self, in_force: int, numbers: np.ndarray, present_cost: float) -> np.ndarray:
         """(K,) what the change adds to the cost of one interval: slower batches meanwhile, and a queue."""
+        s = self._settings
+        share = s.settling_share if self._settles else s.change_share
+        any_change = share * present_cost * (numbers != in_force)
         started = self.processes_started(in_force, numbers)
         if not started.any():
-            return np.zeros(len(numbers))
-        s = self._settings
+            return any_change
         lasts = s.process_start_s * started / self.interval_s  # intervals
         slower = (s.beside_a_start - 1) * lasts * present_cost
-        return slower + (self._queue_ms(in_force, numbers, started) if self._ms else 0.0)
+        return any_change + slower + (self._queue_ms(in_force, numbers, started) if self._ms else 0.0)
 
     def _queue_ms(self, in_force: int, numbers: np.ndarray, started: np.ndarray) -> np.ndarray:
         """(K,) ms that requests of one interval wait longer on average: the fluid queue of a change.

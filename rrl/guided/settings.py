@@ -15,10 +15,10 @@ from rrl.belief.belief import ErrorSettings
 class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
-    # The decisions over which what is found must pay: the horizon of the knowledge gradient.
+    # The horizon of the knowledge gradient: the decisions over which what is found must pay, at first.
     horizon: float = 8.0
-    # The same where a change starts processes, so that few are made.
-    horizon_reloading: float = 30.0
+    # It grows by so much with every interval: what has lasted long will last.
+    horizon_growth: float = 0.5
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5
     # That p95 is taken with service times so many standard deviations longer than expected.
@@ -29,16 +29,20 @@ class GuidedSettings:
     contenders: int = 24
     # The model's errors.
     errors: ErrorSettings = field(default_factory=ErrorSettings)
+    # What any change costs users, as a share of what an interval costs them.
+    change_share: float = 0.1
+    # The same where a change takes a while to settle.
+    settling_share: float = 0.5
     # Seconds that one process takes to start, measured of a stock Triton on 2 cores.
     process_start_s: float = 0.9
     # Batches take so many times as long beside a start, measured there too.
     beside_a_start: float = 1.8
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "horizon_reloading", "safe_p95", "contenders", "beside_a_start"):
+        for name in ("horizon", "safe_p95", "contenders", "beside_a_start"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("safe_sd", "process_start_s"):
+        for name in ("horizon_growth", "safe_sd", "change_share", "settling_share", "process_start_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 < self.probably_better <= 1:

@@ -373,7 +373,12 @@ def _agent(name: str, served: Served) -> Agent | None:
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
     target = served.target
-    task = Task(served.space, cores=cores_of(target, served.found), in_place=target.in_place_knobs)
+    task = Task(
+        served.space,
+        cores=cores_of(target, served.found),
+        in_place=target.in_place_knobs,
+        settles=True,
+    )
     return make_agent(DEFAULT if name == AGAIN else name, task, served.seed, background_training=True)
 
 
