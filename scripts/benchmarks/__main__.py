@@ -40,6 +40,9 @@ BENCHMARKS = {
     "neighbour": Benchmark(
         "tuner.neighbour", "what rrl-tune leaves beside a noisy neighbour, against a sweep beside the same"
     ),
+    "service-time-prior": Benchmark(
+        "tuner.service_time_prior", "predictions of service times with the learned prior and without"
+    ),
     "serf-model": Benchmark(
         "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
     ),
