@@ -158,30 +158,42 @@ class Belief:
         """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
         return np.asarray(share * self.replay.capacity_per_s[numbers] > self.forecast.rate_per_s)
 
-    def log_costs(self, numbers: np.ndarray, measurement: Measurement) -> tuple[np.ndarray, np.ndarray]:
-        """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last."""
-        return self._log_costs(
-            numbers, as_windows([self._as_seen(measurement)]), self.service_times.log_slowness
-        )
+    def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the rate that each is expected to bear at most."""
+        return np.asarray(self.replay.capacity_per_s[numbers])
 
-    def log_costs_ahead(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def log_costs(
+        self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last.
+
+        The sd is of the ratio to the cost of the configuration `beside`, if one is given.
+        """
+        windows = as_windows([self._as_seen(measurement)])
+        return self._log_costs(numbers, windows, self.service_times.log_slowness, beside)
+
+    def log_costs_ahead(
+        self, numbers: np.ndarray, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
-        return self._log_costs(numbers, self.windows, self.service_times.log_slowness_ahead)
+        return self._log_costs(numbers, self.windows, self.service_times.log_slowness_ahead, beside)
 
     def _log_costs(
-        self, numbers: np.ndarray, windows: Windows, log_slowness: float
+        self, numbers: np.ndarray, windows: Windows, log_slowness: float, beside: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        sd = self.standard_deviations(numbers)
-        faster = math.exp(log_slowness - self.service_times.log_slowness_ahead)
+        sd = self.standard_deviations(numbers, beside)
+        error_sd = self.model_error.standard_deviations(numbers, beside)
+        # The replay's service times are those of the machine as it is to come.
+        slower = math.exp(log_slowness - self.service_times.log_slowness_to_come)
         costs = np.stack(
             [
-                self._predicted(numbers, self.replay.replayed(numbers, faster * np.exp(z * sd), windows)).cost
+                self._predicted(numbers, self.replay.replayed(numbers, slower * np.exp(z * sd), windows)).cost
                 for z in (-1.0, 0.0, 1.0)
             ]
         )
         logs = np.log(np.maximum(costs, 1e-9))
         spread = 0.5 * (logs[2] - logs[0])
-        return logs[1], np.hypot(spread, self.model_error.standard_deviations(numbers))
+        return logs[1], np.hypot(spread, error_sd)
 
     def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
         ratio = np.exp(self.model_error.log_ratio[numbers])[:, None]

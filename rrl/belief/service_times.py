@@ -45,6 +45,8 @@ MAX_INTERVALS = 80
 MAX_ENTRIES = 160
 # The newest intervals of one configuration that are remembered.
 MAX_INTERVALS_ALIKE = 6
+# They lie ever farther apart in the past, so that a slow spell does not become what is usual. None is older.
+MAX_AGE = 24
 # Rows of a smaller share of an interval's batches are left out.
 MIN_SHARE = 0.02
 
@@ -343,8 +345,9 @@ class ServiceTimeModel:
     def _remember(self, interval: _Interval) -> None:
         self._intervals.append(interval)
         alike = [each for each in self._intervals if each.configuration == interval.configuration]
-        if len(alike) > MAX_INTERVALS_ALIKE:  # The oldest goes, so that others are not forgotten.
-            self._intervals = [each for each in self._intervals if each is not alike[0]]
+        if len(alike) > MAX_INTERVALS_ALIKE:  # One goes, so that others are not forgotten.
+            forgotten = alike[_least_told([self._time - each.time for each in alike])]
+            self._intervals = [each for each in self._intervals if each is not forgotten]
         while len(self._intervals) > MAX_INTERVALS or self._entries_seen() > MAX_ENTRIES:
             del self._intervals[0]
 
@@ -404,3 +407,14 @@ class ServiceTimeModel:
 def _apart_variance(row: ServiceTimes, mean_busy: float | None) -> float:
     """Of ln S: the further a number of busy instances is from their mean, the less that tells of it."""
     return 0.0 if mean_busy is None else (APART_SD * math.log(row.busy_instances / mean_busy)) ** 2
+
+
+def _least_told(ages: Sequence[int]) -> int:
+    """Which of the intervals of these descending ages to forget: the one whose neighbours are nearest to it.
+
+    Ages are compared as logarithms. The newest stays, and the oldest until it is too old.
+    """
+    if ages[0] > MAX_AGE:
+        return 0
+    logs = [math.log1p(age) for age in ages]
+    return min(range(1, len(ages) - 1), key=lambda k: logs[k - 1] - logs[k + 1])
