@@ -163,7 +163,8 @@ def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
 def _check_unfinished(options: TuneOptions, header: Header, records: list[Record]) -> None:
     done = sum(r.kind == "tune" and r.counted for r in records)
     summary = summarise(header, records)
-    validated = summary.validated or summary.best.configuration == summary.start.configuration
+    is_start = summary.best.configuration == summary.start.configuration
+    validated = summary.validated or is_start or summary.needs_no_turns
     if done >= tuning_intervals(options) and validated:
         raise ValueError(
             f"the run in {options.resume} is complete ({done} intervals); "

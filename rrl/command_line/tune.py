@@ -11,6 +11,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from baselines import make_agent
+from rrl.agent import Task
+from rrl.belief.belief import Belief
 from rrl.command_line.earlier import Earlier
 from rrl.command_line.embedded import EmbeddedFailed
 from rrl.command_line.ending import DONE, FAILED, INTERRUPTED, broken_off, ended_early
@@ -107,7 +109,7 @@ def _open(
     stack.callback(agent.close)
     header = server.under_load(earlier.teach(agent, grid.header(start), console, stop), console)
     log = stack.enter_context(closing(earlier.journal_for(folder, header)))
-    guard = Guard(start, GuardSettings(slo_p95_ms=header.slo_p95_ms), grid.over_budget)
+    guard = _guard(start, grid.task(), header.slo_p95_ms)
     settings = _settings(grid.options)
     server.claim(header)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
@@ -118,6 +120,13 @@ def _open(
     limits, found = earlier.limits(shared.limits), grid.tuned_as_found
     tuning = Tuning(*run, limits=limits, found=found, changed_before_s=before.times_s)
     return OpenRun(tuning, server, keeping, onlookers)
+
+
+def _guard(start: int, task: Task, slo_p95_ms: float | None) -> Guard:
+    """The guard with a belief of its own, whatever the agent believes."""
+    settings = GuardSettings(slo_p95_ms=slo_p95_ms, cost_is_latency=task.objective.unit == "ms")
+    belief = Belief(task.space, task.objective, task.cores)
+    return Guard(start, settings, task.excluded, belief)
 
 
 def _onlookers(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Measurement, Progress
 
+MIN_LOOKED_AT_S = 1.0  # answers of a shorter time scatter too much to tell a rate
 MIN_DRAINED = 5  # requests; fewer than so many may go down by chance
 
 
@@ -55,6 +56,25 @@ def runs_away(progress: Progress, settings: GuardSettings, start_ms: float) -> s
         f"the queue is running away: {growth} more requests waiting after {progress.elapsed_s:.1f} s "
         f"(a wait of {grown_ms:.0f} ms)"
     )
+
+
+class Looks:
+    """The looks at a running interval, and how fast its configuration answers while a queue waits."""
+
+    def __init__(self) -> None:
+        self.throughput_per_s = (
+            0.0  # the most answers a second between any two looks; few may have come before
+        )
+        self._seen: list[Progress] = [Progress(0.0, 0, 0, 0, 0)]
+
+    def add(self, progress: Progress) -> None:
+        rates_per_s = [
+            (progress.completions - each.completions) / (progress.elapsed_s - each.elapsed_s)
+            for each in self._seen
+            if progress.elapsed_s - each.elapsed_s >= MIN_LOOKED_AT_S
+        ]
+        self._seen.append(progress)
+        self.throughput_per_s = max([self.throughput_per_s, *rates_per_s])
 
 
 @dataclass

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rrl.guarding.expectation import LikeWithLike
 from rrl.guarding.fitness import Fitness
 from rrl.guarding.gain import UNKNOWN, Gain, in_words, unpaired_gain
 from rrl.guarding.interval_memory import (
@@ -45,12 +46,19 @@ class Choice:
     memory: IntervalMemory
     fitness: Fitness
     turns: Turns
+    expected: LikeWithLike
 
     @property
     def best(self) -> int:
-        """The best configuration known at the present load, or at the nearest load at which a fit one is."""
+        """The best configuration known: by what is expected of it now, else by what was measured of it.
+
+        What was measured counts at the present load, or at the nearest load at which a fit one is.
+        """
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
+        if self.expected.known:
+            known = {seen.number for seen in self.memory.all} - unfit | {self.start}
+            return self.expected.cheapest(sorted(known))
         fit = [seen for seen in near if seen.number not in unfit]
         fit = fit or self.memory.nearest([seen for seen in self.memory.all if seen.number not in unfit])
         return best_known(costs_of(fit), self.settings.noise) if fit else self.start
@@ -62,7 +70,12 @@ class Choice:
 
     @property
     def start_is_overloaded(self) -> bool:
-        """True if its queue grew in most of its intervals at no more than the present load."""
+        """True if it is not expected to bear the load with something to spare.
+
+        Where nothing is expected: if its queue grew in most of its intervals at no more than this load.
+        """
+        if self.expected.known:
+            return not self.expected.bears(self.start, 1 - self.settings.spare)
         most_per_s = self.memory.rate_per_s * COMPARABLE_LOAD
         own = [s for s in self.memory.all if s.number == self.start and s.rate_per_s <= most_per_s]
         return 2 * sum(seen.overloaded for seen in own) > len(own)
@@ -83,23 +96,51 @@ class Choice:
         """True if it is not fit, or cost more than the start at the present load, beyond noise."""
         return not self.fitness.fits(number) or self._gain(number, self.start, 1).beyond_noise
 
+    def expected_gain(self, number: int) -> Gain:
+        """How many times less it is expected to cost than the start; `UNKNOWN` where nothing is expected."""
+        return self.expected.gain(self.start, number) if self.expected.known else UNKNOWN
+
+    def is_proven(self, number: int) -> bool:
+        """True if it is expected without doubt to cost less than the start: no turns are needed then."""
+        return self.expected_gain(number).beyond_noise
+
+    def improves_on(self, number: int) -> bool:
+        """False if what a rollback would return to is expected to cost more than this configuration now."""
+        return not self.expected.known or self.expected.gain(number, self.best).estimate > 1
+
     def to_keep(self, turn_costs: Costs | None = None) -> ToKeep:
         """What to keep in force, and why: the best known if shown to cost less than the start; else that.
 
-        `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise. Without
-        turns, as where the run was stopped, the best known must be better even with the noise of both held
-        against it.
+        `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise, or be
+        expected to be so by all that was measured. Where there are no turns and nothing is expected, the best
+        known must be better even with the noise of both held against it.
         """
-        if not turn_costs:
-            return self._without_turns()
-        if not all(map(self.fitness.fits, turn_costs)):
+        if turn_costs and not all(map(self.fitness.fits, turn_costs)):
             return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
-        gain = self.turns.gain(turn_costs)
-        if gain.beyond_noise:
+        gain = self.turns.gain(turn_costs or {})
+        if turn_costs and gain.beyond_noise:
             return ToKeep(self.turns.best_of(turn_costs), f"{in_words(gain)}, measured in turns with it")
-        return ToKeep(self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}")
+        if self.expected.known and not gain.is_none:
+            return self._as_expected(self.turns.best_of(turn_costs) if turn_costs else self.best)
+        if turn_costs:
+            return ToKeep(
+                self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}"
+            )
+        return self._by_means()
 
-    def _without_turns(self) -> ToKeep:
+    def _as_expected(self, best: int) -> ToKeep:
+        gain = self.expected.gain(self.start, best)
+        if gain.beyond_noise:
+            return ToKeep(best, f"{in_words(gain)}, expected of both under the same load")
+        if gain.estimate > 1 and self.expected.bears(best) and not self.expected.bears(self.start):
+            return ToKeep(best, f"{in_words(gain)}, expected of both; the start cannot bear the load")
+        if best == self.start:
+            return ToKeep(self.start, "nothing else is expected to be better")
+        return ToKeep(
+            self.start, f"nothing is better beyond noise: the best is expected to have {in_words(gain)}"
+        )
+
+    def _by_means(self) -> ToKeep:
         best = self.best
         seen = no_lower_load(self.start, self.memory.near_load_of(self.start))
         costs = costs_of(seen)
@@ -115,7 +156,12 @@ class Choice:
         return ToKeep(best, "the best known, better than the start even with noise held against it")
 
     def _gain(self, of: int, over: int, at_least: int = MIN_INTERVALS_TO_BE_BETTER) -> Gain:
-        """How many times less `over` cost than `of` near the present load, where it met no lower load."""
+        """How many times less `over` costs than `of`, as expected now.
+
+        Where nothing is expected: by what both cost near the present load, `over` under no lower one.
+        """
+        if self.expected.known:
+            return self.expected.gain(of, over)
         costs = costs_of(no_lower_load(of, self.memory.near_present_load()))
         if len(costs.get(over, [])) < at_least:
             return UNKNOWN

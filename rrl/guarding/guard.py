@@ -1,7 +1,8 @@
 """The guard between any agent and a live target. Pure logic: it is told what happened and answers.
 
-- It aborts an interval whose queue is plainly running away.
-- It returns to the best configuration known when an interval went badly.
+- It aborts an interval whose queue is plainly running away, if what is safe bears clearly more.
+- It returns to the best configuration known when an interval went badly, unless it would have gone as badly
+  there, or that is expected to be worse now. A burst, a slow machine and silence move nothing.
 - It keeps the agent off configurations that were aborted lately.
 - It says what to keep in force at the end: never a configuration under which requests failed, nor one that
   broke the limit where the start kept it.
@@ -19,6 +20,7 @@ configurations that somebody else chose. `replay` does all of it for an interval
 | `fitness` | whether something went wrong under a configuration, and whether that is forgiven |
 | `turns` | what the turns of the best and the start show |
 | `choice` | which configuration is best, and which to keep |
+| `expected` | what each would have cost under the same arrivals, if the guard was given an expectation |
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rrl.guarding.backlog import Draining, overloads, runs_away
+from rrl.guarding.backlog import Draining, Looks, overloads, runs_away
 from rrl.guarding.choice import Choice, ToKeep
+from rrl.guarding.expectation import CostExpectation, LikeWithLike
 from rrl.guarding.fitness import Fitness
-from rrl.guarding.interval_memory import IntervalMemory, Seen, mean
+from rrl.guarding.interval_check import Finding, IntervalCheck, latency_ms
+from rrl.guarding.interval_memory import IntervalMemory, Seen
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
 from rrl.journal import Decision, Kind, Record
@@ -76,12 +80,17 @@ class Guard:
     start: int
     settings: GuardSettings = field(default_factory=GuardSettings)
     over_budget: frozenset[int] = frozenset()  # configurations that use more cores than the model may
+    expectation: CostExpectation | None = None  # None: what was measured is compared, whenever it was
 
     def __post_init__(self) -> None:
+        self.expected = LikeWithLike(self.expectation)
         self.memory = IntervalMemory()
         self.fitness = Fitness(self.start, self.settings, self.memory)
         self.turns = Turns(self.start, self.memory)  # what the validation compares
-        self.choice = Choice(self.start, self.settings, self.memory, self.fitness, self.turns)
+        parts = (self.memory, self.fitness, self.turns, self.expected)
+        self.choice = Choice(self.start, self.settings, *parts)
+        self._check = IntervalCheck(self.settings, self.choice)
+        self._looks = Looks()
         self._draining = Draining(self.settings)
         self._in_force = UnderGuard()
         self._next: Takeover | None = None
@@ -143,9 +152,11 @@ class Guard:
 
     def watch(self, progress: Progress) -> str:
         """Why to abort the running interval; empty if it may go on. What is safe is never aborted."""
+        self._looks.add(progress)
         if self._in_force.number in self._in_force.safe:
             return ""
-        return runs_away(progress, self.settings, self.memory.start_latency_ms)
+        reason = runs_away(progress, self.settings, self.memory.start_latency_ms)
+        return reason if reason and self._safe_bears_better() else ""
 
     def judge(
         self,
@@ -164,22 +175,18 @@ class Guard:
         self.fitness.count_interval()
         self._next = None
         if measurement.gap:
-            may_be_to_blame = number not in (self.start, self.to_keep())
-            self.fitness.lost(number)
-            return self._roll_back(False, measurement.gap, may_be_to_blame)
+            return self._after_gap(number, measurement.gap)
         if not has_traffic(measurement):
             return self._hold(number, "no requests arrive", must_act=False)
         if share == 1 or not self.memory.rate_per_s:  # a short turn's few requests tell no load
             self.memory.rate_per_s = measurement.arrival_rate_per_s
+        self.expected.learn(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.
         after_rollback = self._in_force.after_rollback
         before = [] if settling is None or after_rollback else [settling]
         failed = self.fitness.failures(number, [*before, measurement])
         if self._draining.goes_on(measurement, after_rollback, failed > 0):
-            reason = "drained the queue that was left behind"
-            if self._draining.must_stay(measurement, after_rollback, self.memory.start_latency_ms):
-                self._hold(number, "draining the queue")
-            return Judgement(False, False, reason)
+            return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)
         if failed or measurement.aborted or not math.isfinite(cost):
@@ -189,14 +196,13 @@ class Guard:
             return (
                 Judgement(False, False, nothing) if number == self.start else self._roll_back(False, nothing)
             )
-        self.memory.add(self._seen(number, cost, measurement, kind, share))
-        self.turns.take_in(number, kind, share)
-        if not failed:
-            self.fitness.served(number)
-        reason = f"{failed} requests failed" if failed else self._fault(measurement)
-        if reason and number not in (self.start, self.best):
-            return self._roll_back(True, reason)
-        return Judgement(False, True, reason)
+        fault = self._take_in(number, cost, measurement, kind, share)
+        if failed:
+            return self._verdict(number, f"{failed} requests failed", always=True)
+        self.fitness.served(number)
+        if fault.excused or not fault.reason:
+            return Judgement(False, True, fault.reason)
+        return self._verdict(number, fault.reason, always=False)
 
     def replay(self, record: Record) -> None:
         """Takes in an interval of an earlier run of the same journal."""
@@ -208,8 +214,65 @@ class Guard:
 
     def _enter(self, choice: Admission, after_rollback: bool = False) -> Admission:
         self._next = None
+        self._looks = Looks()
         self._in_force = UnderGuard(choice.number, (self.start, self.best), after_rollback)
         return choice
+
+    def _safe_bears_better(self) -> bool:
+        """True if what is safe is expected to bear clearly more than what is in force bears now.
+
+        That is what it is seen to answer a second while its queue grows, or what it is known to bear.
+        """
+        if not self.expected.known:
+            return True
+        number, safe = self._in_force.number, self._in_force.safe
+        bears_per_s = self._looks.throughput_per_s
+        if self.memory.knows(number):
+            bears_per_s = max(bears_per_s, self.expected.capacity_per_s(number))
+        most_per_s = max(map(self.expected.capacity_per_s, safe))
+        return most_per_s > self.settings.bears_better * bears_per_s
+
+    def _after_gap(self, number: int, gap: str) -> Judgement:
+        """Once is chance, so that nothing worse need come. The second time it may be to blame."""
+        is_safe = number in (self.start, self.to_keep())
+        self.fitness.lost(number)
+        if not self.fitness.was_lost_again(number) and not self.choice.improves_on(number):
+            return self._hold(number, gap, must_act=False)
+        return self._roll_back(False, gap, must_act=not is_safe)
+
+    def _drain(self, number: int, measurement: Measurement) -> Judgement:
+        after_rollback, start_ms = self._in_force.after_rollback, self.memory.start_latency_ms
+        if self._draining.must_stay(measurement, after_rollback, start_ms):
+            self._hold(number, "draining the queue")
+        return Judgement(False, False, "drained the queue that was left behind")
+
+    def _take_in(
+        self, number: int, cost: float, measurement: Measurement, kind: Kind, share: float
+    ) -> Finding:
+        """Remembers the interval, and says what was wrong with it."""
+        fault = self._check.find(cost, measurement)
+        broke_limit = share == 1 and slo_violated(measurement, self.settings.slo_p95_ms)
+        seen = Seen(
+            number,
+            measurement.arrival_rate_per_s,
+            cost,
+            latency_ms(measurement),
+            broke_limit=broke_limit and not fault.excused,
+            overloaded=self.overloads(measurement),
+            completions=measurement.completions,
+            kind=kind,
+        )
+        self.memory.add(seen)
+        self.turns.take_in(number, kind, share)
+        return fault
+
+    def _verdict(self, number: int, reason: str, always: bool) -> Judgement:
+        """Rolls back, unless there is nothing to roll back to that is expected to be better."""
+        if not always and not self.choice.improves_on(number):
+            return Judgement(False, True, f"{reason}; nothing known is expected to be better now")
+        if number in (self.start, self.best):
+            return Judgement(False, True, reason)
+        return self._roll_back(True, reason)
 
     def _roll_back(self, learn: bool, reason: str, must_act: bool = True) -> Judgement:
         self._next = Takeover(Admission(self.best, "rollback", reason), must_act)
@@ -218,38 +281,3 @@ class Guard:
     def _hold(self, number: int, reason: str, must_act: bool = True) -> Judgement:
         self._next = Takeover(Admission(number, "hold", reason), must_act)
         return Judgement(False, False, reason)
-
-    def _seen(self, number: int, cost: float, measurement: Measurement, kind: Kind, share: float) -> Seen:
-        return Seen(
-            number,
-            measurement.arrival_rate_per_s,
-            cost,
-            _latency_ms(measurement),
-            broke_limit=share == 1 and slo_violated(measurement, self.settings.slo_p95_ms),
-            overloaded=self.overloads(measurement),
-            completions=measurement.completions,
-            kind=kind,
-        )
-
-    def _fault(self, measurement: Measurement) -> str:
-        """What was wrong with the interval, in words."""
-        if measurement.aborted:
-            return measurement.aborted
-        limit_ms = self.settings.slo_p95_ms
-        if slo_violated(measurement, limit_ms):
-            return f"p95 of {measurement.latency.p95_ms:.0f} ms broke the limit of {limit_ms:g} ms"
-        latency_ms, best = _latency_ms(measurement), self.best
-        best_ms = mean([s.latency_ms for s in self.memory.near_present_load() if s.number == best])
-        reference_ms = max(_or_zero(self.memory.start_latency_ms), _or_zero(best_ms))
-        if reference_ms and latency_ms > self.settings.latency_factor * reference_ms:
-            return f"mean latency of {latency_ms:.0f} ms, {latency_ms / reference_ms:.1f}x that at the start"
-        return ""
-
-
-def _latency_ms(measurement: Measurement) -> float:
-    """Mean latency. That of an aborted interval includes the time its backlog needs to drain."""
-    return _or_zero(measurement.latency.mean_ms) + (measurement.drain_ms if measurement.aborted else 0.0)
-
-
-def _or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0

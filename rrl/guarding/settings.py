@@ -12,7 +12,12 @@ class GuardSettings:
     """A configuration fails where more requests failed than all three failure settings allow."""
 
     slo_p95_ms: float | None = None  # the objective's limit: breaking it rolls back
-    latency_factor: float = 3.0  # a mean latency this many times the start's, or the best's, rolls back
+    latency_factor: float = 3.0  # a cost this many times the start's, under the same arrivals, rolls back
+    cost_is_latency: bool = (
+        True  # False: a high cost is no harm to users, as of the objective least-resources
+    )
+    bears_better: float = 1.25  # a queue is a runaway only where what is safe bears so many times as much
+    spare: float = 0.2  # the share of its capacity that the start must have to spare to be put in force again
     runaway_sigmas: float = 4.0  # z: the queue grew beyond noise (one false alarm in 30,000 looks)
     runaway_wait_ms: tuple[float, float] = (250.0, 2000.0)  # bounds of the wait that a runaway queue adds
     watch_s: float = 1.0  # no interval is aborted before so many seconds

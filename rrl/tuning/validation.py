@@ -3,7 +3,8 @@
 - The run looks after each pair, and stops once the gain is shown, or that there is none.
 - Within the start's first turn it looks as well: users need not bear the rest of what is shown to be worse.
 - At most as many turns follow where these leave open which is better.
-- A start that cannot bear the load is not put in force again.
+- What is expected without doubt to be better needs no turns. A start that is not expected to bear the load
+  with something to spare is not put in force again.
 - Where a turn of the start had to wait for its changes in the best, the best is measured again, since the
   load may have moved meanwhile.
 """
@@ -41,11 +42,13 @@ class Validation:
         start, best = self._guard.start, self.best()
         if start == best:
             best = self._guard.to_keep()
-        if start == best or not self._turns or self._guard.choice.start_is_overloaded:
+        choice = self._guard.choice
+        if start == best or not self._turns or choice.is_proven(best) or choice.start_is_overloaded:
             return None
         costs: TurnCosts = {best: [], start: []}
         for pair in range(2 * self._turns):
-            if self._guard.turns.are_over(costs) or (pair >= self._turns and not self.may_go_on()):
+            over = self._guard.turns.are_over(costs) or choice.is_proven(best)
+            if over or (pair >= self._turns and not self.may_go_on()):
                 break
             if not self._measure_pair(pair, best, costs):
                 break

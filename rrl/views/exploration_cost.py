@@ -1,8 +1,8 @@
 """What tuning cost the users: the requests that were slower than before, and what the guard prevented.
 
-It is counted against the start's mean latency before the tuning, in two parts: the search and the validation.
-The validation puts the start in force again beside the winner. What the baseline costs is not counted, as
-users would have borne it anyway. Nothing measures what the last change costs.
+It is counted against what the start would have cost in the same intervals, in two parts: the search and the
+validation. What the baseline costs is not counted, as users would have borne it anyway. Nothing measures what
+the last change costs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ Part = Literal["search", "validation"]
 _PARTS: Mapping[Kind, Part] = {"tune": "search", "wait": "search", "validation": "validation"}
 
 
+StartLatencies = Sequence[Sequence[float]]
+"""By record, of its change (if it has one) and of itself: the start's mean latency in ms to count against."""
+
+
 class CostOfExploration(NamedTuple):
     """What tuning cost the users, against leaving the target as it was found."""
 
-    search_request_s: float  # Latency above the start's mean, summed over the requests of worse intervals.
+    search_request_s: float  # Latency above the start's, summed over the requests of worse intervals.
     validation_request_s: float  # The same of the validation's turns.
     worse_share: float  # The part of the search's intervals whose mean latency was above the start's.
     intervals: int  # Of the search.
@@ -42,10 +46,10 @@ def part_of(record: Record) -> Part | None:
     return _PARTS.get(record.kind) if record.counted else None
 
 
-def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> CostOfExploration:
-    """Counts the cost over the intervals of both parts."""
+def cost_of_exploration(records: Sequence[Record], start_ms: StartLatencies | float) -> CostOfExploration:
+    """Counts the cost over the intervals of both parts. One figure for `start_ms` stands for all of them."""
     parts = [part_of(r) for r in records]
-    excess_s = excess_request_s(records, start_latency_ms)
+    excess_s = excess_request_s(records, start_ms)
 
     def of(part: Part) -> list[float]:
         return [s for s, its_part in zip(excess_s, parts, strict=True) if its_part == part]
@@ -66,19 +70,21 @@ def cost_of_exploration(records: Sequence[Record], start_latency_ms: float) -> C
     )
 
 
-def excess_request_s(records: Sequence[Record], start_latency_ms: float) -> list[float]:
-    """Request-seconds above the start's mean, of each interval with its change. Below it they are negative.
+def excess_request_s(records: Sequence[Record], start_ms: StartLatencies | float) -> list[float]:
+    """Request-seconds beyond the start's, of each interval with its change. Below it they are negative.
 
     An interval that belongs to no part has 0.
     """
+    if isinstance(start_ms, float):
+        start_ms = [[start_ms] * len(record.with_settling) for record in records]
     return [
         0.0
         if part_of(record) is None
         else sum(
-            _or_zero((seen.latency.mean_ms - start_latency_ms) * seen.completions / 1e3)
-            for seen in record.with_settling
+            _or_zero((seen.latency.mean_ms - of_start_ms) * seen.completions / 1e3)
+            for seen, of_start_ms in zip(record.with_settling, beside, strict=True)
         )
-        for record in records
+        for record, beside in zip(records, start_ms, strict=True)
     ]
 
 

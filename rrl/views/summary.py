@@ -17,8 +17,9 @@ from rrl.guarding.settings import GuardSettings
 from rrl.journal import Header, Record
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import Configuration
-from rrl.views.exploration_cost import CostOfExploration, cost_of_exploration
+from rrl.views.exploration_cost import CostOfExploration, StartLatencies, cost_of_exploration
 from rrl.views.reference_table import Origin, ReferenceTable
+from rrl.views.same_arrivals import at_same_arrivals
 
 BEST_CONFIGURATION = "best_configuration.yaml"
 NOT_KNOWN_IN_FORCE = (
@@ -75,10 +76,14 @@ class RunSummary:
     why_left: str
     validated: bool  # The best was measured again in turns with the start.
     turns: Gain  # How many times lower the best's cost was in these turns. Unknown if not validated.
+    expected: Gain  # The same of its intervals, beside what these would have cost with the start.
+    needs_no_turns: bool  # The expected gain leaves no doubt, or the start is not expected to bear the load.
     exploration: CostOfExploration
     decision_ms: float  # The median.
     start_records: tuple[Record, ...]  # The intervals of `start`.
     best_records: tuple[Record, ...]  # The intervals of `best`.
+    start_ms: StartLatencies  # Mean latency that the start would have had, by interval.
+    start_beside_best_ms: float  # The same over the intervals of `best`.
 
     @property
     def found_better(self) -> bool:
@@ -86,9 +91,14 @@ class RunSummary:
 
     @property
     def gain(self) -> float:
-        """How many times lower the best's cost is than the start's, pair by pair where validated."""
+        """How many times lower the best's cost is than the start's.
+
+        It is told pair by pair where validated, else at the arrivals of the best's intervals.
+        """
         if self.validated:
             return self.turns.estimate
+        if math.isfinite(self.expected.estimate):
+            return self.expected.estimate
         return self.start.cost / self.best.cost if self.best.cost > 0 else math.nan
 
 
@@ -105,7 +115,8 @@ def summarise(
     records. Start and best are validated by `turns` intervals each at least, by default as many as the run
     planned. Fewer are enough where they show the gain, or that there is none.
     """
-    guard = _guard_that_saw(header, records, settings)
+    same_arrivals = at_same_arrivals(header, records, settings)
+    guard = same_arrivals.guard
     guard.turns.planned = header.validation if turns is None else turns
     validation = _LastValidation.of(records, guard)
     validated = validation.validates(guard.start) and (left is None or left.number in validation.costs)
@@ -125,18 +136,15 @@ def summarise(
         why_left=left.reason,
         validated=validated,
         turns=guard.turns.gain(validation.costs) if validated else UNKNOWN,
-        exploration=cost_of_exploration(records, guard.memory.start_latency_ms),
+        expected=same_arrivals.gain(of_best),
+        needs_no_turns=guard.choice.is_proven(best) or guard.choice.start_is_overloaded,
+        exploration=cost_of_exploration(records, same_arrivals.start_ms),
         decision_ms=_median_decision_ms(records),
         start_records=tuple(of_start),
         best_records=tuple(of_best),
+        start_ms=same_arrivals.start_ms,
+        start_beside_best_ms=same_arrivals.start_latency_ms(of_start if validated else of_best),
     )
-
-
-def _guard_that_saw(header: Header, records: Sequence[Record], settings: GuardSettings | None) -> Guard:
-    guard = Guard(header.space.number(header.start), settings or GuardSettings(slo_p95_ms=header.slo_p95_ms))
-    for record in records:
-        guard.replay(record)
-    return guard
 
 
 class _LastValidation(NamedTuple):

@@ -204,7 +204,7 @@ def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
     rows.add_row("gain", Text(gain_in_words(summary), style="bold"))
     rows.add_row(
         "cost of exploration",
-        f"{cost.extra_request_s:.1f} request-seconds above the start's mean{of_it}; "
+        f"{cost.extra_request_s:.1f} request-seconds beyond the start's, at the same arrivals{of_it}; "
         f"{cost.worse_share:.0%} of {cost.intervals} tuning intervals were worse than the start",
     )
     rows.add_row("guard", f"{cost.aborted} aborted, {cost.rollbacks} rolled back, {cost.refused} refused")
@@ -220,7 +220,11 @@ def gain_in_words(summary: RunSummary) -> str:
     if not summary.validated:
         if not summary.gain > 1:  # NaN: it was never measured
             return f"not known to be better than the start, and left as found ({summary.why_left})"
-        how = "not validated"
+        low, _, high = summary.expected
+        interval = f"{GAIN_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+        how = f"than expected of the start at the same arrivals; {interval}"
+        if not math.isfinite(low):
+            how = "not validated"
     elif summary.turns.beyond_noise:
         interval = f"{GAIN_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
         how = f"measured again in turns with the start; {interval}"

@@ -18,6 +18,7 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
+from rrl.views.summary import RunSummary
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 4], max_batch_size=[1, 8])
 ONE_INSTANCE = {"instances": 1, "max_batch_size": 1}
@@ -149,6 +150,11 @@ def _away(record: Record, why: str) -> Record:
     )
     transition = replace(record.transition, cost=float("nan"))
     return replace(record, learned=False, rollback=True, verdict=why, transition=transition)
+
+
+def at_usual_start(summary: RunSummary, run: Run) -> RunSummary:
+    """The summary with the start's mean latency for every interval of this run."""
+    return replace(summary, start_ms=[[summary.start.mean_ms] * len(r.with_settling) for r in run[1]])
 
 
 def repeated(run: Run, count: int) -> Run:

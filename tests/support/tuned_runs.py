@@ -76,12 +76,16 @@ def header(env: SimulatedServing) -> Header:
 
 
 def tuning(
-    folder: Path, env: SimulatedServing | None = None, resume: bool = False, **changes: Any
+    folder: Path,
+    env: SimulatedServing | None = None,
+    resume: bool = False,
+    guard: Guard | None = None,
+    **changes: Any,
 ) -> LooseTuning:
     env = env or simulated()
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, header(env))
     values: dict[str, Any] = {"settings": SETTINGS} | changes
-    return LooseTuning(env, Wanderer(), Guard(env.start), journal, **values)
+    return LooseTuning(env, Wanderer(), guard or Guard(env.start), journal, **values)
 
 
 def run(tuning: Tuning) -> Kept:

@@ -47,7 +47,7 @@ def title_in_words(run: RunView) -> str:
     if not run.counted:
         return "Nothing was measured"
     aim, summary = AIMS[run.header.objective], run.summary
-    before, after = getattr(summary.start, aim.field), getattr(summary.best, aim.field)
+    before, after = _before(summary, aim.field), getattr(summary.best, aim.field)
     if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
         return "Left as found, not known to be better than the start"
     if summary.found_better:
@@ -102,10 +102,9 @@ def _gain(run: RunView) -> Children:
             return [tag("strong", "No better: "), f"{summary.why_left}."]
         if not summary.gain > 1:  # NaN: it was never measured
             return [tag("strong", "Not known to be better, left as found: "), f"{summary.why_left}."]
-        change = lower_or_higher(summary.start.cost, summary.best.cost)
         return [
-            tag("strong", f"{change} cost"),
-            f" in the intervals tuned, not measured again in turns with the start: {summary.why_left}.",
+            tag("strong", f"{_change(summary.gain)} cost"),
+            f", not measured again in turns with the start: {summary.why_left}.",
         ]
     turns = f"in turns with the start ({_turns(summary)})"
     if summary.found_better:
@@ -168,12 +167,20 @@ def _where_it_was(run: RunView) -> str:
 
 
 def _before_after(name: str, summary: RunSummary, field: str) -> Element:
-    before, after = getattr(summary.start, field), getattr(summary.best, field)
+    before, after = _before(summary, field), getattr(summary.best, field)
     if not math.isfinite(before):
         return _tile(name, NOTHING, "the target tells no percentiles")
     if not summary.found_better:
         return _tile(name, f"{ms(before)} ms", "at the start, which stays")
-    return _tile(name, f"{ms(after)} ms", f"{ms(before)} ms at the start")
+    return _tile(name, f"{ms(after)} ms", f"{ms(before)} ms with the start")
+
+
+def _before(summary: RunSummary, field: str) -> float:
+    """The start's figure: its mean latency is that at the same arrivals as the best's."""
+    if field == "mean_ms" and summary.found_better and math.isfinite(summary.start_beside_best_ms):
+        return summary.start_beside_best_ms
+    value: float = getattr(summary.start, field)
+    return value
 
 
 def _tile(name: str, value: str, note: str) -> Element:

@@ -15,7 +15,7 @@ from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
 from rrl.views.exploration_cost import excess_request_s
-from rrl.views.summary import RunSummary, Standing
+from rrl.views.summary import RunSummary
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,8 @@ class RunView:
     @property
     def complete(self) -> bool:
         summary = self.summary
-        nothing_to_validate = not self.header.validation or (
-            summary.best.configuration == summary.start.configuration
-        )
+        is_start = summary.best.configuration == summary.start.configuration
+        nothing_to_validate = not self.header.validation or is_start or summary.needs_no_turns
         return summary.validated or (self.searched and nothing_to_validate)
 
     @property
@@ -78,15 +77,9 @@ class RunView:
         return any(np.isfinite(r.measurement.latency.p95_ms) for r in self.counted)
 
     @cached_property
-    def baseline_mean_ms(self) -> float:
-        """Mean latency before the tuning, by which the cost of exploration is counted."""
-        baseline = [r for r in self.records if r.kind == "baseline" and r.learned]
-        return Standing.of(baseline, self.header.start).mean_ms
-
-    @cached_property
     def extra_request_s(self) -> np.ndarray:
-        """(n,) request-seconds above that mean, negative below it, of each interval explored; else 0."""
-        return np.array(excess_request_s(self.records, self.baseline_mean_ms))
+        """(n,) request-seconds beyond the start's, negative below it, of each interval explored; else 0."""
+        return np.array(excess_request_s(self.records, self.summary.start_ms))
 
     @property
     def target(self) -> str:

@@ -11,11 +11,13 @@ import pytest
 
 from envs.simulated import SimulatedServing
 from rrl.guarding.gain import UNKNOWN, Gain
+from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import read
 from rrl.measurement import Measurement
 from rrl.tuning.ending import Kept
 from rrl.views.summary import summarise
+from tests.support.told_costs import ToldCosts
 from tests.support.tuned_runs import SETTINGS, Refusing, StopAfter, kinds, run, simulated, tuning
 
 
@@ -182,3 +184,58 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
     assert kinds(read(tmp_path)[1]).count("validation") == turns
+
+
+def told(costs_ms: dict[int, float], start_per_s: float = 100.0) -> tuple[Guard, ToldCosts]:
+    """A guard that expects these costs; all others are expected to take a second."""
+    env = simulated()
+    expectation = ToldCosts(
+        dict.fromkeys(range(len(env.space)), 1000.0) | costs_ms, capacities_per_s={env.start: start_per_s}
+    )
+    expectation.rate_per_s = 10.0
+    return Guard(env.start, expectation=expectation), expectation
+
+
+@pytest.mark.parametrize(
+    ("best_ms", "start_per_s", "turns", "keeps_best"),
+    [
+        (50.0, 100.0, 0, True),  # without doubt
+        (95.0, 11.0, 0, False),  # doubtful, but the start has nothing to spare
+        (95.0, 9.0, 0, True),  # the start does not even bear the load
+        (95.0, 100.0, 2, None),  # doubtful: what the turns show decides
+    ],
+)
+def test_the_start_comes_back_into_force_only_where_doubt_is_left_and_it_bears_the_load(
+    best_ms: float, start_per_s: float, turns: int, keeps_best: bool | None, tmp_path: Path
+) -> None:
+    start, best = simulated().start, 5
+    guard, _ = told({start: 100.0, best: best_ms}, start_per_s)
+    t = tuning(tmp_path, guard=guard)
+    t.agent.act = lambda observation: t.env.space.action(best)
+    kept = run(t)
+    assert kinds(read(tmp_path)[1]).count("validation") >= turns
+    assert (kinds(read(tmp_path)[1]).count("validation") == 0) == (turns == 0)
+    if keeps_best is not None:
+        assert kept.number == (best if keeps_best else start)
+
+
+def test_turns_end_once_what_they_taught_leaves_no_doubt(tmp_path: Path) -> None:
+    start, best = simulated().start, 5
+    guard, expectation = told({start: 100.0, best: 95.0})
+    guard.turns.gain = lambda costs: UNKNOWN  # type: ignore[method-assign]
+    t = tuning(tmp_path, guard=guard)
+    t.agent.act = lambda observation: t.env.space.action(best)
+    taught, told_it = 0, expectation.learn
+
+    def learn(number: int, measurement: Measurement) -> None:
+        nonlocal taught
+        taught += t.finished("tune") == SETTINGS.intervals
+        told_it(number, measurement)
+        if taught >= 3:
+            expectation.costs_ms[best] = 50.0
+
+    expectation.learn = learn  # type: ignore[method-assign]
+    kept = run(t)
+    assert kinds(read(tmp_path)[1]).count("validation") == 4
+    assert kept.number == best
+    assert "expected of both under the same load" in kept.reason

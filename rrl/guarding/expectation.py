@@ -1,0 +1,121 @@
+"""What a guard may ask of what is believed of the server, and what follows of two configurations. Pure logic.
+
+Two configurations that met different minutes are compared by what each is expected to cost under the same
+arrivals, on the machine as it was then or is now. So neither a burst nor a slow machine is anybody's fault.
+
+| symbol | here | meaning |
+|---|---|---|
+| m, s | `log_costs`, `log_costs_ahead` | mean and standard deviation of ln of what a configuration costs |
+| m_a - m_b, s_ab | | the same of ln of the ratio of two; what both share drops out |
+| exp(m_a - m_b ± z s_ab) | `LikeWithLike.gain` | how many times less b costs than a |
+| z | `SIGMAS` | quantile of the normal distribution for `GAIN_CONFIDENCE` |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+
+from rrl.guarding.gain import GAIN_CONFIDENCE, Gain
+from rrl.measurement import Measurement
+
+SIGMAS = NormalDist().inv_cdf((1 + GAIN_CONFIDENCE) / 2)  # z
+MAX_LOG = 60.0  # a cost beyond any is not told apart from another one
+
+
+class CostExpectation(Protocol):
+    """What is believed of the server's configurations, given by their numbers."""
+
+    @property
+    def known(self) -> bool:
+        """False until something was learned to expect anything by."""
+        ...
+
+    def learn(self, number: int, measurement: Measurement) -> None:
+        """Takes in an interval that has no gap."""
+        ...
+
+    def log_costs(
+        self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(K,), (K,): m and s of what each would have cost in the interval learned last.
+
+        With the arrivals of this measurement, on the machine as it was then. s is of the ratio to the cost of
+        the configuration `beside`, if one is given.
+        """
+        ...
+
+    def log_costs_ahead(
+        self, numbers: np.ndarray, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same over the load expected next, on the machine as it is now."""
+        ...
+
+    def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the rate that each is expected to bear at most, on the machine as it is now."""
+        ...
+
+    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
+        ...
+
+
+class LikeWithLike:
+    """Compares configurations by what is expected of them now. Remembers the answers until it learns more."""
+
+    def __init__(self, expectation: CostExpectation | None) -> None:
+        """Without an expectation nothing is `known`, and nothing else may be asked."""
+        self._expectation = expectation
+        self._gains: dict[tuple[int, int], Gain] = {}
+        self._cheapest: dict[tuple[int, ...], int] = {}
+
+    @property
+    def known(self) -> bool:
+        return self._expectation is not None and self._expectation.known
+
+    def learn(self, number: int, measurement: Measurement) -> None:
+        if self._expectation is not None:
+            self._gains.clear()
+            self._cheapest.clear()
+            self._expectation.learn(number, measurement)
+
+    def gain(self, of: int, over: int) -> Gain:
+        """How many times less `over` is expected to cost than `of`, under the load to come."""
+        if (of, over) not in self._gains:
+            m, s = self._asked.log_costs_ahead(np.array([of, over]), beside=of)
+            self._gains[of, over] = gain_of_logs(float(m[0] - m[1]), float(s[1]))
+        return self._gains[of, over]
+
+    def cheapest(self, numbers: Sequence[int]) -> int:
+        """The one of lowest m under the load to come; the lowest number among equals."""
+        among = tuple(sorted(numbers))
+        if among not in self._cheapest:
+            m, _ = self._asked.log_costs_ahead(np.array(among))
+            self._cheapest[among] = among[int(np.argmin(m))]
+        return self._cheapest[among]
+
+    def cost_beside(self, number: int, measurement: Measurement) -> tuple[float, float]:
+        """m and s of what a configuration would have cost in the interval learned last."""
+        m, s = self._asked.log_costs(np.array([number]), measurement)
+        return float(m[0]), float(s[0])
+
+    def capacity_per_s(self, number: int) -> float:
+        return float(self._asked.capacities_per_s(np.array([number]))[0])
+
+    def bears(self, number: int, share: float = 1.0) -> bool:
+        return bool(self._asked.bears(np.array([number]), share)[0])
+
+    @property
+    def _asked(self) -> CostExpectation:
+        assert self._expectation is not None
+        return self._expectation
+
+
+def gain_of_logs(log: float, sd: float) -> Gain:
+    """The gain by the mean and the standard deviation of its logarithm."""
+    low, middle, high = (min(max(log + z * sd, -MAX_LOG), MAX_LOG) for z in (-SIGMAS, 0.0, SIGMAS))
+    return Gain(math.exp(low), math.exp(middle), math.exp(high))

@@ -1,0 +1,56 @@
+"""An expectation that is told what configurations cost, for the tests of what follows of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rrl.measurement import Measurement
+
+
+class ToldCosts:
+    """Costs in ms by configuration number, each known to `sd`.
+
+    `then` is how many times as much all of them would have cost in the interval learned last, `now` how many
+    times as much they are expected to cost next.
+    """
+
+    def __init__(
+        self,
+        costs_ms: Mapping[int, float],
+        sd: float = 0.1,
+        capacities_per_s: Mapping[int, float] | None = None,
+    ) -> None:
+        self.costs_ms, self.sd = dict(costs_ms), sd
+        self.capacities = dict(capacities_per_s or {})
+        self.then = self.now = 1.0
+        self.rate_per_s = 40.0
+        self.known = True
+        self.learned: list[tuple[int, Measurement]] = []
+
+    def learn(self, number: int, measurement: Measurement) -> None:
+        self.learned.append((number, measurement))
+
+    def log_costs(
+        self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert measurement is self.learned[-1][1]
+        return np.log(self._costs_ms(numbers) * self.then), self._sds(numbers, beside)
+
+    def log_costs_ahead(
+        self, numbers: np.ndarray, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return np.log(self._costs_ms(numbers) * self.now), self._sds(numbers, beside)
+
+    def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        return np.array([self.capacities.get(number, 100.0) for number in numbers.tolist()])
+
+    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
+        return np.asarray(share * self.capacities_per_s(numbers) > self.rate_per_s)
+
+    def _costs_ms(self, numbers: np.ndarray) -> np.ndarray:
+        return np.array([self.costs_ms[number] for number in numbers.tolist()])
+
+    def _sds(self, numbers: np.ndarray, beside: int | None) -> np.ndarray:
+        return np.where(numbers == beside, 0.0, self.sd)
