@@ -49,6 +49,10 @@ BENCHMARKS = {
     "live-comparison": Benchmark(
         "tuner.live_comparison", "agents on the embedded server side by side, against an exhaustive sweep"
     ),
+    "reach": Benchmark(
+        "tuner.reach",
+        "how soon and how near to the best agents come, on simulated machines out of family too",
+    ),
     "pretrained": Benchmark(
         "tuner.pretrained", "live decisions that agents need, pre-trained on a profiled machine and not"
     ),

@@ -40,19 +40,18 @@ The default agent is given the measured cost of starting a process, and how slow
 (`GuidedSettings.process_start_s`, `beside_a_start`). Its settings were chosen on these very runs.
 
     scripts/bench triton-simulated [--agents rrl quick-search] [--seeds 12] [--machines 80]
-                                   [--intervals 45] [--baseline 1] [--settings reluctance=0 gamble=9]
+                                   [--intervals 45] [--baseline 1] [--settings horizon=16 safe_sd=2]
 
 `--settings` are the default agent's (`rrl.guided.settings.GuidedSettings`), to see what one brings.
 """
 
 from __future__ import annotations
 
-import ast
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from statistics import geometric_mean, mean, median
@@ -78,6 +77,7 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.served import TRITONS_DEFAULT
+from scripts.benchmarks.tuner.given_settings import guided_settings
 from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, settled_after
 from serving_adapter.load.arrivals import stepwise_poisson
 from serving_adapter.options import parse
@@ -151,7 +151,7 @@ class Options:
             raise ValueError(f"--baseline must be below --intervals, got {self.baseline}")
         if DEFAULT not in self.agents:
             raise ValueError(f"give {DEFAULT} among the --agents")
-        _settings(self.settings)
+        guided_settings(self.settings)
 
 
 class SimulatedCase(NamedTuple):
@@ -430,7 +430,7 @@ def _agent(name: str, seed: int, settings: GuidedSettings) -> Agent:
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    settings = _settings(options.settings)
+    settings = guided_settings(options.settings)
     names = dict.fromkeys((RULE, *options.agents))  # the rule first: all are compared with it
     random: dict[str, list[CaseOutcome]] = {}
     print(HEAD)
@@ -485,22 +485,3 @@ def _row(label: str, name: str, found: Sequence[CaseOutcome], of_rule: Sequence[
     return text + (
         f"   near within {SOON_INTERVALS} intervals after a step: {mean(soon):.0%}" if soon else ""
     )
-
-
-def _settings(texts: Sequence[str]) -> GuidedSettings:
-    """The default agent's, with those given."""
-    known = {field.name for field in fields(GuidedSettings)}
-    given: dict[str, Any] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if name not in known:
-            raise ValueError(
-                f"--settings: {text!r} sets nothing that the default agent knows; give NAME=VALUE"
-            )
-        try:
-            given[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            raise ValueError(
-                f"--settings: {value!r} is no value for {name}; give a number or a tuple"
-            ) from None
-    return replace(GUIDED, **given)
