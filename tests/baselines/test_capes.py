@@ -163,6 +163,49 @@ def test_a_state_holds_the_last_observations() -> None:
     np.testing.assert_allclose(state[:, -1], [0.0, 0.5, 1.0])
 
 
+def test_in_the_background_it_trains_on_without_a_pause_until_it_is_closed() -> None:
+    capes = CAPES(Task(LINE), replace(PAPER, observations=1, training_steps=3), background_training=True)
+    capes.update(transition(0, 1, 100.0))
+    capes.finish_training()  # there is nothing to train on yet, so it does not wait
+    capes.update(transition(1, 2, 80.0))
+    before = [variable.detach().clone() for variable in capes._policy]
+    assert capes._training is not None
+    capes._training.wait_for(40)  # more steps than a decision has without the thread
+    capes.close()
+    assert any((a != b).any() for a, b in zip(before, capes.q_network, strict=True))
+    trained = [variable.detach().clone() for variable in capes.q_network]
+    capes.close()
+    assert all((a == b).all() for a, b in zip(trained, capes.q_network, strict=True))
+
+
+def test_while_it_trains_it_decides_by_the_network_of_the_last_interval() -> None:
+    capes = CAPES(Task(LINE), replace(PAPER, observations=1), background_training=True)
+    for number in (0, 1, 2):
+        capes.update(transition(number, min(number + 1, 2), 100.0 - number))
+    decided = [variable.clone() for variable in capes._policy]
+    assert capes._training is not None
+    capes._training.wait_for(20)
+    assert all((a == b).all() for a, b in zip(decided, capes._policy, strict=True))
+    capes.update(transition(2, 1, 100.0))
+    assert any((a != b).any() for a, b in zip(decided, capes._policy, strict=True))
+    capes.close()
+
+
+def test_what_it_explores_does_not_depend_on_how_long_it_trained() -> None:
+    short, long = (CAPES(Task(SPACE), TUNED, seed=3, background_training=True) for _ in range(2))
+    drawn: list[list[float]] = []
+    for capes, steps in ((short, 1), (long, 30)):
+        server, draws = Server(SPACE), []
+        for _ in range(5):
+            capes.update(server.transition(SPACE.action(0)))
+            assert capes._training is not None
+            capes._training.wait_for(steps)
+            draws.append(capes._explore)
+        capes.close()
+        drawn.append(draws)
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("best", ["highest", "lowest"])
 def test_tuned_it_finds_a_good_configuration_of_whatever_objective(best: str) -> None:
     """The cost alone says what is good: the observed latency is the same in both cases."""

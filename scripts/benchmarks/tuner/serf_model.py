@@ -1,8 +1,8 @@
 """`serf-model`: SERF's queueing model against the real server.
 
-`rrl-serve` with MiniLM, 32 tokens a request and no batching. A configuration of n instances with some
-intra-op threads is profiled and run in turns, P R P R P R P R P, with a run at each of four shares of its
-capacity. So the machine cannot drift for long between a profile and the run that it predicts.
+`rrl-serve` with MiniLM, 32 tokens a request and no batching. A configuration of n instances is
+profiled and run in turns, P R P R P R P R P. There is a run at each of four shares of its capacity. So the
+machine cannot drift for long between a profile and the run that it predicts.
 
 - **P**: for about 5 s, 1, 2 ... n requests are kept in service and their mean service time is read. Where
   they need more cores than there are, requests follow one another. Where they do not, there is a pause after
