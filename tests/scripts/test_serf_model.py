@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from rrl.queueing.interference import Queue, predict
-from scripts.benchmarks.tuner.serf_model import Case, Run, outcome, predicted, summary
+from scripts.benchmarks.tuner.serf_model import Case, MeasuredRun, outcome, predicted, summary
 
 TIMES_S = np.array([0.010, 0.014, 0.021])  # with 1, 2 and 3 requests in service
 RATE_PER_S = 60.0
 
 
-def ran(slower: float = 1.0, missed: float = 1.0) -> Run:
+def ran(slower: float = 1.0, missed: float = 1.0) -> MeasuredRun:
     """A run of which the model misses `missed`, on a machine so much slower than when it was profiled."""
     true = predict(slower * TIMES_S[None], np.array([3]), RATE_PER_S)
     latency_s, service_s = float(true.mean_latency_s[0]), float(true.mean_service_s[0])
-    return Run(3, 1, 0.45, RATE_PER_S, 1e3 * missed * latency_s, 1e3 * service_s)
+    return MeasuredRun(3, 1, 0.45, RATE_PER_S, 1e3 * missed * latency_s, 1e3 * service_s)
 
 
 def test_a_run_that_the_model_describes_has_no_error() -> None:

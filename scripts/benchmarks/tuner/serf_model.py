@@ -79,7 +79,7 @@ class _Load(NamedTuple):
     seed: int
 
 
-class Run(NamedTuple):
+class MeasuredRun(NamedTuple):
     """One configuration under one load."""
 
     instances: int
@@ -93,7 +93,7 @@ class Run(NamedTuple):
 class Case(NamedTuple):
     """A run, and what is predicted of its mean latency."""
 
-    run: Run
+    run: MeasuredRun
     raw_ms: Mapping[Queue, float]
     adjusted_ms: Mapping[Queue, float]
 
@@ -140,7 +140,7 @@ def _in_turns(
     return cases
 
 
-def predicted(ran: Run, times_s: np.ndarray) -> Case:
+def predicted(ran: MeasuredRun, times_s: np.ndarray) -> Case:
     """A case from `times_s` (instances,): mean service times with 1, 2 ... requests in service."""
     slower = slowness(ran, times_s)
     raw, adjusted = (
@@ -150,7 +150,7 @@ def predicted(ran: Run, times_s: np.ndarray) -> Case:
     return Case(ran, raw, adjusted)
 
 
-def slowness(ran: Run, times_s: np.ndarray) -> float:
+def slowness(ran: MeasuredRun, times_s: np.ndarray) -> float:
     """How many times longer service took in the run than when it was profiled, by bisection of its logarithm.
 
     No plain quotient, since a slower machine also has more requests in service, which slows it further.
@@ -163,7 +163,7 @@ def slowness(ran: Run, times_s: np.ndarray) -> float:
     return float(np.exp(low))
 
 
-def _prediction(ran: Run, times_s: np.ndarray, queue: Queue) -> Prediction:
+def _prediction(ran: MeasuredRun, times_s: np.ndarray, queue: Queue) -> Prediction:
     return predict(times_s[None], np.array([ran.instances]), ran.rate_per_s, queue)
 
 
@@ -243,7 +243,7 @@ def _profiled(target: Target, address: str, most_instances: int, threads: int) -
     return np.array(times_s)
 
 
-def _ran(target: Target, load: _Load, instances: int, threads: int, times_s: np.ndarray) -> Run:
+def _ran(target: Target, load: _Load, instances: int, threads: int, times_s: np.ndarray) -> MeasuredRun:
     """`times_s` (instances,) tell the capacity that the load is a share of."""
     target.apply({"instances": instances, "intra_op_threads": threads, "max_batch_size": 1})
     before = target.read()
@@ -253,7 +253,7 @@ def _ran(target: Target, load: _Load, instances: int, threads: int, times_s: np.
         raise RuntimeError(f"no request came within {load.seconds:.1f} s; give longer --seconds")
     rate_per_s = measurement.arrivals / load.seconds
     latency_ms, service_ms = measurement.latency.mean_ms, measurement.service.mean_ms
-    return Run(instances, threads, load.share, rate_per_s, latency_ms, service_ms)
+    return MeasuredRun(instances, threads, load.share, rate_per_s, latency_ms, service_ms)
 
 
 def _send(load: _Load, rate_per_s: float) -> None:
