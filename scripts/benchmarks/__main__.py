@@ -43,6 +43,9 @@ BENCHMARKS = {
     "service-time-prior": Benchmark(
         "tuner.service_time_prior", "predictions of service times with the learned prior and without"
     ),
+    "calibration": Benchmark(
+        "tuner.calibration", "whether the default agent's predictions are as sure as they claim"
+    ),
     "serf-model": Benchmark(
         "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
     ),
