@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scripts.benchmarks.tuner import calibration
-from scripts.benchmarks.tuner.calibration import LATENCY, SERVICE_TIME, Options, Outcome
+from scripts.benchmarks.tuner.calibration import LATENCY, SERVICE_TIME, Foretold, Options
 
 
 def test_a_run_notes_service_times_and_a_latency_for_each_decision_after_the_first() -> None:
@@ -24,14 +24,16 @@ def test_coverage_is_that_of_the_central_interval() -> None:
 
 
 def test_rows_tell_first_times_from_others() -> None:
-    found = [Outcome(LATENCY, True, 0.5), Outcome(LATENCY, False, 0.99), Outcome(LATENCY, False, 0.5)]
+    found = [Foretold(LATENCY, True, 0.5), Foretold(LATENCY, False, 0.99), Foretold(LATENCY, False, 0.5)]
     assert calibration.table_of("usl (1)", found) == [
         "| usl (1) | latency | new | 1 | 100% | 100% | 0 0 0 0 0 100 0 0 0 0 |",
         "| usl (1) | latency | again | 2 | 50% | 50% | 0 0 0 0 0 50 0 0 0 50 |",
     ]
 
 
-@pytest.mark.parametrize("wrong", [{"sources": ("x",)}, {"truth": "x"}, {"seeds": 0}, {"decisions": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"sources": ("x",)}, {"truth": "x"}, {"seeds": 0}, {"decisions": 1}, {"settings": ("x=1",)}]
+)
 def test_wrong_use_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"--sources|unknown truth|--seeds"):
+    with pytest.raises(ValueError, match=r"--sources|unknown truth|--seeds|--settings"):
         Options(**wrong)  # type: ignore[arg-type]

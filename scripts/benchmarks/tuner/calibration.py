@@ -14,6 +14,7 @@ quantile of its prediction each outcome lies. Even bins are calibrated, more at 
 certainty.
 
     scripts/bench calibration [--sources family usl roofline] [--seeds 5] [--decisions 40] [--truth model]
+                              [--settings horizon=16]
 
 The machines' seeds are 0, 1, ...: none of them judges.
 """
@@ -35,7 +36,9 @@ from envs.scenarios.families import FIRST_FOR_JUDGING, RATE_PER_S, SOURCES, TRUT
 from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
 from rrl.guided.agent import Guided
+from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.objective import MeanLatency
+from scripts.benchmarks.tuner.given_settings import guided_settings
 from scripts.benchmarks.tuner.service_time_prior import COVERAGES, PIT_BINS
 from serving_adapter.options import parse
 
@@ -55,6 +58,8 @@ class Options:
     """Machines of each source."""
     decisions: int = 40
     """Of each run."""
+    settings: tuple[str, ...] = ()
+    """Of the default agent, NAME=VALUE each."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.sources if name not in SOURCES]
@@ -64,9 +69,10 @@ class Options:
             raise ValueError(f"unknown truth {self.truth!r}; known: {', '.join(TRUTHS)}")
         if not 1 <= self.seeds <= FIRST_FOR_JUDGING or self.decisions < 2:
             raise ValueError("--seeds must be 1 to 1000, and --decisions at least 2")
+        guided_settings(self.settings)
 
 
-class Outcome(NamedTuple):
+class Foretold(NamedTuple):
     """Where an outcome lay in its prediction."""
 
     what: str
@@ -77,9 +83,9 @@ class Outcome(NamedTuple):
 class Foretelling(Guided):
     """The default agent, which notes what it expects before it learns."""
 
-    def __init__(self, task: Task, log_costs: np.ndarray, seed: int = 0) -> None:
-        super().__init__(task, seed=seed)
-        self.outcomes: list[Outcome] = []
+    def __init__(self, task: Task, log_costs: np.ndarray, settings: GuidedSettings, seed: int) -> None:
+        super().__init__(task, settings, seed)
+        self.outcomes: list[Foretold] = []
         self._true_log_costs = log_costs  # (size,)
         self._met: set[int] = set()
 
@@ -105,15 +111,17 @@ class Foretelling(Guided):
                 self._note(SERVICE_TIME, number, (np.log(row.total_s / row.count) - expected) / sd)
 
     def _note(self, what: str, number: int, z: float) -> None:
-        self.outcomes.append(Outcome(what, number not in self._met, float(norm.cdf(z))))
+        self.outcomes.append(Foretold(what, number not in self._met, float(norm.cdf(z))))
 
 
-def outcomes_of(source: str, seed: int, truth: str, decisions: int) -> list[Outcome]:
+def outcomes_of(
+    source: str, seed: int, truth: str, decisions: int, settings: GuidedSettings = GUIDED
+) -> list[Foretold]:
     """Those of one run."""
     (scenario,) = scenarios(f"{source}:{seed}", truth)
     space, objective = space_of(truth, scenario.machine), MeanLatency()
     log_costs = np.log(ExpectedCosts(scenario, space, objective).costs(RATE_PER_S))
-    agent = Foretelling(Task(space, objective), log_costs, seed)
+    agent = Foretelling(Task(space, objective), log_costs, settings, seed)
     arrivals = PerIntervalPoisson(np.full(decisions + 1, RATE_PER_S))
     for _ in live(agent, scenario.environment(space, objective, arrivals), decisions, seed):
         pass
@@ -142,16 +150,18 @@ def run() -> dict[str, Any]:
     }
 
 
-def _found(workers: Workers, source: str, options: Options) -> list[Outcome]:
-    found: list[Outcome] = []
+def _found(workers: Workers, source: str, options: Options) -> list[Foretold]:
+    found: list[Foretold] = []
+    settings = guided_settings(options.settings)
     jobs = [
-        partial(outcomes_of, source, seed, options.truth, options.decisions) for seed in range(options.seeds)
+        partial(outcomes_of, source, seed, options.truth, options.decisions, settings)
+        for seed in range(options.seeds)
     ]
     workers.run(jobs, lambda _, answer: found.extend(answer))
     return found
 
 
-def table_of(label: str, found: list[Outcome]) -> list[str]:
+def table_of(label: str, found: list[Foretold]) -> list[str]:
     """A row of Markdown for each quantity, new and again, of which there are outcomes."""
     lines = []
     for what in (SERVICE_TIME, LATENCY):
