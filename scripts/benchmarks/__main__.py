@@ -43,9 +43,6 @@ BENCHMARKS = {
     "service-time-prior": Benchmark(
         "tuner.service_time_prior", "predictions of service times with the learned prior and without"
     ),
-    "calibration": Benchmark(
-        "tuner.calibration", "whether the default agent's predictions are as sure as they claim"
-    ),
     "serf-model": Benchmark(
         "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
     ),
@@ -55,6 +52,9 @@ BENCHMARKS = {
     "reach": Benchmark(
         "tuner.reach",
         "how soon and how near to the best agents come, on simulated machines out of family too",
+    ),
+    "calibration": Benchmark(
+        "tuner.calibration", "how often what the default agent believes holds: coverage, PIT, P(better)"
     ),
     "pretrained": Benchmark(
         "tuner.pretrained", "live decisions that agents need, pre-trained on a profiled machine and not"

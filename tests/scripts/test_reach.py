@@ -32,7 +32,7 @@ ORACLES = {name: decided([100.0] * 40, far=1) for name in ("a", "b")}
 
 def test_the_columns_are_over_machines() -> None:
     runs = {"a": decided([200.0] * 5 + [100.0] * 35, far=2), "b": decided([200.0] * 20 + [102.0] * 20, far=4)}
-    found = reach.Reached.of(runs, ORACLES)
+    found = reach.ReachLine.of(runs, ORACLES)
     assert (found.soon, found.machines) == (1, 2)
     assert found.first_ten == pytest.approx((1.5 * 2.0) ** 0.5)
     assert (found.far, found.oracle_far) == pytest.approx((3 / 40, 1 / 40))
@@ -42,9 +42,9 @@ def test_the_columns_are_over_machines() -> None:
 
 
 def test_what_misses_its_limit_is_marked() -> None:
-    near = reach.Reached.of({name: decided([100.0] * 40, far=2) for name in "ab"}, ORACLES)
+    near = reach.ReachLine.of({name: decided([100.0] * 40, far=2) for name in "ab"}, ORACLES)
     assert near.misses(reach.limits_of(HOME)) == set()
-    late = reach.Reached.of({name: decided([200.0] * 20 + [103.0] * 20, far=3) for name in "ab"}, ORACLES)
+    late = reach.ReachLine.of({name: decided([200.0] * 20 + [103.0] * 20, far=3) for name in "ab"}, ORACLES)
     assert late.misses(reach.limits_of(HOME)) == {"soon", "first ten", "p95 far", "median"}
     assert late.misses(reach.limits_of(JUDGE)) == {"first ten", "p95 far", "median"}
     assert reach.line_of(HOME, "rrl", late).count("*") == 4

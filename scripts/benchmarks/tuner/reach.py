@@ -52,7 +52,7 @@ LARGEST_FIRST_TEN = 1.25
 LARGEST_FAR = 2.0  # times the oracle's share
 
 
-class Limits(NamedTuple):
+class ReachLimits(NamedTuple):
     """What a row is to reach."""
 
     soon: float | None  # share of the machines
@@ -60,12 +60,12 @@ class Limits(NamedTuple):
     worst: float
 
 
-def limits_of(row: SimulatedRow) -> Limits:
+def limits_of(row: SimulatedRow) -> ReachLimits:
     if row.source != "family":
-        return Limits(None, 1.02, 1.08)
+        return ReachLimits(None, 1.02, 1.08)
     if row.truth != "model":
-        return Limits(None, None, 1.08)
-    return Limits({"stationary": 0.95, "wiki": 0.8, "dynamic": 0.85}[row.workload], 1.006, 1.04)
+        return ReachLimits(None, None, 1.08)
+    return ReachLimits({"stationary": 0.95, "wiki": 0.8, "dynamic": 0.85}[row.workload], 1.006, 1.04)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Options:
             row.settings(self.seeds, self.decisions).make_scenarios()
 
 
-class Reached(NamedTuple):
+class ReachLine(NamedTuple):
     """One line of the table: an agent on the machines of a row."""
 
     soon: int
@@ -116,7 +116,7 @@ class Reached(NamedTuple):
     machines: int
 
     @classmethod
-    def of(cls, runs: dict[str, np.ndarray], oracles: dict[str, np.ndarray]) -> Reached:
+    def of(cls, runs: dict[str, np.ndarray], oracles: dict[str, np.ndarray]) -> ReachLine:
         """Of the decisions of one agent, and of the oracle, by machine."""
         named, rows = figures(), list(runs.values())
         after = [ratio_of_sums(each[WARM_UP:]) for each in rows]
@@ -136,7 +136,7 @@ class Reached(NamedTuple):
             machines=len(rows),
         )
 
-    def misses(self, limits: Limits) -> set[str]:
+    def misses(self, limits: ReachLimits) -> set[str]:
         """The columns whose limit is not held."""
         held = {
             "soon": limits.soon is None or self.soon >= limits.soon * self.machines,
@@ -155,7 +155,7 @@ def run() -> dict[str, Any]:
         f"commit {commit}, seeds {options.seeds}, {options.decisions} decisions, {' '.join(options.settings)}"
     )
     print(HEAD)
-    reached: dict[tuple[SimulatedRow, str], Reached] = {}
+    reached: dict[tuple[SimulatedRow, str], ReachLine] = {}
     with Workers(options.processes) as workers:
         for row in rows_named(options.rows):
             runs = runs_of(row, options.seeds, options.decisions, options.folder)
@@ -184,7 +184,7 @@ HEAD = (
 )
 
 
-def line_of(row: SimulatedRow, agent: str, found: Reached) -> str:
+def line_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:
     """A row of the table."""
     missed = found.misses(limits_of(row))
 
@@ -217,7 +217,7 @@ def commit_in_force() -> str:
         return "unknown"
 
 
-def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -> dict[str, Reached]:
+def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -> dict[str, ReachLine]:
     """Lives the runs of every agent anew."""
     lived: dict[str, dict[str, np.ndarray]] = {}
     names = [*(name for name in options.agents if name != ORACLE), ORACLE]
@@ -230,7 +230,7 @@ def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -
         assert rows is not None
         lived.setdefault(job.agent, {})[job.load.scenario.name] = rows
         job.path.unlink()
-    return {name: Reached.of(lived[name], lived[ORACLE]) for name in options.agents}
+    return {name: ReachLine.of(lived[name], lived[ORACLE]) for name in options.agents}
 
 
 def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:
@@ -242,7 +242,9 @@ def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:
     return RunJob(path, agent, factory, 0, run.load, run.space, settings)
 
 
-def _append(path: Path, commit: str, options: Options, row: SimulatedRow, agent: str, found: Reached) -> None:
+def _append(
+    path: Path, commit: str, options: Options, row: SimulatedRow, agent: str, found: ReachLine
+) -> None:
     changed = {"settings": options.settings} if agent == DEFAULT else {}
     told = {"commit": commit, "seeds": options.seeds, "decisions": options.decisions}
     line = told | row._asdict() | {"agent": agent} | changed | found._asdict()

@@ -40,6 +40,7 @@ from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import ServiceTimes
 from rrl.queueing.machine import Machine
 from rrl.space import Configuration, ConfigurationSpace
+from scripts.benchmarks.tuner.coverage import cells
 from serving_adapter.options import parse
 
 LARGE = "inter_op_threads=1,2,3,4,6,8,10,intra_op_threads=1,2,3,4,6,8,10,instances=1,2,3,4,6,8,10"
@@ -47,8 +48,6 @@ SMALL = "instances=1:4,intra_op_threads=1,2,max_batch_size=1,4,8"
 SEEN = (1, 3, 10)  # configurations
 BATCHES = 50  # that each row of telemetry is the mean of
 FIRST_INVENTED = 300  # `prior_learning` learns from the seeds below
-COVERAGES = (0.5, 0.9)
-PIT_BINS = 10
 
 
 @dataclass(frozen=True)
@@ -198,8 +197,5 @@ def _found(workers: Workers, name: str, machines: int) -> list[dict[tuple[str, i
 
 
 def row(label: str, count: int, nats: dict[str, float], quantiles: np.ndarray) -> str:
-    within = [f"{np.mean(np.abs(quantiles - 0.5) <= share / 2):.0%}" for share in COVERAGES]
-    bins = np.histogram(quantiles, PIT_BINS, (0.0, 1.0))[0] / len(quantiles)
-    pit = " ".join(f"{100 * share:.0f}" for share in bins)
-    cells = [label, str(count), *(f"{nats[column]:.2f}" for column in COLUMNS), *within, pit]
-    return "| " + " | ".join(cells) + " |"
+    by_column = [f"{nats[column]:.2f}" for column in COLUMNS]
+    return "| " + " | ".join([label, str(count), *by_column, *cells(quantiles)]) + " |"
