@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rrl.guarding.expectation import LikeWithLike
 from rrl.guarding.fitness import Fitness
-from rrl.guarding.gain import UNKNOWN, Gain, in_words, unpaired_gain
+from rrl.guarding.gain import EXPECTED_CONFIDENCE, UNKNOWN, Gain, in_words, unpaired_gain
 from rrl.guarding.interval_memory import (
     COMPARABLE_LOAD,
     IntervalMemory,
@@ -130,15 +130,14 @@ class Choice:
 
     def _as_expected(self, best: int) -> ToKeep:
         gain = self.expected.gain(self.start, best)
+        words = in_words(gain, EXPECTED_CONFIDENCE)
         if gain.beyond_noise:
-            return ToKeep(best, f"{in_words(gain)}, expected of both under the same load")
+            return ToKeep(best, f"{words}, expected of both under the same load")
         if gain.estimate > 1 and self.expected.bears(best) and not self.expected.bears(self.start):
-            return ToKeep(best, f"{in_words(gain)}, expected of both; the start cannot bear the load")
+            return ToKeep(best, f"{words}, expected of both; the start cannot bear the load")
         if best == self.start:
             return ToKeep(self.start, "nothing else is expected to be better")
-        return ToKeep(
-            self.start, f"nothing is better beyond noise: the best is expected to have {in_words(gain)}"
-        )
+        return ToKeep(self.start, f"nothing is better beyond noise: the best is expected to have {words}")
 
     def _by_means(self) -> ToKeep:
         best = self.best

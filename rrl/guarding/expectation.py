@@ -8,7 +8,7 @@ arrivals, on the machine as it was then or is now. So neither a burst nor a slow
 | m, s | `log_costs`, `log_costs_ahead` | mean and standard deviation of ln of what a configuration costs |
 | m_a - m_b, s_ab | | the same of ln of the ratio of two; what both share drops out |
 | exp(m_a - m_b ± z s_ab) | `LikeWithLike.gain` | how many times less b costs than a |
-| z | `SIGMAS` | quantile of the normal distribution for `GAIN_CONFIDENCE` |
+| z | `SIGMAS` | quantile of the normal distribution for `EXPECTED_CONFIDENCE` |
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Protocol
 
 import numpy as np
 
-from rrl.guarding.gain import GAIN_CONFIDENCE, Gain
+from rrl.guarding.gain import EXPECTED_CONFIDENCE, Gain
 from rrl.measurement import Measurement
 
-SIGMAS = NormalDist().inv_cdf((1 + GAIN_CONFIDENCE) / 2)  # z
+SIGMAS = NormalDist().inv_cdf((1 + EXPECTED_CONFIDENCE) / 2)  # z
 MAX_LOG = 60.0  # a cost beyond any is not told apart from another one
 
 

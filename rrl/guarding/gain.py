@@ -33,6 +33,7 @@ from rrl.measured_costs import NOISE
 
 CONFIDENCE = 0.95  # two-sided, of a mean
 GAIN_CONFIDENCE = 0.9  # two-sided, of a gain over all looks: at most one in twenty is none
+EXPECTED_CONFIDENCE = 0.95  # two-sided, of an expected gain: what seems best of several may be luck
 MAX_ERROR = (1 - GAIN_CONFIDENCE) / 2  # of all looks together
 MAX_PRIOR_FREEDOM = 20.0  # caps the weight of a long run's scatter, so that the turns' own scatter counts
 USUAL_NOISE_FREEDOM = 1.0  # the weight of the noise assumed of any server, beside the noise seen
@@ -142,12 +143,12 @@ def neighbours_noise(costs: Sequence[Sequence[float]]) -> Noise:
     return Noise(math.sqrt(squares / freedom), freedom)
 
 
-def in_words(gain: Gain) -> str:
+def in_words(gain: Gain, confidence: float = GAIN_CONFIDENCE) -> str:
     if math.isnan(gain.estimate):
         return "no comparison with the start"
     return (
         f"{gain.estimate:.2f}x lower cost than the start "
-        f"({GAIN_CONFIDENCE:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x)"
+        f"({confidence:.0%} interval {gain.low:.2f}x to {gain.high:.2f}x)"
     )
 
 

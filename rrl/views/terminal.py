@@ -14,7 +14,7 @@ from rich.progress import TimeRemainingColumn as EtaColumn
 from rich.table import Table
 from rich.text import Text
 
-from rrl.guarding.gain import GAIN_CONFIDENCE
+from rrl.guarding.gain import EXPECTED_CONFIDENCE, GAIN_CONFIDENCE
 from rrl.guarding.guard import Guard
 from rrl.journal import Decision, Header, Journal, Kind, Record
 from rrl.knobs import in_words
@@ -221,7 +221,7 @@ def gain_in_words(summary: RunSummary) -> str:
         if not summary.gain > 1:  # NaN: it was never measured
             return f"not known to be better than the start, and left as found ({summary.why_left})"
         low, _, high = summary.expected
-        interval = f"{GAIN_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
+        interval = f"{EXPECTED_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
         how = f"than expected of the start at the same arrivals; {interval}"
         if not math.isfinite(low):
             how = "not validated"

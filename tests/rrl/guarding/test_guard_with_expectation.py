@@ -219,7 +219,7 @@ def test_worse_is_what_is_expected_to_be_beyond_doubt() -> None:
             20.0,
             100.0,
             GOOD,
-            "5.00x lower cost than the start (90% interval 4.24x to 5.89x), expected of both",
+            "5.00x lower cost than the start (95% interval 4.11x to 6.08x), expected of both",
         ),
         (90.0, 100.0, START, "nothing is better beyond noise: the best is expected to have 1.11x lower cost"),
         (90.0, 30.0, GOOD, "expected of both; the start cannot bear the load"),
