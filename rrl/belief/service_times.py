@@ -55,9 +55,11 @@ UTILISATIONS = (0.6, 1.0)  # η
 # Nats of the tempered likelihood below the best, up to which a hypothesis is plausible.
 MAX_NATS_BELOW_BEST = 3.0
 MAX_PLAUSIBLE = 4
-# Up to so many entries every hypothesis is tried in each round, and later in each `RETRIAL`-th round.
-FEW_ENTRIES = 30
-RETRIAL = 16
+# Every hypothesis is tried in so many rounds, and then in each `RETRIAL`-th round.
+FIRST_ROUNDS = 6
+RETRIAL = 8
+# From so many entries on, hypotheses hardly differ in how uncertain they are.
+MANY_ENTRIES = 60
 
 # The share of the present drift that is left on average over the intervals for which a choice must pay.
 PAYS_FOR = 0.3
@@ -235,7 +237,7 @@ class ServiceTimeModel:
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln S at these entries, or of what it differs by from that of one entry, `beside`."""
         fits, weights = self._fits, self._weights
-        if len(self._seen) > 2 * FEW_ENTRIES:  # The other hypotheses hardly differ by now.
+        if len(self._seen) > MANY_ENTRIES:
             fits, weights = fits[:1], np.ones(1)
         all_numbers = numbers if beside is None else np.append(numbers, beside)
         within = np.zeros(len(numbers))
@@ -371,7 +373,7 @@ class ServiceTimeModel:
         return np.asarray(plausibility @ means / plausibility.sum())
 
     def _tried(self) -> list[Hypothesis]:
-        if len(self._seen) <= FEW_ENTRIES or self._rounds % RETRIAL == 0:
+        if self._rounds < FIRST_ROUNDS or self._rounds % RETRIAL == 0:
             return self._hypotheses
         return [fit.hypothesis for fit in self._fits]
 
