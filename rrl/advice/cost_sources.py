@@ -41,7 +41,7 @@ NEAR_DISTANCE = 2.0  # Configurations this near to the one in force are simulate
 THREADS_SD = 0.4  # The exponent of threads, beside the process's own: some models gain nothing from threads.
 OBSERVED_SD = 0.15  # What was observed, around what a world predicts.
 EARLIER_RUN_SD = 0.15  # A cost that an earlier run measured, around what it is now.
-MODEL_SD = 0.1  # A cost simulated from a machine file: `scripts/bench serf-model` finds 9 %.
+MODEL_SD = 0.1  # What the queueing model gets wrong of each configuration.
 
 SLOWER_FACTORS = np.exp(0.15 * ndtri((np.arange(9) + 0.5) / 9))  # How much slower a machine is than its file.
 
@@ -69,6 +69,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
         seen_ms = float(np.mean([t.measurement.latency.mean_ms for t in observed]))
         chosen = likely_worlds(latency_ms, seen_ms, OBSERVED_SD, WORLDS_SIMULATED, rng)
     costs = np.stack([_costs(worlds[k], numbers, task) for k in chosen], axis=1)
+    costs *= np.exp(MODEL_SD * rng.standard_normal(costs.shape))
     return _possible_costs(costs, numbers, task, observed)
 
 

@@ -13,7 +13,7 @@ for all configurations, so that a comparison within it is one of configurations 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -69,10 +69,20 @@ class PossibleCosts:
         return self._nearest_of_the_largest(self.gain)
 
     def recommended(self) -> int | None:
-        """The position of the largest gain that is no loss with `CREDIBILITY`. None if it is too small."""
-        gain = np.where(self.no_worse >= CREDIBILITY, self.gain, 0.0)
-        best = self._nearest_of_the_largest(gain)
-        return best if best != self.present and gain[best] >= MIN_GAIN_TO_RECOMMEND else None
+        """The position of the largest gain that is no loss with `CREDIBILITY`. None if it is too small.
+
+        Every other world chooses, and the rest judge what was chosen: the largest of many gains is partly
+        luck, which the worlds that chose it do not show.
+        """
+        choosing, judging = self._in_worlds(slice(0, None, 2)), self._in_worlds(slice(1, None, 2))
+        best = self._nearest_of_the_largest(np.where(choosing.no_worse >= CREDIBILITY, choosing.gain, 0.0))
+        sure = min(choosing.no_worse[best], judging.no_worse[best]) >= CREDIBILITY
+        if best == self.present or not sure or judging.gain[best] < MIN_GAIN_TO_RECOMMEND:
+            return None
+        return best
+
+    def _in_worlds(self, some: slice) -> PossibleCosts:
+        return replace(self, costs=self.costs[:, some])
 
     def _nearest_of_the_largest(self, gain: np.ndarray) -> int:
         """The position of the largest gain. Among equal gains it is that of the smallest change."""
