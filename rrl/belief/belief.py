@@ -29,7 +29,7 @@ import numpy as np
 from rrl.belief import telemetry
 from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast, arrival_offsets_s, as_windows
-from rrl.belief.model_error import ModelError
+from rrl.belief.model_error import ReplayError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes
@@ -87,7 +87,7 @@ class Belief:
         self.service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
-        self.model_error = ModelError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
+        self.model_error = ReplayError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
         self._rng = rng
         self._carries = False
         self._estimates_busy = False  # The target does not tell how many instances were busy.

@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
     variance: float
 
 
-class ModelError:
+class ReplayError:
     """The posterior of ln(latency / replayed) of every configuration."""
 
     def __init__(self, space: ConfigurationSpace, common_sd: float, knob_sd: float, own_sd: float) -> None:

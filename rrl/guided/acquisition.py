@@ -10,7 +10,7 @@
 | change(c) | `ChangeCosts` | what going there costs users; once more for the way back from what is worse |
 
 What is in force has the value 0. So the server is changed only for a gain that is expected to outweigh its
-costs, exploration ends by itself, and contenders are raced for as long as what is left to gain is worth it.
+costs. Exploration ends by itself. Contenders are raced for as long as what is left to gain is worth it.
 
 Only what is safe is compared. A configuration is safe if its p95, with service times `safe_sd` standard
 deviations longer, is at most `safe_p95` times the least p95 expected of any. What is better with a

@@ -15,15 +15,14 @@ import numpy as np
 
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief
+from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.objective import in_unit
 
-# The first choice is made for a load of this share of the largest capacity of any configuration.
-FIRST_SHARE = 0.7
-# It is the most central configuration whose latency is within this factor of the lowest.
-FIRST_WITHIN = 2.5
+# The rule of thumb is tried within so many intervals, or not at all.
+RULE_WITHIN = 4
 # From this probability of being better on, a change is explained by what is expected.
 MIN_PROBABILITY_TO_EXPECT = 0.5
 
@@ -47,7 +46,8 @@ class Guided(Agent):
         self._learned = 0  # intervals
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._compared: Contenders | None = None
-        self._next = self._first()
+        self._thumb = first_choice.rule_of_thumb(task.space, task.cores)  # None: tried, or there is none
+        self._next = first_choice.central(self.belief, task.space)
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         return self.space.action(self._next)
@@ -88,6 +88,8 @@ class Guided(Agent):
         compared = self._compared
         if compared is None:
             return "nothing is known yet: begins in the middle of what should bear a heavy load"
+        if self._next == self._thumb:
+            return "tries the rule of thumb: an instance a core, one thread each, small batches"
         k = int(np.flatnonzero(compared.numbers == self._next)[0])
         unit = self._objective.unit
         expected, present = (in_unit(cost, unit) for cost in (compared.cost[k], compared.present_cost))
@@ -97,18 +99,13 @@ class Guided(Agent):
             return f"expects {expected} instead of {present}"
         return f"tries it: {expected} instead of {present}, better with {compared.better[k]:.0%}"
 
-    def _first(self) -> int:
-        """The most central of those that serve a heavy load well, by what is known before the first interval.
-
-        Without delay: beside service times of unknown length none can be judged.
-        """
-        replay = self.belief.replay
-        no_delay = replay.delay_s == replay.delay_s.min()
-        numbers = np.flatnonzero(no_delay & replay.allowed)
-        latency_ms = self.belief.screened_at(numbers, FIRST_SHARE * replay.capacity_per_s.max())
-        good = numbers[latency_ms <= FIRST_WITHIN * latency_ms.min()]
-        from_centre = self.space.features[good] - self.space.features.mean(axis=0)
-        return int(good[np.argmin(np.linalg.norm(from_centre, axis=1))])
+    def _tries_thumb(self) -> bool:
+        """True until the rule of thumb was tried, where it is allowed and expected to bear the load."""
+        if self._thumb in (None, self._in_force):
+            self._thumb = None
+            return False
+        allowed = self.belief.replay.allowed[self._thumb] and self._learned <= RULE_WITHIN
+        return bool(allowed and self.belief.bears(np.array([self._thumb]))[0])
 
     def _chosen(self) -> int:
         allowed = np.flatnonzero(self.belief.replay.allowed)
@@ -117,4 +114,7 @@ class Guided(Agent):
         s = self.settings
         self._learned += 1
         value = self._compared.value(s.horizon + s.horizon_growth * self._learned)
+        if self._tries_thumb():
+            assert self._thumb is not None
+            return self._thumb
         return int(self._compared.numbers[np.argmax(value)])

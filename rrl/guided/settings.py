@@ -32,7 +32,7 @@ class GuidedSettings:
     # What any change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
     # The same where a change takes a while to settle.
-    settling_share: float = 0.5
+    settling_share: float = 1.0
     # Seconds that one process takes to start, measured of a stock Triton on 2 cores.
     process_start_s: float = 0.9
     # Batches take so many times as long beside a start, measured there too.

@@ -48,7 +48,7 @@ class Options:
     """Folder of the pictures."""
 
 
-class Belief(NamedTuple):
+class Snapshot(NamedTuple):
     """What the agent expects after so many decisions."""
 
     decisions: int
@@ -59,7 +59,7 @@ class Belief(NamedTuple):
 class Run(NamedTuple):
     """A simulated run and the truth beside it."""
 
-    beliefs: list[Belief]
+    beliefs: list[Snapshot]
     chosen: np.ndarray  # (decisions,) numbers
     observed_ms: np.ndarray  # (decisions,)
     true_ms: np.ndarray  # (size,)
@@ -81,10 +81,10 @@ def simulate(options: Options) -> Run:
     return Run(beliefs, np.array(chosen), np.array(observed_ms), true_ms)
 
 
-def belief(agent: Guided, decisions: int) -> Belief:
+def belief(agent: Guided, decisions: int) -> Snapshot:
     everything = np.arange(len(SPACE))
     logs, _ = agent.belief.log_costs_ahead(everything)
-    return Belief(decisions, np.exp(logs), agent.belief.model_error.log_ratio)
+    return Snapshot(decisions, np.exp(logs), agent.belief.model_error.log_ratio)
 
 
 def draw_beliefs(run: Run, path: Path) -> None:

@@ -137,6 +137,8 @@ class Options:
     """Runs on each measured machine and load."""
     machines: int = 80
     """Random machines, with a run each."""
+    first_machine: int = 0
+    """The seed of the first of them; settings were chosen on those below 1000."""
     intervals: int = 45
     """Of a run without steps."""
     baseline: int = TuningSettings.baseline
@@ -327,10 +329,11 @@ def cases_of(options: Options) -> dict[str, list[SimulatedCase]]:
         f"{name}, {rate_per_s:g}/s": [steady(name, rate_per_s, seed) for seed in range(options.seeds)]
         for name, rate_per_s in LOADS
     }
-    found["random"] = [steady(k, random_machine(k)[1], k) for k in range(options.machines)]
+    first = options.first_machine
+    found["random"] = [steady(k, random_machine(k)[1], k) for k in range(first, first + options.machines)]
     seeds = range(options.seeds // 2)
     found["steps"] = [stepped(name, rate_per_s, seed) for name, rate_per_s in STEPPED for seed in seeds]
-    others = range(FIRST_STEPS_SEED, FIRST_STEPS_SEED + options.machines // 2)
+    others = range(first + FIRST_STEPS_SEED, first + FIRST_STEPS_SEED + options.machines // 2)
     found["steps"] += [stepped(k, random_machine(k)[1], k) for k in others]
     return found
 
