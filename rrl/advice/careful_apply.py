@@ -18,11 +18,13 @@ import numpy as np
 from rich.console import Console
 
 from rrl.agent import Agent, Transition
+from rrl.belief.belief import Belief
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.journal import Header, Journal
 from rrl.knobs import in_words
+from rrl.objective import make_objective
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
@@ -102,8 +104,12 @@ class ApplyingGuard(Guard):
             return ToKeep(self.start, "what was recommended could not be measured")
         if not self.fitness.fits(self.applied):
             return ToKeep(self.start, "what was recommended failed, was aborted or broke the limit")
-        after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
-        words = f"its mean cost was {after:.1f}, {before:.1f} before"
+        if self.expected.known:
+            after, before = self.expected.costs_ahead((self.applied, self.start))
+            words = f"under the same load its cost is expected to be {after:.1f}, and {before:.1f} without it"
+        else:
+            after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
+            words = f"its mean cost was {after:.1f}, {before:.1f} before"
         if after <= before:
             return ToKeep(self.applied, f"what was recommended is no worse: {words}")
         return ToKeep(self.start, f"what was recommended is worse: {words}")
@@ -141,7 +147,9 @@ class AgreedChange:
         space, header = self.env.space, self._header()
         start = space.number(header.start)
         applied = space.number({name: self.recommended[name] for name in space.names})
-        guard = ApplyingGuard(start, GuardSettings(slo_p95_ms=header.slo_p95_ms), applied=applied)
+        objective = make_objective(header.objective, header.slo_p95_ms)
+        settings = GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=objective.unit == "ms")
+        guard = ApplyingGuard(start, settings, expectation=Belief(space, objective), applied=applied)
         log = Journal.create(self.folder, header)
         try:
             self.point.claim(header.found, header.found_config_pbtxt or "")

@@ -90,6 +90,11 @@ class LikeWithLike:
             self._gains[of, over] = gain_of_logs(float(m[0] - m[1]), float(s[1]))
         return self._gains[of, over]
 
+    def costs_ahead(self, numbers: Sequence[int]) -> tuple[float, ...]:
+        """The cost expected of each under the load to come."""
+        m, _ = self._asked.log_costs_ahead(np.array(numbers))
+        return tuple(np.exp(m).tolist())
+
     def cheapest(self, numbers: Sequence[int]) -> int:
         """The one of lowest m under the load to come; the lowest number among equals."""
         among = tuple(sorted(numbers))

@@ -39,7 +39,7 @@ class IntervalCheck:
         if measurement.aborted:
             return Finding(measurement.aborted)
         broken = self._limit_broken(measurement)
-        if not self.choice.expected.known:
+        if not (self.choice.expected.known and cost > 0):
             return Finding(broken or self._far_slower(measurement))
         return self._beside_reference(cost, measurement, broken)
 

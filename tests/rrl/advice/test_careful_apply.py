@@ -15,6 +15,7 @@ from rrl.advice.careful_apply import (
     AGENT,
     SETTINGS,
     AgreedChange,
+    ApplyingGuard,
     agreed,
     check_allowed,
     check_can_ask,
@@ -31,6 +32,8 @@ from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
 from tests.rrl.tuning.test_careful_tuning import BAD, BEST, INTERVAL_S, SLOW, START, Timed
+from tests.support.guard_told import measured
+from tests.support.told_costs import ToldCosts
 from tests.support.tuned_runs import SPACE, StopAfter, header
 
 
@@ -223,3 +226,20 @@ def test_a_signal_ends_the_question(monkeypatch: pytest.MonkeyPatch, number: sig
             agreed(console)
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize(("applied_ms", "kept"), [(80.0, BEST), (120.0, START)])
+def test_what_was_applied_is_compared_with_the_start_under_the_same_load(
+    applied_ms: float, kept: int
+) -> None:
+    """It met a burst, and the start a quiet moment."""
+    told = ToldCosts({START: 100.0, BEST: applied_ms})
+    told.then = 3.0
+    guard = ApplyingGuard(START, expectation=told, applied=BEST)
+    guard.enter(START)
+    guard.judge(START, 30.0, measured(30.0), kind="baseline")
+    guard.admit(BEST)
+    guard.judge(BEST, 250.0, measured(250.0))
+    number, reason = guard.keeping()
+    assert number == kept
+    assert f"under the same load its cost is expected to be {applied_ms:.1f}, and 100.0 without it" in reason

@@ -79,6 +79,12 @@ def test_where_the_start_does_not_bear_the_load_the_best_known_is_compared_with(
     assert "7.5x what the best known would have cost 20" in judgement.reason
 
 
+def test_an_interval_that_cost_nothing_is_no_fault() -> None:
+    guard, _ = guarded()
+    guard.admit(BAD)
+    assert not guard.judge(BAD, 0.0, measured(0.0)).reason
+
+
 def test_a_cost_that_is_no_latency_is_no_fault() -> None:
     guard, told = guarded(settings=GuardSettings(cost_is_latency=False))
     told.costs_ms[BAD] = 450.0
