@@ -6,7 +6,7 @@ seeds below 1000.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rrl.belief.belief import ErrorSettings
 
@@ -27,8 +27,11 @@ class GuidedSettings:
     probably_better: float = 0.2
     # The most promising configurations, which are replayed.
     contenders: int = 24
-    # The model's errors.
-    errors: ErrorSettings = field(default_factory=ErrorSettings)
+    # What the queueing model gets wrong, as standard deviations of ln of a latency.
+    # It is wrong of all configurations alike, of those that share a knob's value, and of each alone.
+    common_error_sd: float = 0.1
+    knob_error_sd: float = 0.06
+    own_error_sd: float = 0.06
     # What any change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
     # The same where a change takes a while to settle.
@@ -37,6 +40,10 @@ class GuidedSettings:
     process_start_s: float = 0.9
     # Batches take so many times as long beside a start, measured there too.
     beside_a_start: float = 1.8
+
+    @property
+    def errors(self) -> ErrorSettings:
+        return ErrorSettings(self.common_error_sd, self.knob_error_sd, self.own_error_sd)
 
     def __post_init__(self) -> None:
         for name in ("horizon", "safe_p95", "contenders", "beside_a_start"):
