@@ -7,26 +7,21 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from rrl.belief.belief import ErrorSettings
 from rrl.guided.settings import GUIDED, GuidedSettings
 
 
 def guided_settings(texts: Sequence[str]) -> GuidedSettings:
-    """The default agent's settings with those given; ValueError with one sentence where one is no good.
-
-    The model's errors have theirs by their own names, such as `common_sd=0.2`.
-    """
-    own, of_errors = ({field.name for field in fields(each)} for each in (GuidedSettings, ErrorSettings))
+    """The default agent's settings with those given; ValueError with one sentence where one is no good."""
+    known = {field.name for field in fields(GuidedSettings)}
     given: dict[str, Any] = {}
-    errors: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in (own | of_errors) - {"errors"}:
+        if name not in known:
             raise ValueError(
                 f"--settings: {text!r} sets nothing that the default agent knows; give NAME=VALUE"
             )
-        (given if name in own else errors)[name] = _value(name, value)
-    return replace(GUIDED, **given, errors=replace(GUIDED.errors, **errors))
+        given[name] = _value(name, value)
+    return replace(GUIDED, **given)
 
 
 def _value(name: str, text: str) -> Any:
