@@ -13,7 +13,7 @@ from baselines.comparison.decisions import run_dtype
 from rrl.guided.settings import GUIDED
 from scripts.benchmarks.tuner import reach
 from scripts.benchmarks.tuner.given_settings import guided_settings
-from scripts.benchmarks.tuner.simulated_rows import ROWS, SimulatedRow, rows_named
+from scripts.benchmarks.tuner.simulated_rows import ROWS, SimulatedRow, rows_named, runs_of
 
 HOME, JUDGE = SimulatedRow("family", "model", "stationary"), SimulatedRow("usl", "model", "stationary")
 
@@ -107,7 +107,7 @@ def test_the_table_is_of_runs_and_goes_into_a_file(
     reach.run()
     told = capsys.readouterr().out
     assert "expected costs" not in told
-    assert "seeds 3, 31 decisions, horizon=4" in told
+    assert "seeds 3, 31 decisions, cores not told horizon=4" in told
     first, random, again, _ = map(json.loads, out.read_text().splitlines())
     assert (first["agent"], first["source"], first["settings"]) == ("rrl", "usl", ["horizon=4"])
     assert "settings" not in random
@@ -119,3 +119,14 @@ def test_the_table_is_of_runs_and_goes_into_a_file(
         k: v for k, v in again.items() if k not in times
     }
     assert list(costs.rglob("*.npy")) == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "tell_cores", "told"), [("rrl", False, None), ("rrl", True, 14), ("rule", False, 14)]
+)
+def test_the_rule_is_told_the_cores_and_others_where_asked_for(
+    agent: str, tell_cores: bool, told: int | None, tmp_path: Path
+) -> None:
+    (run,) = runs_of(JUDGE, "3", 31, tmp_path)
+    assert run.scenario.cores == 14
+    assert reach._job(run, agent, reach.Options(tell_cores=tell_cores)).settings.cores == told

@@ -12,8 +12,10 @@
 | whole run | geometric mean | expected latency of all decisions, over the oracle's |
 | ms | median, p99 | CPU time of a decision |
 
-A star marks what misses its limit. No agent is told the machine's cores but `rule`, as an engineer who sets
-a rule of thumb knows them. Seeds from 1000 on are for judging, once.
+A star marks what misses its limit. Only `rule` is told the machine's cores, as an engineer who sets a rule of
+thumb knows them. With `--tell-cores` all agents are, as `rrl-tune` knows those of its own machine.
+
+Seeds from 1000 on are for judging, once.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ class Options:
     """Of a run."""
     settings: tuple[str, ...] = ()
     """Of the default agent, NAME=VALUE each."""
+    tell_cores: bool = False
+    """Tell every agent the machine's cores, not only the rule of thumb."""
     out: Path | None = None
     """A file to which each row is appended as a line of JSON."""
     folder: Path = Path("runs/reach-costs")
@@ -151,9 +155,8 @@ class ReachLine(NamedTuple):
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
     commit = commit_in_force()
-    print(
-        f"commit {commit}, seeds {options.seeds}, {options.decisions} decisions, {' '.join(options.settings)}"
-    )
+    cores, settings = "cores told" if options.tell_cores else "cores not told", " ".join(options.settings)
+    print(f"commit {commit}, seeds {options.seeds}, {options.decisions} decisions, {cores} {settings}")
     print(HEAD)
     reached: dict[tuple[SimulatedRow, str], ReachLine] = {}
     with Workers(options.processes) as workers:
@@ -237,7 +240,8 @@ def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:
     factory: AgentFactory = AGENTS[agent]
     if agent == DEFAULT:
         factory = partial(AGENTS[agent], settings=guided_settings(options.settings))
-    settings = replace(run.settings, cores=run.scenario.cores) if agent == RULE else run.settings
+    told = options.tell_cores or agent == RULE
+    settings = replace(run.settings, cores=run.scenario.cores) if told else run.settings
     path = run.load.folder / f"{run.row.workload}-{agent}-{os.getpid()}.npy"
     return RunJob(path, agent, factory, 0, run.load, run.space, settings)
 
@@ -246,7 +250,8 @@ def _append(
     path: Path, commit: str, options: Options, row: SimulatedRow, agent: str, found: ReachLine
 ) -> None:
     changed = {"settings": options.settings} if agent == DEFAULT else {}
-    told = {"commit": commit, "seeds": options.seeds, "decisions": options.decisions}
+    names = ("seeds", "decisions", "tell_cores")
+    told = {"commit": commit} | {name: getattr(options, name) for name in names}
     line = told | row._asdict() | {"agent": agent} | changed | found._asdict()
     line["misses"] = sorted(found.misses(limits_of(row)))
     with path.open("a", encoding="utf-8") as file:
