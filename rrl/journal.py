@@ -64,6 +64,7 @@ class Header:
     found_config_pbtxt: str | None = None  # the target's whole ModelConfig before the run, as text
     metrics_url: str | None = None  # as it was given
     server: str | None = None  # the name and version that the target tells
+    cores: int | None = None  # of the target's machine, as far as that was known
     version: int = FORMAT_VERSION
 
     def check_continues(self, other: Header) -> None:

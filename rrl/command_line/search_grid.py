@@ -103,6 +103,7 @@ class SearchGrid:
             target=EMBEDDED if options.target is None else target.address,
             model=target.model,
             found=self.found,
+            cores=cores_of(self.target, self.found),
             start=self.space.configuration(start),
             interval_s=options.interval_s,
             settle_s=options.settle_s,

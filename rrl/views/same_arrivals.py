@@ -74,8 +74,10 @@ def at_same_arrivals(
 ) -> SameArrivals:
     """Replays a journal's records."""
     objective = make_objective(header.objective, header.slo_p95_ms)
-    belief = Belief(header.space, objective)
-    latencies = belief if objective == MeanLatency() else Belief(header.space, MeanLatency())
+    belief = Belief(header.space, objective, header.cores)
+    latencies = belief
+    if objective != MeanLatency():
+        latencies = Belief(header.space, MeanLatency(), header.cores)
     is_latency = objective.unit == "ms"
     settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=is_latency)
     guard = Guard(header.space.number(header.start), settings, expectation=belief)

@@ -55,9 +55,8 @@ def title_in_words(run: RunView) -> str:
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
     if summary.validated and summary.turns.beyond_noise:
         return "Left as found, the best was not taken"
-    return "Nothing better than the start" + (
-        " was found" if run.complete or summary.validated else " is known yet"
-    )
+    is_over = run.complete or summary.validated or (run.ended and run.searched)
+    return "Nothing better than the start" + (" was found" if is_over else " is known yet")
 
 
 def _kicker(run: RunView) -> Element:

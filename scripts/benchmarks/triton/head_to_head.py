@@ -65,6 +65,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,9 @@ from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_
 from baselines.exhaustive_sweep import ExhaustiveSweep
 from envs.live import cores_of
 from rrl.agent import Agent, Task
+from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard
+from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.head_to_head_report import (
@@ -388,9 +391,15 @@ def _tuned(name: str, agent: Agent, served: Served, plan: TrialPlan, ended: Call
         return tuned_in_the_loop(served, name, agent, Unguarded, settings, lambda: agent.done or ended())
     if plan.guarded:
         settings = TuningSettings(plan.measurements - INTERVALS_BESIDE_SEARCH)
-        return tuned_in_the_loop(served, name, agent, Guard, settings, ended)
+        return tuned_in_the_loop(served, name, agent, partial(_guard, served), settings, ended)
     settings = TuningSettings(plan.measurements - 1, baseline=1, validation=0)
     return tuned_in_the_loop(served, name, agent, Unguarded, settings, ended)
+
+
+def _guard(served: Served, start: int) -> Guard:
+    """As `rrl-tune` has it: with a belief of its own."""
+    belief = Belief(served.space, MeanLatency(), cores_of(served.target, served.found))
+    return Guard(start, expectation=belief)
 
 
 def _finalists(case: WorkloadCase, count: int) -> list[int]:
