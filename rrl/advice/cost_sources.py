@@ -68,8 +68,10 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
         latency_ms = np.array([_mean_ms(world, present) for world in worlds])
         seen_ms = float(np.mean([t.measurement.latency.mean_ms for t in observed]))
         chosen = likely_worlds(latency_ms, seen_ms, OBSERVED_SD, WORLDS_SIMULATED, rng)
-    costs = np.stack([_costs(worlds[k], numbers, task) for k in chosen], axis=1)
-    costs *= np.exp(MODEL_SD * rng.standard_normal(costs.shape))
+    ratios = np.exp(MODEL_SD * rng.standard_normal((len(chosen), len(numbers), 1)))
+    costs = np.stack(
+        [_costs(worlds[k], numbers, task, ratio) for k, ratio in zip(chosen, ratios, strict=True)], axis=1
+    )
     return _possible_costs(costs, numbers, task, observed)
 
 
@@ -210,11 +212,15 @@ def _mean_ms(world: _World, number: int) -> float:
     return float(world.latencies(np.array([number])).mean_ms.mean())
 
 
-def _costs(world: _World, numbers: np.ndarray, task: Task) -> np.ndarray:
-    """(K,) the costs of these configurations in a world, infinite where overloaded."""
+def _costs(world: _World, numbers: np.ndarray, task: Task, ratio: np.ndarray) -> np.ndarray:
+    """(K,) the costs of these configurations in a world, infinite where overloaded.
+
+    `ratio` (K, 1) is what latencies are there, over those that the queueing model foresees.
+    """
     latencies = world.latencies(numbers)
     threads = task.space.threads[numbers][:, None]
-    costs = task.objective.costs(latencies.mean_ms, latencies.p95_ms, threads).mean(axis=1)
+    mean_ms, p95_ms = ratio * latencies.mean_ms, ratio * latencies.p95_ms
+    costs = task.objective.costs(mean_ms, p95_ms, threads).mean(axis=1)
     return np.where(world.replay.capacity_per_s[numbers] > world.rate_per_s, costs, np.inf)
 
 

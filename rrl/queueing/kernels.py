@@ -492,23 +492,6 @@ def interval_latencies_ms(rules: Rules, service: Service, intervals: Intervals) 
     return result
 
 
-@_compiled
-def candidate_latencies_ms(
-    candidates: Candidates,
-    service_time_s: np.ndarray,  # (tables, N, B)
-    factors: np.ndarray,
-    intervals: Intervals,
-) -> np.ndarray:
-    """(K, intervals, 2) as `interval_latencies_ms`, of K configurations, FCFS, under the same arrivals."""
-    instances, full_size, delay_s, table, scale = candidates
-    result = np.empty((len(instances), len(intervals.arrival_s) // intervals.requests, 2))
-    for k in range(len(instances)):
-        rules = Rules(False, False, delay_s[k], 1.0, instances[k], full_size[k])
-        times_s = service_time_s[table[k], : instances[k], : full_size[k]]
-        result[k] = interval_latencies_ms(rules, Service(scale[k] * times_s, factors), intervals)
-    return result
-
-
 class Windows(NamedTuple):
     """Stretches of arrivals, one after the other, of any length each."""
 

@@ -17,7 +17,7 @@ from baselines.comparison.comparison import _run_jobs, _write_bench
 from baselines.comparison.run import RunJob, compile_kernels
 from envs.scenarios.families import SLOWDOWN_AT
 from rrl.agent import Agent, Hindsight, Task, Transition
-from rrl.queueing.kernels import candidate_latencies_ms
+from rrl.queueing.kernels import replayed_ms
 from rrl.queueing.machine import Machine
 
 SMALL = "instances=1:3,intra_op_threads=1,2,4"
@@ -145,11 +145,11 @@ def test_agents_beside_the_known_ones_can_be_compared(tmp_path: Path) -> None:
 
 def test_no_decision_is_charged_for_compiling(tmp_path: Path) -> None:
     compile_kernels()
-    compiled = len(candidate_latencies_ms.signatures)
+    compiled = len(replayed_ms.signatures)
     lived(tmp_path, settings("rrl", decisions=3))
     knobs = "instances=1:2,max_batch_size=1,2,8,max_queue_delay_us=0,10000"
     lived(tmp_path / "batches", settings("rrl", truth="batching", decisions=3, knobs=knobs))
-    assert 0 < compiled == len(candidate_latencies_ms.signatures)
+    assert 0 < compiled == len(replayed_ms.signatures)
 
 
 def test_all_agents_meet_the_same_requests(tmp_path: Path) -> None:
