@@ -75,8 +75,8 @@ class AgentEntry:
 AGENTS: dict[str, AgentEntry] = {
     "rrl": AgentEntry(
         "rrl.guided.agent:Guided",
-        "the default: a queueing model fed by telemetry, and region-based learning of its errors",
-        "RRL (Qin et al., SC'19), SERF (Yan et al., SC'16)",
+        "the default: a queueing model learned from telemetry, arrivals replayed; it has no network",
+        "ours, after SERF (Yan et al., SC'16)",
         typical_decide_ms=10.0,
         settings="rrl.guided.agent:GUIDED",
     ),
