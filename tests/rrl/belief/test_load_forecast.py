@@ -1,0 +1,145 @@
+"""The forecast: a level that follows the load but not each burst, and arrivals as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rrl.arrival_summary import dispersion_of_times, summarised
+from rrl.belief.load_forecast import LoadForecast, Speeds, arrival_offsets_s
+from rrl.measurement import ArrivalSummary, Measurement
+from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
+
+INTERVAL_S = 10.0
+SPEEDS = Speeds({}, 0.0)
+
+
+def measured(offsets_s: np.ndarray, tells_times: bool = True) -> Measurement:
+    dispersion = dispersion_of_times(offsets_s, INTERVAL_S)
+    summary = summarised(offsets_s) if tells_times else ArrivalSummary((), (), ())
+    count = len(offsets_s)
+    return Measurement(INTERVAL_S, count, count, 0, arrival_summary=summary, dispersion=dispersion)  # type: ignore[arg-type]
+
+
+def intervals(arrivals: Arrivals, count: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """(requests,) offsets of each of consecutive intervals in which something arrived."""
+    times_s = np.empty(0)
+    chunks = arrivals.times_s(np.random.default_rng(seed))
+    while not len(times_s) or times_s[-1] < count * INTERVAL_S:
+        times_s = np.concatenate([times_s, next(chunks)])
+    for k in range(count):
+        inside = times_s[(times_s >= k * INTERVAL_S) & (times_s < (k + 1) * INTERVAL_S)]
+        if len(inside):
+            yield inside - k * INTERVAL_S
+
+
+def told(offsets_s: Iterator[np.ndarray], tells_times: bool = True, seed: int = 0) -> LoadForecast:
+    forecast = LoadForecast(np.random.default_rng(seed))
+    for each in offsets_s:
+        forecast.add(measured(each, tells_times))
+    return forecast
+
+
+@pytest.mark.parametrize("rate_per_s", [4.0, 40.0])
+def test_under_poisson_arrivals_the_level_is_their_rate(rate_per_s: float) -> None:
+    forecast = told(intervals(Poisson(rate_per_s), 40))
+    assert forecast.rate_per_s == pytest.approx(rate_per_s, rel=0.12)
+    assert forecast.dispersion < 1.8
+    counted_sd = (rate_per_s * INTERVAL_S) ** -0.5
+    assert 0.8 * counted_sd < forecast.log_sd < 3 * counted_sd
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.5, 3.0])
+def test_a_step_is_followed_within_two_intervals(factor: float) -> None:
+    forecast = told(intervals(Poisson(20.0), 12))
+    for each in intervals(Poisson(factor * 20.0), 2, seed=1):
+        forecast.add(measured(each))
+    assert forecast.rate_per_s == pytest.approx(factor * 20.0, rel=0.2)
+
+
+def taken_for_a_step(arrivals: Arrivals, seed: int) -> float:
+    """The share of an interval's surprise by which the level follows, as ln, once the load is known."""
+    forecast = LoadForecast(np.random.default_rng(0))
+    surprises, moves = [], []
+    for k, each in enumerate(intervals(arrivals, 40, seed)):
+        before = forecast.rate_per_s if k else 1.0
+        forecast.add(measured(each))
+        if k >= 10:
+            surprises.append(np.log(len(each) / INTERVAL_S / before))
+            moves.append(np.log(forecast.rate_per_s / before))
+    return float(np.dot(surprises, moves) / np.dot(surprises, surprises))
+
+
+@pytest.mark.parametrize("mean_calm_s", [3.0, 9.0])
+def test_a_burst_does_not_move_the_level_as_far_as_a_step_does(mean_calm_s: float) -> None:
+    """A step on steady arrivals moves it by more than 0.9 of the surprise."""
+    bursts = Bursts(20.0, burst_ratio=20.0, mean_burst_s=1.0, mean_calm_s=mean_calm_s)
+    assert np.median([taken_for_a_step(bursts, seed) for seed in range(8)]) < 0.5
+    steady = told(intervals(Poisson(20.0), 12))
+    before = steady.rate_per_s
+    steady.add(measured(next(intervals(Poisson(60.0), 1, seed=1))))
+    assert np.log(steady.rate_per_s / before) > 0.9 * np.log(3)
+
+
+def dispersions(forecast: LoadForecast) -> np.ndarray:
+    """Of the windows that may come next."""
+    windows = forecast.windows(1, SPEEDS)
+    spans = zip(windows.bounds[:-1], windows.bounds[1:], windows.edge_s[:-1], windows.edge_s[1:], strict=True)
+    return np.array(
+        [
+            dispersion_of_times(windows.arrival_s[a:b] - begin_s, end_s - begin_s)
+            for a, b, begin_s, end_s in spans
+        ]
+    )
+
+
+@pytest.mark.parametrize("tells_times", [True, False])
+@pytest.mark.parametrize("count", [4, 30])
+def test_windows_are_as_bursty_as_what_was_seen(tells_times: bool, count: int) -> None:
+    """Where a target tells when requests came, where it tells their dispersion, and where few were seen."""
+    bursts = Bursts(20.0, burst_ratio=20.0, mean_burst_s=1.0, mean_calm_s=4.0)
+    seen = [dispersion_of_times(each, INTERVAL_S) for each in intervals(bursts, count)]
+    found = np.median(dispersions(told(intervals(bursts, count), tells_times)))
+    assert np.median(seen) > 5
+    assert 0.4 < found / np.median(seen) < 2.5
+
+
+def test_windows_of_poisson_arrivals_are_poisson() -> None:
+    assert np.median(dispersions(told(intervals(Poisson(20.0), 20)))) == pytest.approx(1.0, abs=0.4)
+
+
+def test_windows_come_at_the_level_of_now() -> None:
+    forecast = told(intervals(Poisson(20.0), 12))
+    for each in intervals(Poisson(60.0), 4, seed=1):
+        forecast.add(measured(each))
+    windows = forecast.windows(1, SPEEDS)
+    rates_per_s = np.diff(windows.bounds) / np.diff(windows.edge_s)
+    assert np.median(rates_per_s) == pytest.approx(forecast.rate_per_s, rel=0.15)
+    assert (np.diff(windows.arrival_s) >= 0).all()
+
+
+def test_a_window_that_was_seen_is_as_slow_as_the_machine_was_then() -> None:
+    forecast = told(intervals(Poisson(20.0), 14))
+    windows = forecast.windows(2, Speeds({3: 0.5}, 0.0))
+    assert windows.together == 2
+    assert windows.slowness[2] == pytest.approx(np.exp(0.5))
+    np.testing.assert_allclose(np.delete(windows.slowness, 2), 1.0)
+
+
+def test_requests_of_a_group_stay_a_burst() -> None:
+    """Points of a summary that stand for many requests, as where an interval has thousands."""
+    offsets_s = np.sort(np.concatenate([np.linspace(0, 10, 200, endpoint=False), np.full(2000, 4.0)]))
+    measurement = measured(offsets_s)
+    assert max(measurement.arrival_summary.requests) > 1500
+    again_s = arrival_offsets_s(measurement, np.random.default_rng(0))
+    assert len(again_s) == len(offsets_s)
+    assert (np.diff(again_s) >= 0).all()
+    assert np.sum((again_s > 3.9) & (again_s < 4.1)) > 1990
+
+
+def test_the_seed_fixes_the_windows() -> None:
+    first, again = (told(intervals(Poisson(20.0), 3), False).windows(1, SPEEDS) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)

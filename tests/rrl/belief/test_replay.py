@@ -1,0 +1,115 @@
+"""A replay of arrivals tells what the simulator tells of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.scenarios.families import family_machine
+from rrl.belief.load_forecast import as_windows
+from rrl.belief.replay import Replay
+from rrl.belief.service_time_table import ServiceTimeTable
+from rrl.queueing.simulator import Simulation
+from rrl.space import ConfigurationSpace
+
+SPACE = ConfigurationSpace.of(
+    instances=[1, 2, 4], intra_op_threads=[1, 3], max_batch_size=[1, 4], max_queue_delay_us=[0, 50_000]
+)
+MACHINE = family_machine(3)
+NUMBERS = np.arange(len(SPACE))
+
+
+def knowing_all(excluded: frozenset[int] = frozenset()) -> Replay:
+    """A replay that knows the machine's service times."""
+    table = ServiceTimeTable(SPACE)
+    replay = Replay(SPACE, table, np.random.default_rng(0), excluded)
+    times_s = np.ones((len(table.inter), len(table.intra), len(table.instances), *table.shape[3:]))
+    for a, intra in enumerate(table.intra):
+        for k, c in enumerate(table.instances):
+            of_machine = MACHINE.table({"intra_op_threads": intra, "instances": c, "max_batch_size": 4})
+            times_s[0, a, k, :c] = of_machine[:, table.batch - 1]
+    replay.refresh(times_s.reshape(-1, *times_s.shape[3:]))
+    return replay
+
+
+def stretches(rate_per_s: float, count: int, seed: int = 0) -> list[tuple[np.ndarray, float]]:
+    rng = np.random.default_rng(seed)
+    return [(np.sort(rng.uniform(0, 10.0, int(10 * rate_per_s))), 10.0) for _ in range(count)]
+
+
+def simulated_ms(number: int, arrivals_s: np.ndarray, slowness: float = 1.0) -> tuple[float, float]:
+    simulation = Simulation(MACHINE.slower(slowness))
+    latency = simulation.run(arrivals_s, None, SPACE.configuration(number), np.inf).summaries()[0]
+    return latency.mean_ms, latency.p95_ms
+
+
+def test_it_equals_the_simulator_for_the_same_arrivals_and_service_times() -> None:
+    arrivals = stretches(8.0, 1)
+    found = knowing_all().replayed(NUMBERS, np.ones(len(SPACE)), as_windows(arrivals))
+    for number in NUMBERS:
+        mean_ms, p95_ms = simulated_ms(number, arrivals[0][0])
+        assert found.mean_ms[number, 0] == pytest.approx(mean_ms)
+        assert found.p95_ms[number, 0] == pytest.approx(p95_ms)
+        assert found.completions[number, 0] == len(arrivals[0][0])
+
+
+def test_windows_alone_begin_with_an_empty_server() -> None:
+    arrivals = stretches(8.0, 3)
+    found = knowing_all().replayed(NUMBERS, np.ones(len(SPACE)), as_windows(arrivals))
+    for w, (offsets_s, _) in enumerate(arrivals):
+        expected_ms = [simulated_ms(number, offsets_s)[0] for number in NUMBERS]
+        np.testing.assert_allclose(found.mean_ms[:, w], expected_ms)
+
+
+def test_windows_together_are_one_run() -> None:
+    """What waits at the end of one waits at the beginning of the next."""
+    arrivals = stretches(8.0, 2)
+    replay, ones = knowing_all(), np.ones(len(SPACE))
+    together = replay.replayed(NUMBERS, ones, as_windows(arrivals, together=2))
+    whole = np.concatenate([arrivals[0][0], 10.0 + arrivals[1][0]])
+    joined = (together.mean_ms * together.completions).sum(axis=1) / together.completions.sum(axis=1)
+    np.testing.assert_allclose(joined, [simulated_ms(number, whole)[0] for number in NUMBERS])
+    alone = replay.replayed(NUMBERS, ones, as_windows(arrivals))
+    slowest = int(alone.mean_ms.mean(axis=1).argmax())
+    assert together.mean_ms[slowest, 1] > 1.2 * alone.mean_ms[slowest, 1]
+
+
+def test_slowness_and_scale_make_service_times_longer() -> None:
+    arrivals = stretches(5.0, 1)
+    replay, ones = knowing_all(), np.ones(len(SPACE))
+    slow = replay.replayed(NUMBERS, ones, as_windows(arrivals, slowness=np.array([1.4])))
+    scaled = replay.replayed(NUMBERS, 1.4 * ones, as_windows(arrivals))
+    np.testing.assert_allclose(slow.mean_ms, scaled.mean_ms)
+    np.testing.assert_allclose(
+        slow.mean_ms[:, 0], [simulated_ms(number, arrivals[0][0], 1.4)[0] for number in NUMBERS]
+    )
+
+
+def test_a_capacity_is_the_rate_from_which_a_configuration_is_overloaded() -> None:
+    found = knowing_all(frozenset({3}))
+    expected = [MACHINE.capacity_per_s(SPACE.configuration(number)) for number in NUMBERS]
+    expected[3] = 0.0
+    np.testing.assert_allclose(found.capacity_per_s, expected)
+
+
+def test_what_was_disallowed_bears_nothing() -> None:
+    replay = knowing_all()
+    replay.disallow(np.array([5]))
+    replay.refresh(replay._times_s[..., [0, 1, 2, 3]])
+    assert replay.capacity_per_s[5] == 0.0
+    assert (np.delete(replay.capacity_per_s, 5) > 0).all()
+
+
+def test_screening_by_the_queueing_model_is_near_the_replay_of_poisson_arrivals() -> None:
+    space = ConfigurationSpace.of(instances=[1, 2, 4], intra_op_threads=[1, 3])
+    table = ServiceTimeTable(space)
+    replay = Replay(space, table, np.random.default_rng(0))
+    replay.refresh(np.full((6, 4, 1), 0.1))
+    numbers, ones = np.arange(6), np.ones(6)
+    rng = np.random.default_rng(1)
+    windows = as_windows([(np.cumsum(rng.exponential(1 / 6.0, 4000)), 4000 / 6.0)])
+    screened = replay.screened(numbers, ones, windows, 6.0, poisson=True)
+    np.testing.assert_allclose(screened, replay.replayed(numbers, ones, windows).mean_ms[:, 0], rtol=0.1)
+    overloaded = replay.screened(numbers, ones, windows, 60.0, poisson=True)
+    assert (overloaded > 1e6).all()
+    assert overloaded[0] > overloaded[-1]  # which bears more
