@@ -74,6 +74,7 @@ class Acquisition:
         costs = np.stack([each.cost for each in found])  # (nodes, K)
         present = float(costs[1, own])
         improvement, better = _improvement(costs, error_sd, present)
+        improvement[own] = 0.0
         expected = WEIGHTS @ costs * np.exp(error_sd**2 / 2)
         slow = s.safe_sd / NODES[2]
         p95_ms = np.exp((1 - slow) * np.log(found[1].p95_ms) + slow * np.log(found[2].p95_ms))

@@ -20,7 +20,7 @@ def measured(offsets_s: np.ndarray, tells_times: bool = True) -> Measurement:
     dispersion = dispersion_of_times(offsets_s, INTERVAL_S)
     summary = summarised(offsets_s) if tells_times else ArrivalSummary((), (), ())
     count = len(offsets_s)
-    return Measurement(INTERVAL_S, count, count, 0, arrival_summary=summary, dispersion=dispersion)  # type: ignore[arg-type]
+    return Measurement(INTERVAL_S, count, count, 0, arrival_summary=summary, dispersion=dispersion)
 
 
 def intervals(arrivals: Arrivals, count: int, seed: int = 0) -> Iterator[np.ndarray]:

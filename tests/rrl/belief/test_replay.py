@@ -46,7 +46,7 @@ def simulated_ms(number: int, arrivals_s: np.ndarray, slowness: float = 1.0) -> 
 def test_it_equals_the_simulator_for_the_same_arrivals_and_service_times() -> None:
     arrivals = stretches(8.0, 1)
     found = knowing_all().replayed(NUMBERS, np.ones(len(SPACE)), as_windows(arrivals))
-    for number in NUMBERS:
+    for number in NUMBERS.tolist():
         mean_ms, p95_ms = simulated_ms(number, arrivals[0][0])
         assert found.mean_ms[number, 0] == pytest.approx(mean_ms)
         assert found.p95_ms[number, 0] == pytest.approx(p95_ms)
@@ -57,7 +57,7 @@ def test_windows_alone_begin_with_an_empty_server() -> None:
     arrivals = stretches(8.0, 3)
     found = knowing_all().replayed(NUMBERS, np.ones(len(SPACE)), as_windows(arrivals))
     for w, (offsets_s, _) in enumerate(arrivals):
-        expected_ms = [simulated_ms(number, offsets_s)[0] for number in NUMBERS]
+        expected_ms = [simulated_ms(number, offsets_s)[0] for number in NUMBERS.tolist()]
         np.testing.assert_allclose(found.mean_ms[:, w], expected_ms)
 
 
@@ -68,7 +68,7 @@ def test_windows_together_are_one_run() -> None:
     together = replay.replayed(NUMBERS, ones, as_windows(arrivals, together=2))
     whole = np.concatenate([arrivals[0][0], 10.0 + arrivals[1][0]])
     joined = (together.mean_ms * together.completions).sum(axis=1) / together.completions.sum(axis=1)
-    np.testing.assert_allclose(joined, [simulated_ms(number, whole)[0] for number in NUMBERS])
+    np.testing.assert_allclose(joined, [simulated_ms(number, whole)[0] for number in NUMBERS.tolist()])
     alone = replay.replayed(NUMBERS, ones, as_windows(arrivals))
     slowest = int(alone.mean_ms.mean(axis=1).argmax())
     assert together.mean_ms[slowest, 1] > 1.2 * alone.mean_ms[slowest, 1]
@@ -81,13 +81,13 @@ def test_slowness_and_scale_make_service_times_longer() -> None:
     scaled = replay.replayed(NUMBERS, 1.4 * ones, as_windows(arrivals))
     np.testing.assert_allclose(slow.mean_ms, scaled.mean_ms)
     np.testing.assert_allclose(
-        slow.mean_ms[:, 0], [simulated_ms(number, arrivals[0][0], 1.4)[0] for number in NUMBERS]
+        slow.mean_ms[:, 0], [simulated_ms(number, arrivals[0][0], 1.4)[0] for number in NUMBERS.tolist()]
     )
 
 
 def test_a_capacity_is_the_rate_from_which_a_configuration_is_overloaded() -> None:
     found = knowing_all(frozenset({3}))
-    expected = [MACHINE.capacity_per_s(SPACE.configuration(number)) for number in NUMBERS]
+    expected = [MACHINE.capacity_per_s(SPACE.configuration(number)) for number in NUMBERS.tolist()]
     expected[3] = 0.0
     np.testing.assert_allclose(found.capacity_per_s, expected)
 

@@ -1,0 +1,90 @@
+"""The rule: what is in force is worth nothing, and a change must pay for itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rrl.agent import Task
+from rrl.belief.belief import Belief
+from rrl.guided.acquisition import Acquisition, Contenders
+from rrl.guided.change_costs import ChangeCosts
+from rrl.guided.settings import GUIDED
+from rrl.measurement import LatencySummary, Measurement, ServiceTimes
+from rrl.objective import MeanLatency
+from rrl.space import ConfigurationSpace
+
+SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4], max_batch_size=[1, 4])
+SLOW = SPACE.number({"instances": 1, "max_batch_size": 1})
+EVERYTHING = np.arange(len(SPACE))
+
+
+def measured(rate_per_s: float = 40.0) -> Measurement:
+    """One instance, batches of one that take 20 ms."""
+    arrivals = round(5 * rate_per_s)
+    return Measurement(
+        duration_s=5.0,
+        arrivals=arrivals,
+        completions=arrivals,
+        failures=0,
+        latency=LatencySummary(60.0, 50.0, 150.0, 200.0),
+        service=LatencySummary(20.0, 20.0, 20.0, 20.0),
+        mean_batch_size=1.0,
+        telemetry=(ServiceTimes(1, 1, arrivals, 0.02 * arrivals),),
+    )
+
+
+def compared(task: Task, in_force: int = SLOW) -> Contenders:
+    belief = Belief(SPACE, MeanLatency(), cores=4)
+    belief.learn(SLOW, measured())
+    changes = ChangeCosts(task, belief, GUIDED)
+    changes.interval_s = 5.0
+    return Acquisition(belief, changes, GUIDED).contenders(EVERYTHING, in_force)
+
+
+def test_what_is_in_force_is_worth_nothing_and_more_instances_something() -> None:
+    found = compared(Task(SPACE))
+    value = dict(zip(found.numbers.tolist(), found.value(GUIDED.horizon).tolist(), strict=True))
+    assert value[SLOW] == pytest.approx(0.0, abs=1e-9)
+    assert value[SPACE.number({"instances": 2, "max_batch_size": 1})] > 0
+
+
+def test_a_change_that_settles_or_starts_processes_costs_more() -> None:
+    free, settling, reloading = (
+        compared(task).change
+        for task in (
+            Task(SPACE),
+            Task(SPACE, settles=True),
+            Task(SPACE, settles=True, in_place=frozenset({"instances"})),
+        )
+    )
+    others = compared(Task(SPACE)).numbers != SLOW
+    assert (free[others] < settling[others]).all()
+    assert (settling[others] <= reloading[others]).all()
+    assert (settling[others] < reloading[others]).any()
+    assert free[~others] == settling[~others] == reloading[~others] == 0
+
+
+def test_what_is_not_safe_is_not_tried() -> None:
+    found = compared(Task(SPACE))
+    unsafe = found._replace(safe=np.zeros(len(found.numbers), dtype=bool))
+    assert (unsafe.value(GUIDED.horizon) == -np.inf).all()
+
+
+def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> None:
+    found = compared(Task(SPACE))
+    one = found._replace(
+        improvement=np.array([2.0]),
+        regret=np.array([3.0]),
+        change=np.array([1.0]),
+        better=np.array([0.75]),
+        safe=np.array([True]),
+    )
+    assert one.value(10.0).tolist() == [pytest.approx(10 * 2.0 - 3.0 - 1.25 * 1.0)]
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="probably_better must be in"):
+        replace(GUIDED, probably_better=0.0)

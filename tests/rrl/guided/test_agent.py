@@ -1,0 +1,85 @@
+"""The default agent: what it finds, how it stays, and what it tries first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.families import RATE_PER_S, scenarios
+from envs.scenarios.workloads import PerIntervalPoisson
+from rrl.agent import Task, Transition, live
+from rrl.guided.agent import Guided
+from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
+from rrl.space import ConfigurationSpace
+
+SPACE = ConfigurationSpace.of(instances=range(1, 9), intra_op_threads=range(1, 9))
+DECISIONS = 14
+
+
+def transitions(
+    seed: int, agent: Guided, decisions: int = DECISIONS, objective: Objective | None = None
+) -> list[Transition]:
+    (scenario,) = scenarios(f"family:{seed}")
+    arrivals = PerIntervalPoisson(np.full(decisions + 2, RATE_PER_S))
+    env = scenario.environment(SPACE, objective or MeanLatency(), arrivals)
+    return list(live(agent, env, decisions, seed=seed))
+
+
+def numbers(lived: list[Transition]) -> list[int]:
+    return [SPACE.number_of_action(transition.action) for transition in lived]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_is_near_the_best_within_ten_decisions(seed: int) -> None:
+    (scenario,) = scenarios(f"family:{seed}")
+    costs = ExpectedCosts(scenario, SPACE, MeanLatency()).costs(RATE_PER_S)
+    chosen = costs[numbers(transitions(seed, Guided(Task(SPACE))))]
+    assert np.median(chosen[9:]) <= 1.1 * costs.min()
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    assert numbers(transitions(3, Guided(Task(SPACE)))) == numbers(transitions(3, Guided(Task(SPACE))))
+
+
+def test_where_the_cores_are_known_the_rule_of_thumb_is_tried_first() -> None:
+    (scenario,) = scenarios("family:0")
+    start, rule = {"instances": 4, "intra_op_threads": 2}, {"instances": 8, "intra_op_threads": 1}
+    env = scenario.environment(
+        SPACE, MeanLatency(), PerIntervalPoisson(np.full(4, RATE_PER_S / 8)), start=start
+    )
+    before, info = env.reset(seed=0)
+    agent = Guided(Task(SPACE, cores=8))
+    action = SPACE.action(SPACE.number(start))
+    agent.update(Transition(before, action, info["cost"], before, info["measurement"]))
+    assert SPACE.configuration(SPACE.number_of_action(agent.act(before))) == rule
+    assert "rule of thumb" in agent.explain()
+
+
+def test_what_is_refused_twice_is_not_proposed_again_nor_more_of_it() -> None:
+    agent = Guided(Task(SPACE))
+    refused = SPACE.number({"instances": 3, "intra_op_threads": 2})
+    agent.refused(refused)
+    agent.refused(refused)
+    for number in numbers(transitions(1, agent))[1:]:
+        configuration = SPACE.configuration(number)
+        assert not (configuration["intra_op_threads"] == 2 and configuration["instances"] >= 3)
+
+
+def test_a_gap_teaches_nothing() -> None:
+    agent = Guided(Task(SPACE))
+    lived = transitions(0, agent, decisions=4)
+    last = lived[-1]
+    told, before = agent.explain(), agent.act(last.next_observation)
+    agent.update(Transition(last.observation, last.action, np.nan, last.next_observation, last.measurement))
+    assert agent.explain() == told
+    np.testing.assert_array_equal(agent.act(last.next_observation), before)
+
+
+@pytest.mark.parametrize("objective", [StrictSLO(900.0), LeastResources(900.0)])
+def test_other_objectives_are_tuned_too(objective: Objective) -> None:
+    agent = Guided(Task(SPACE, objective))
+    lived = transitions(0, agent, objective=objective)
+    costs = [transition.cost for transition in lived]
+    assert np.isfinite(costs).all()
+    assert np.median(costs[-4:]) <= costs[0]
