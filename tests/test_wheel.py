@@ -21,7 +21,7 @@ from rrl.journal import read
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PACKAGES = ("rrl", "envs", "baselines", "serving_adapter")
-DATA = ("*.py", "*.pyi", "*.proto", "py.typed", "*.css", "*.js")
+DATA = ("*.py", "*.pyi", "*.proto", "py.typed", "*.css", "*.js", "*.npz")
 HELP_TIMEOUT_S = 120.0
 
 STEPS_OF_OTHER_PROCESSES = """
