@@ -177,12 +177,16 @@ class Workers:
         self._ended.put(None)
 
     def _end_at_once(self) -> None:
+        calls = self._executor._call_queue  # type: ignore[attr-defined]
         self._executor.shutdown(wait=False, cancel_futures=True)
         own = set(multiprocessing.active_children()) - self._before
         for process in own:
             process.terminate()
         for process in own:
             process.join()
+        # A job that was being sent would wait for ever for a reader: those of the workers are gone, and Python
+        # before 3.12 keeps one of its own open (python/cpython#94777).
+        calls._reader.close()
 
 
 @contextmanager
