@@ -184,8 +184,8 @@ class Workers:
             process.terminate()
         for process in own:
             process.join()
-        # A job that was being sent would wait for ever for a reader: those of the workers are gone, and Python
-        # before 3.12 keeps one of its own open (python/cpython#94777).
+        # A job that was being sent would wait for ever for a reader: those of the workers are gone, and some
+        # versions of Python keep one of their own open (python/cpython#94777).
         calls._reader.close()
 
 
