@@ -1,0 +1,180 @@
+"""The belief explains what an interval cost by its own arrivals, whatever they were."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from envs.simulated import SimulatedServing
+from rrl.belief.belief import Belief
+from rrl.belief.load_forecast import as_windows
+from rrl.measurement import Measurement
+from rrl.objective import MeanLatency, Objective, StrictSLO
+from rrl.queueing.machine import Machine
+from rrl.space import ConfigurationSpace
+from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
+
+SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 8])
+START, TWO, BATCHES, BEST = (
+    SPACE.number({"instances": n, "max_batch_size": b}) for n, b in ((1, 1), (2, 1), (1, 8), (2, 8))
+)
+ONE = np.array([1])
+MACHINE = Machine(ONE, ONE, np.array([1, 2]), np.array([1, 8]), np.array([[[[20, 60], [22, 70]]]]) / 1e3)
+RATE_PER_S = 25.0
+BURSTS = Bursts(RATE_PER_S, burst_ratio=20.0, mean_burst_s=1.0, mean_calm_s=4.0)
+
+
+class Lived(NamedTuple):
+    """What came of some intervals."""
+
+    belief: Belief
+    measurements: list[Measurement]
+    expected_ms: np.ndarray  # (intervals,) under each interval's own arrivals
+    best_ms: np.ndarray  # (intervals,) what `BEST` would have cost by the belief
+
+
+def lived(
+    numbers: list[int], arrivals: Arrivals, slower: dict[int, float] | None = None, seed: int = 0
+) -> Lived:
+    """A belief that learns intervals of these configurations; `slower` machines by interval."""
+    env = SimulatedServing(
+        MACHINE,
+        SPACE,
+        arrivals=arrivals,
+        interval_s=8.0,
+        start=SPACE.configuration(START),
+        carry_backlog=False,
+    )
+    env.reset(seed=seed)
+    belief = Belief(SPACE, MeanLatency(), cores=2)
+    measurements, expected, best = [], [], []
+    for k, number in enumerate(numbers):
+        env._simulation.machine = MACHINE.slower((slower or {}).get(k, 1.0))
+        measurement = env.step(SPACE.action(number))[4]["measurement"]
+        belief.learn(number, measurement)
+        measurements.append(measurement)
+        own, other = np.exp(belief.log_costs(np.array([number, BEST]), measurement)[0])
+        expected.append(own)
+        best.append(other)
+    return Lived(belief, measurements, np.array(expected), np.array(best))
+
+
+def observed_ms(run: Lived) -> np.ndarray:
+    return np.array([each.latency.mean_ms for each in run.measurements])
+
+
+@pytest.fixture(scope="module")
+def bursty() -> Lived:
+    return lived([START] * 14, BURSTS)
+
+
+def test_under_bursts_what_is_in_force_costs_about_what_its_own_arrivals_make_it_cost(bursty: Lived) -> None:
+    """Where a prediction that takes arrivals for Poisson is off by more than a factor of two."""
+    dispersions = np.array([each.dispersion for each in bursty.measurements])
+    off = np.abs(np.log(bursty.expected_ms / observed_ms(bursty)))[2:]
+    assert np.nanmedian(dispersions) > 20
+    assert np.mean(off < np.log(1.15)) > 0.8
+    poisson_ms = bursty.belief.screened_at(np.array([START]), RATE_PER_S)[0]
+    assert np.median(np.abs(np.log(poisson_ms / observed_ms(bursty)))) > np.log(2)
+
+
+def test_a_burst_is_not_the_configurations_fault(bursty: Lived) -> None:
+    assert np.abs(bursty.belief.model_error.log_ratio).max() < 0.06
+    assert abs(bursty.belief.service_times.log_slowness) < 0.05
+
+
+def test_under_the_same_arrivals_a_better_configuration_that_was_seen_costs_less() -> None:
+    run = lived([START, BEST] * 5 + [START] * 4, BURSTS, seed=1)
+    assert (run.best_ms[-4:] < 0.7 * run.expected_ms[-4:]).all()
+    ahead = np.exp(run.belief.log_costs_ahead(np.arange(len(SPACE)))[0])
+    assert ahead[BEST] < 0.7 * ahead[START]
+
+
+def test_what_is_in_force_is_known_better_than_what_was_never_tried(bursty: Lived) -> None:
+    numbers, last = np.arange(len(SPACE)), bursty.measurements[-1]
+    _, sd = bursty.belief.log_costs(numbers, last)
+    assert sd[START] < 0.15
+    assert (np.delete(sd, START) > 1.2 * sd[START]).all()
+    _, beside = bursty.belief.log_costs(numbers, last, beside=START)
+    assert beside[START] < 0.01 < np.delete(beside, START).min()
+
+
+def test_a_slow_interval_is_expected_to_have_been_slow_and_the_next_less_so() -> None:
+    run = lived([TWO] * 10, Poisson(20.0), slower={9: 1.5})
+    assert run.expected_ms[-1] == pytest.approx(observed_ms(run)[-1], rel=0.15)
+    before_ms = np.median(observed_ms(run)[:9])
+    ahead_ms = np.exp(run.belief.log_costs_ahead(np.array([TWO]))[0][0])
+    assert run.expected_ms[-1] > 1.4 * before_ms
+    assert 0.9 * before_ms < ahead_ms < 0.97 * run.expected_ms[-1]
+
+
+def test_what_bears_the_load_is_told_with_what_it_has_to_spare() -> None:
+    run = lived([TWO] * 4, Poisson(60.0))
+    numbers = np.array([START, TWO])
+    np.testing.assert_allclose(run.belief.capacities_per_s(numbers), [50.0, 2 / 0.022], rtol=0.1)
+    assert run.belief.bears(numbers).tolist() == [False, True]
+    assert run.belief.bears(numbers, share=0.5).tolist() == [False, False]
+
+
+def test_what_the_queueing_model_gets_wrong_is_learned() -> None:
+    """Each request takes half as long again as the queueing model says."""
+    run = lived([TWO] * 3, Poisson(20.0))
+    right = run.belief.model_error.log_ratio[TWO]
+    for measurement in run.measurements * 2:
+        latency = measurement.latency._replace(mean_ms=1.5 * measurement.latency.mean_ms)
+        told = Measurement(
+            measurement.duration_s,
+            measurement.arrivals,
+            measurement.completions,
+            0,
+            latency,
+            telemetry=measurement.telemetry,
+            arrival_summary=measurement.arrival_summary,
+        )
+        run.belief.learn(TWO, told)
+    assert abs(right) < 0.05
+    assert run.belief.model_error.log_ratio[TWO] > 0.15
+
+
+def test_nothing_is_learned_of_the_model_from_an_interval_that_was_cut_short_or_began_with_a_queue() -> None:
+    for fields in ({"aborted": "the queue is running away"}, {"backlog": 90, "backlog_growth": 0}):
+        belief = Belief(SPACE, MeanLatency(), cores=2)
+        measurement = lived([START], Poisson(20.0)).measurements[0]
+        for name, value in fields.items():
+            object.__setattr__(measurement, name, value)
+        belief.learn(START, measurement)
+        assert belief.known
+        np.testing.assert_array_equal(belief.model_error.log_ratio, 0.0)
+
+
+def test_an_interval_without_arrivals_teaches_nothing() -> None:
+    belief = Belief(SPACE, MeanLatency(), cores=2)
+    belief.learn(START, Measurement(8.0, 0, 0, 0))
+    assert not belief.known
+    assert np.isnan(belief.forecast.rate_per_s) or belief.forecast.rate_per_s > 0
+
+
+@pytest.mark.parametrize("objective", [MeanLatency(), StrictSLO(200.0)])
+def test_a_cost_is_of_the_objective_and_of_the_arrivals(objective: Objective) -> None:
+    run = lived([TWO] * 4, Poisson(20.0))
+    belief = Belief(SPACE, objective, cores=2)
+    for measurement in run.measurements:
+        belief.learn(TWO, measurement)
+    offsets_s, duration_s = belief._as_seen(run.measurements[-1])
+    windows = as_windows([(offsets_s, duration_s)])
+    latencies = belief.replay.replayed(np.array([TWO]), np.ones(1), windows)
+    found = np.exp(belief.log_costs(np.array([TWO]), run.measurements[-1])[0][0])
+    expected = latencies.mean_ms if isinstance(objective, MeanLatency) else latencies.p95_ms
+    assert found == pytest.approx(expected[0, 0], rel=0.1)
+
+
+def test_the_seed_fixes_what_is_believed() -> None:
+    first, again = (lived([START, TWO, BEST], BURSTS) for _ in range(2))
+    np.testing.assert_array_equal(first.expected_ms, again.expected_ms)
+    numbers = np.arange(len(SPACE))
+    for one, other in zip(
+        first.belief.log_costs_ahead(numbers), again.belief.log_costs_ahead(numbers), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
