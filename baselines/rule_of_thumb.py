@@ -20,10 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from rrl.agent import Agent, Task, Transition, number_in_force
-
-BATCH_SIZE = 8
-THREADS = 1
-DELAY_US = 0
+from rrl.guided.first_choice import RULE_OF_THUMB
 
 
 class RuleOfThumb(Agent):
@@ -33,10 +30,7 @@ class RuleOfThumb(Agent):
         self.space = task.space
         rule = {
             "instances": task.cores or int(max(self._values("instances"), default=1)),
-            "intra_op_threads": THREADS,
-            "inter_op_threads": THREADS,
-            "max_batch_size": BATCH_SIZE,
-            "max_queue_delay_us": DELAY_US,
+            **RULE_OF_THUMB,
         }
         self._rule = {name: value for name, value in rule.items() if name in self.space.names}
         if not self._rule:

@@ -19,6 +19,7 @@ import numpy as np
 EXTENSION = "arrivals"  # in the server's metadata
 SERVICE, CALL = "rrl.RecentArrivals", "Since"
 METHOD = f"/{SERVICE}/{CALL}"
+MAX_REMEMBERED = 65_536  # arrivals, by either side: five minutes at 200 a second, in 640 kB
 LONGEST_AGE_US = 2**32 - 1  # 71 minutes; older arrivals are told as so old
 
 _COUNT = struct.Struct("<Q")

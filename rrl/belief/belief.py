@@ -1,7 +1,7 @@
 """The joint belief that agent and guard decide by: what would a configuration cost, and how sure is that?
 
     interval -> forecast, service times, model error          `learn`
-    cost of c = replay of arrivals, times exp(error)           `log_costs`, `costs_ahead`
+    cost of c = replay of arrivals, times exp(error)           `log_costs`, `log_costs_ahead`
 
 | symbol | here | meaning |
 |---|---|---|
@@ -89,7 +89,7 @@ class Belief:
         self.forecast = LoadForecast(rng)
         self.model_error = ReplayError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
         self._rng = rng
-        self._carries = False
+        self._carries = False  # Requests were seen to wait from one interval into the next.
         self._estimates_busy = False  # The target does not tell how many instances were busy.
         self._variations: deque[float] = deque(maxlen=USUAL_INTERVALS)  # σ by interval
         self._in_force = -1
@@ -101,11 +101,6 @@ class Belief:
     def known(self) -> bool:
         """False until the first service time."""
         return self.service_times.known
-
-    @property
-    def carries(self) -> bool:
-        """True once requests were seen to wait from one interval into the next."""
-        return self._carries
 
     @property
     def windows(self) -> Windows:

@@ -19,7 +19,7 @@ noise has the covariance W⁻¹.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -48,12 +48,18 @@ class Rows(NamedTuple):
     variance: np.ndarray  # of the noise, drift and scatter apart
 
 
-@dataclass
-class Shocks:
+class Shocks(NamedTuple):
     """k and k' of every interval remembered, estimated anew with each fit."""
 
-    drift: np.ndarray = field(default_factory=lambda: np.ones(0))  # (T,)
-    scatter: np.ndarray = field(default_factory=lambda: np.ones(0))  # (T,)
+    drift: np.ndarray  # (T,)
+    scatter: np.ndarray  # (T,)
+
+
+class Speeds(NamedTuple):
+    """How slow the machine was, as ln of service times over the usual ones."""
+
+    seen: Mapping[int, float]  # by the interval's number since the first
+    sd: float  # what is usual where nothing was seen
 
 
 class Evidence(NamedTuple):

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
+from rrl.belief.drift import Speeds
 from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.kernels import Windows
 
@@ -56,13 +56,6 @@ class _Stretch(NamedTuple):
     duration_s: float
     level_per_s: float  # expected when it was over
     time: int  # the interval's number since the first
-
-
-class Speeds(NamedTuple):
-    """How slow the machine was, as ln of service times over the usual ones."""
-
-    seen: Mapping[int, float]  # by the interval's number since the first
-    sd: float  # what is usual where nothing was seen
 
 
 class LoadForecast:

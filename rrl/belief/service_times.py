@@ -23,7 +23,6 @@ from scipy.linalg import cholesky, solve_triangular
 from rrl.belief import drift
 from rrl.belief import service_time_process as process
 from rrl.belief.learned_prior import Kind
-from rrl.belief.load_forecast import Speeds
 from rrl.belief.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis, Terms
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.measurement import ServiceTimes
@@ -135,34 +134,31 @@ class ServiceTimeModel:
         return math.sqrt((ERRORS_OF_ONE + sum(errors)) / (ERRORS_OF_ONE + len(errors)))
 
     @property
-    def cores(self) -> float:
-        """The likeliest number of cores."""
-        return self._fits[0].hypothesis.cores if self._fits else self._usual_cores
-
-    @property
     def log_slowness(self) -> float:
         """ln of how many times as long everything took in the last interval, over what is usual."""
-        return sum(self._effects.get(self._time, (0.0, 0.0)))
+        return sum(self._last_effects)
 
     @property
     def log_slowness_ahead(self) -> float:
         """The same as it is expected of the next interval."""
-        return drift.persisting() * self._effects.get(self._time, (0.0, 0.0))[0]
+        return drift.persisting() * self._last_effects[0]
 
     @property
     def log_slowness_to_come(self) -> float:
         """The same on average over the intervals for which a choice must pay."""
-        return PAYS_FOR * self._effects.get(self._time, (0.0, 0.0))[0]
+        return PAYS_FOR * self._last_effects[0]
 
     @property
-    def speeds(self) -> Speeds:
+    def _last_effects(self) -> tuple[float, float]:
+        """d and s of the last interval."""
+        return self._effects.get(self._time, (0.0, 0.0))
+
+    @property
+    def speeds(self) -> drift.Speeds:
         """How slow the machine was in the intervals remembered."""
-        return Speeds({time: sum(both) for time, both in self._effects.items()}, math.hypot(*self._scale))
-
-    @property
-    def drift_sd(self) -> float:
-        """How much the speed of the machine usually drifts, as a standard deviation of ln S."""
-        return self._scale.drift_sd
+        return drift.Speeds(
+            {time: sum(both) for time, both in self._effects.items()}, math.hypot(*self._scale)
+        )
 
     def add(
         self,

@@ -30,13 +30,7 @@ MIN_PROBABILITY_TO_EXPECT = 0.5
 class Guided(Agent):
     """The agent. It is deterministic but for the seeded arrivals of its replays."""
 
-    def __init__(
-        self,
-        task: Task,
-        settings: GuidedSettings = GUIDED,
-        seed: int = 0,
-        background_training: bool = False,
-    ) -> None:
+    def __init__(self, task: Task, settings: GuidedSettings = GUIDED, seed: int = 0) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
         self.belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, settings.errors)
@@ -81,7 +75,7 @@ class Guided(Agent):
         if self._compared is None:
             return None
         best = int(self._compared.numbers[np.argmin(self._compared.cost)])
-        return best if self.belief.bears(np.array([best]))[0] else None
+        return best if self._bears(best) else None
 
     def explain(self) -> str:
         """Why the configuration just proposed, in a few words."""
@@ -99,22 +93,19 @@ class Guided(Agent):
             return f"expects {expected} instead of {present}"
         return f"tries it: {expected} instead of {present}, better with {compared.better[k]:.0%}"
 
-    def _tries_thumb(self) -> bool:
-        """True until the rule of thumb was tried, where it is allowed and expected to bear the load."""
-        if self._thumb in (None, self._in_force):
-            self._thumb = None
-            return False
-        allowed = self.belief.replay.allowed[self._thumb] and self._learned <= RULE_WITHIN
-        return bool(allowed and self.belief.bears(np.array([self._thumb]))[0])
+    def _bears(self, number: int) -> bool:
+        return bool(self.belief.bears(np.array([number]))[0])
 
     def _chosen(self) -> int:
-        allowed = np.flatnonzero(self.belief.replay.allowed)
-        numbers = self._changes.without_vain_delays(self._in_force, allowed)
+        allowed = self.belief.replay.allowed
+        numbers = self._changes.without_vain_delays(self._in_force, np.flatnonzero(allowed))
         self._compared = self._rule.contenders(numbers, self._in_force)
         s = self.settings
         self._learned += 1
         value = self._compared.value(s.horizon + s.horizon_growth * self._learned)
-        if self._tries_thumb():
-            assert self._thumb is not None
-            return self._thumb
+        if self._in_force == self._thumb:
+            self._thumb = None
+        thumb = self._thumb
+        if thumb is not None and self._learned <= RULE_WITHIN and allowed[thumb] and self._bears(thumb):
+            return thumb
         return int(self._compared.numbers[np.argmax(value)])

@@ -1,7 +1,7 @@
 """The settings of the default agent.
 
-Each of them has a row in the ablation table of `docs/results/learner.md`. They were chosen on machines with
-seeds below 1000.
+They were chosen on machines with seeds below 1000. `--settings NAME=VALUE` of `scripts/bench reach` and of
+`scripts/bench triton-simulated` shows what one brings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class GuidedSettings:
     contenders: int = 24
     # What the queueing model gets wrong, as standard deviations of ln of a latency.
     # It is wrong of all configurations alike, of those that share a knob's value, and of each alone.
-    common_error_sd: float = 0.1
-    knob_error_sd: float = 0.06
-    own_error_sd: float = 0.06
+    common_error_sd: float = ErrorSettings.common_sd
+    knob_error_sd: float = ErrorSettings.knob_sd
+    own_error_sd: float = ErrorSettings.own_sd
     # What any change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
     # The same where a change takes a while to settle.

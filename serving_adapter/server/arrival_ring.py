@@ -6,15 +6,13 @@ from array import array
 
 import numpy as np
 
-from serving_adapter.recent_arrivals import LONGEST_AGE_US, Told
-
-CAPACITY = 65_536  # arrivals: five minutes at 200 a second, in 640 kB
+from serving_adapter.recent_arrivals import LONGEST_AGE_US, MAX_REMEMBERED, Told
 
 
 class ArrivalRing:
     """Remembers when the newest requests came and how many rows each held."""
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int = MAX_REMEMBERED) -> None:
         self.total = 0  # arrivals so far
         self._capacity = capacity
         self._at_ns = array("q", bytes(8 * capacity))  # quicker to write one value of than NumPy's arrays

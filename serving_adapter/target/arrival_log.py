@@ -8,10 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from serving_adapter.recent_arrivals import Told
+from serving_adapter.recent_arrivals import MAX_REMEMBERED, Told
 from serving_adapter.target.reading import RecentArrivals
-
-MAX_KEPT = 65_536  # arrivals, in 640 kB
 
 
 class ArrivalLog:
@@ -21,7 +19,7 @@ class ArrivalLog:
         self,
         ask: Callable[[int], Told],
         clock: Callable[[], float] = time.monotonic,
-        max_kept: int = MAX_KEPT,
+        max_kept: int = MAX_REMEMBERED,
     ) -> None:
         """`ask(known)` tells the arrivals after the first `known`."""
         self._ask, self._clock, self._max_kept = ask, clock, max_kept

@@ -25,11 +25,8 @@ ON_S, OFF_S = 0.8, 3.0  # mean stays of `on-off`
 
 
 @dataclass(frozen=True)
-class HyperexponentialGaps:
-    """Gaps of two exponential kinds, each of which makes up half of the time (balanced means).
-
-    With p the probability of a short gap, 2 p (1 - p) = 1 / (1 + c²), c the coefficient of variation.
-    """
+class _OfVariation:
+    """Arrivals of this mean rate, whose gaps have this coefficient of variation, c."""
 
     rate_per_s: float
     variation: float
@@ -40,6 +37,14 @@ class HyperexponentialGaps:
     @property
     def mean_rate_per_s(self) -> float:
         return self.rate_per_s
+
+
+@dataclass(frozen=True)
+class HyperexponentialGaps(_OfVariation):
+    """Gaps of two exponential kinds, each of which makes up half of the time (balanced means).
+
+    With p the probability of a short gap, 2 p (1 - p) = 1 / (1 + c²), c the coefficient of variation.
+    """
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         squared = self.variation**2
@@ -54,18 +59,8 @@ class HyperexponentialGaps:
 
 
 @dataclass(frozen=True)
-class BatchArrivals:
+class BatchArrivals(_OfVariation):
     """Poisson moments at each of which geometrically many requests come; m on average give c² = 2 m - 1."""
-
-    rate_per_s: float
-    variation: float
-
-    def __post_init__(self) -> None:
-        _check_variation(self.variation)
-
-    @property
-    def mean_rate_per_s(self) -> float:
-        return self.rate_per_s
 
     def times_s(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         mean_size = (self.variation**2 + 1) / 2

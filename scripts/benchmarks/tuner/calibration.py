@@ -40,9 +40,9 @@ from rrl.belief.belief import Belief
 from rrl.belief.service_times import NOISE_SD
 from rrl.guided.agent import Guided
 from rrl.measurement import Measurement
+from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.coverage import cells, coverages, pit
 from scripts.benchmarks.tuner.given_settings import guided_settings
-from scripts.benchmarks.tuner.reach import commit_in_force
 from scripts.benchmarks.tuner.simulated_rows import (
     SimulatedRow,
     SimulatedRun,

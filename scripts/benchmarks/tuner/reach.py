@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from baselines import AGENTS, NEED_MACHINE, AgentFactory, unknown_agent
 from baselines.comparison.run import RunJob, read_run
 from baselines.comparison.summary import WARM_UP, figures, ratio_of_sums
 from baselines.comparison.workers import Workers
+from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.given_settings import guided_settings
 from scripts.benchmarks.tuner.simulated_rows import (
     SimulatedRow,
@@ -202,22 +202,6 @@ def line_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:
         f" {starred(f'{found.after_30_worst:.4f}', 'worst'):>9} {found.worst_machine:12}"
         f" {found.whole_run:.4f}  {found.decide_median_ms:.1f} / {found.decide_p99_ms:.1f}"
     )
-
-
-def commit_in_force() -> str:
-    """The commit of the checkout, with a + where files differ from it."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -> dict[str, ReachLine]:

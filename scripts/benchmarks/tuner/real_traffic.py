@@ -30,10 +30,12 @@ import numpy as np
 import yaml
 
 from rrl.command_line.options import DEFAULT_INTERVALS
+from rrl.guided.first_choice import RULE_OF_THUMB
 from rrl.journal import Header, Record, read
 from rrl.views.summary import BEST_CONFIGURATION
 from scripts.benchmarks.triton.head_to_head_report import changes
 from scripts.benchmarks.tuner.burst_arrivals import arrivals_named, moments_of, variation_of_gaps
+from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.real_traffic_report import (
     GuardActions,
     TrafficCase,
@@ -48,7 +50,6 @@ from scripts.serving.replayed import ClientFigures, replay, write_moments
 from serving_adapter import resources
 from serving_adapter.target import Target
 
-RULE_OF_THUMB_BATCH = 8
 BATCHES = (1, 4, 8, 16)
 BURST_PER_S, BURST_S = 10_000, 0.05  # The rule of thumb's capacity is how fast it serves such a burst.
 LIGHT_MODEL = "burn"
@@ -209,7 +210,7 @@ def _row(case: TrafficCase, rate_per_s: float, plan: TrafficPlan, beside: Beside
         untouched_s=round(untouched.latency_s, 3),
         late_ms=round(max(run.figures.late_ms, untouched.late_ms, sweep.late_ms), 1),
         began_at=began_at,
-        commit=_commit(),
+        commit=commit_in_force(),
     )
 
 
@@ -309,7 +310,7 @@ def rule_of_thumb(start: Mapping[str, int]) -> Configuration:
     return dict(start) | {
         "instances": resources.cores(),
         "intra_op_threads": 1,
-        "max_batch_size": RULE_OF_THUMB_BATCH,
+        "max_batch_size": RULE_OF_THUMB["max_batch_size"],
     }
 
 
@@ -319,7 +320,7 @@ def grid(start: Configuration, left: Configuration) -> list[Configuration]:
     others = [
         dict(start) | {"instances": instances, "intra_op_threads": threads, "max_batch_size": batch}
         for instances, threads, batch in itertools.product((1, cores), (1, cores), BATCHES)
-        if not (instances == 1 and threads == 1 and cores > 1 and batch != RULE_OF_THUMB_BATCH)
+        if not (instances == 1 and threads == 1 and cores > 1 and batch != RULE_OF_THUMB["max_batch_size"])
     ]
     return _distinct(start, left, rule_of_thumb(start), *others)
 
@@ -351,8 +352,3 @@ def _capacity_per_s(model: str) -> float:
 
 def _in_a_path(part: object) -> str:
     return "".join(c if c.isalnum() or c in "._" else "_" for c in str(part))
-
-
-def _commit() -> str:
-    describe = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()

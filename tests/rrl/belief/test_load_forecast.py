@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
-from rrl.belief.load_forecast import LoadForecast, Speeds, arrival_offsets_s
+from rrl.belief.drift import Speeds
+from rrl.belief.load_forecast import LoadForecast, arrival_offsets_s
 from rrl.measurement import ArrivalSummary, Measurement
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
