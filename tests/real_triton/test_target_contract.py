@@ -7,6 +7,7 @@ import pytest
 
 from serving_adapter.model_configuration import KNOBS, knob_values
 from serving_adapter.target import RequestsRefused, Target, TargetError
+from tests.support.triton_served import without_preferred_sizes
 
 RELOADING = {"max_batch_size": 4, "max_queue_delay_us": 300}
 """What Triton can only put in force by loading the model anew."""
@@ -36,12 +37,11 @@ def test_a_change_leaves_every_other_field_as_it_was(served, make_target, change
 
 
 def other_fields(config):
-    """All that no knob sets; Triton itself adds the largest batch to the preferred sizes where none fits."""
+    """All that no knob sets."""
     config.ClearField("max_batch_size")
     config.instance_group[0].ClearField("count")
     config.dynamic_batching.ClearField("max_queue_delay_microseconds")
-    config.dynamic_batching.ClearField("preferred_batch_size")
-    return config
+    return without_preferred_sizes(config)
 
 
 def test_what_is_in_force_already_is_not_sent(served, make_target):

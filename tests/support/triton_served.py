@@ -16,6 +16,12 @@ from tests.support.waiting import until
 LONG_S = 120.0  # a loaded machine takes its time
 
 
+def without_preferred_sizes(config: ModelConfig) -> ModelConfig:
+    """Triton itself adds the largest batch to the preferred sizes where none fits."""
+    config.dynamic_batching.ClearField("preferred_batch_size")
+    return config
+
+
 class Served:
     """The view; `log` is Triton's, and None for our own server."""
 
