@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from baselines.agents import (
     AGENTS,
+    DEFAULT_AGENT,
     NEED_HINDSIGHT,
     NEED_MACHINE,
     AgentEntry,
     AgentFactory,
     agents_for_tuning,
+    called_now,
     make_agent,
     markdown_table,
     needs_of,
@@ -18,11 +20,13 @@ from baselines.agents import (
 
 __all__ = [
     "AGENTS",
+    "DEFAULT_AGENT",
     "NEED_HINDSIGHT",
     "NEED_MACHINE",
     "AgentEntry",
     "AgentFactory",
     "agents_for_tuning",
+    "called_now",
     "make_agent",
     "markdown_table",
     "needs_of",

@@ -7,6 +7,8 @@ imported when an agent of it is made.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -14,6 +16,7 @@ from inspect import signature
 from typing import Any, Literal, Protocol
 
 from rrl.agent import Agent, Task
+from rrl.agent_names import FORMER_NAMES, present_name, taken_for
 
 Need = Literal["hindsight", "machine"]
 """What a task must hold beside its space: the truth of a simulation, or service times profiled beforehand."""
@@ -73,7 +76,7 @@ class AgentEntry:
 
 
 AGENTS: dict[str, AgentEntry] = {
-    "rrl": AgentEntry(
+    "guided": AgentEntry(
         "rrl.guided.agent:Guided",
         "the default: a queueing model learned from telemetry, arrivals replayed; it has no network",
         "ours, after SERF (Yan et al., SC'16)",
@@ -236,6 +239,9 @@ AGENTS: dict[str, AgentEntry] = {
 }
 """The agents that `rrl-compare --agents` knows; `rrl-tune --agent` takes those that need no hindsight."""
 
+DEFAULT_AGENT = "guided"
+"""The agent of who names none."""
+
 UNKNOWN_DECIDE_MS = 1000.0
 """Taken for agents that `AGENTS` does not list."""
 
@@ -259,6 +265,9 @@ NEED_MACHINE = tuple(name for name in AGENTS if "machine" in needs_of(name))
 
 def make_agent(name: str, task: Task, seed: int = 0, background_training: bool = False) -> Agent:
     """The agent of this name; ValueError that lists the known ones, or says why it cannot act on the task."""
+    if name in FORMER_NAMES:
+        warnings.warn(taken_for(name), DeprecationWarning, stacklevel=2)
+        name = present_name(name)
     if name not in AGENTS:
         raise ValueError(unknown_agent(name, AGENTS))
     return AGENTS[name](task, seed, background_training)
@@ -269,8 +278,15 @@ def unknown_agent(name: str, known: Iterable[str]) -> str:
     return f"unknown agent {name!r}; known: {', '.join(known)}"
 
 
+def called_now(name: str) -> str:
+    """The present name of an agent that a command is given. A former name is told of on standard error."""
+    if name in FORMER_NAMES:
+        print(taken_for(name), file=sys.stderr)
+    return present_name(name)
+
+
 def agents_for_tuning() -> str:
-    """The agents that a live run can have, in a sentence's words: `rrl, serf (needs --machine), aimd`."""
+    """The agents that a live run can have, in a sentence's words: `guided, serf (needs --machine), aimd`."""
     return ", ".join(name + _flags_needed(name) for name in AGENTS if name not in NEED_HINDSIGHT)
 
 

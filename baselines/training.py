@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -27,12 +27,22 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, prior_learning, unknown_agent
+from baselines import (
+    AGENTS,
+    DEFAULT_AGENT,
+    NEED_HINDSIGHT,
+    NEED_MACHINE,
+    called_now,
+    make_agent,
+    prior_learning,
+    unknown_agent,
+)
 from baselines.comparison.settings import default_space
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
+from rrl.agent_names import present_name
 from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, Record
 from rrl.objective import Objective, make_objective
@@ -54,7 +64,7 @@ class OfflineTrainingOptions:
     """The machine to simulate: a file of rrl-profile, or an invented one, such as family:SEED."""
     out: Path = Path("runs/trained")
     """Folder for the journal of the training."""
-    agent: str = "rrl"
+    agent: str = DEFAULT_AGENT
     """The agent to train, one of those that rrl-tune knows."""
     knobs: tuple[str, ...] = ()
     """What to tune, e.g. instances=1:4,max_batch_size=1,2,4,8; without it, rrl-compare's grid."""
@@ -85,7 +95,7 @@ class OfflineTrainingOptions:
     def __post_init__(self) -> None:
         self._check_prior()
         make_objective(self.objective, self.slo_p95_ms)
-        if self.agent not in AGENTS:
+        if present_name(self.agent) not in AGENTS:
             raise ValueError(unknown_agent(self.agent, _trainable()))
         if self.agent in NEED_MACHINE:
             raise ValueError(
@@ -120,6 +130,7 @@ def _trainable() -> list[str]:
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(OfflineTrainingOptions, argv)
+    options = replace(options, agent=called_now(options.agent))
     torch.set_num_threads(1)
     if options.prior is not None:
         _learn_prior(options.prior, options)

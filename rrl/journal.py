@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_t
 import numpy as np
 
 from rrl.agent import Transition
+from rrl.agent_names import present_name
 from rrl.file_lock import lock
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
@@ -99,7 +100,7 @@ class Header:
             if not _fits(getattr(header, name), hint):
                 raise TypeError(f"{name} is {getattr(header, name)!r}")
         header.space.number(header.start)
-        return header
+        return replace(header, agent=present_name(header.agent))
 
 
 # Values of fields that an older journal lacks in its records.

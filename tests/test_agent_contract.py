@@ -28,7 +28,7 @@ from rrl.testing import (
 )
 
 DRAW_NOTHING = {"aimd", "best-fixed", "oracle", "quick-search", "quick-search-all", "rule", "serf"}
-DRAW_ARRIVALS = {"rrl"}  # draws for its simulations and its network's start, which rarely decides otherwise
+DRAW_ARRIVALS = {"guided"}  # draws the arrivals that it replays, which rarely decides otherwise
 TRAIN_BESIDE_DECISIONS = {"rrl-tuned", "rrl-paper", "rrl-released", "rrl-released-exact"}
 QUICK_STEPS = 15  # of training: how many is a matter of time, not of behaviour
 
@@ -116,7 +116,7 @@ def test_an_agent_refuses_a_bare_task_just_where_its_entry_says_so(name: str) ->
 
 
 def test_an_unknown_agent_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown agent 'guess'; known: rrl, .*oracle"):
+    with pytest.raises(ValueError, match=r"unknown agent 'guess'; known: guided, .*oracle"):
         make_agent("guess", full_task())
 
 

@@ -28,7 +28,7 @@ RECORDED = Path(__file__).parent / "recorded"
 IN_PLACE = {"embedded": None, "bursts": None, "triton": frozenset({"instances"})}
 KNOBS = ("instances", "intra_op_threads", "max_batch_size")
 COMPARISON = (
-    *("--machine", "family:0-2", "--agents", "rrl,rrl-paper,capes,gp-bandit", "--seeds", "1"),
+    *("--machine", "family:0-2", "--agents", "guided,rrl-paper,capes,gp-bandit", "--seeds", "1"),
     *("--decisions", "20", "--knobs", "instances=1:3,intra_op_threads=1,2,max_batch_size=1,2,4,8"),
 )
 

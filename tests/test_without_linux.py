@@ -31,7 +31,7 @@ from baselines import make_agent
 from rrl.agent import Task, Transition
 
 env = gym.make("envs:rrl/SimulatedServing-v0").unwrapped
-agent = make_agent("rrl", Task(env.space, env.objective), seed=1)
+agent = make_agent("guided", Task(env.space, env.objective), seed=1)
 observation, _ = env.reset(seed=1)
 for _ in range(2):
     action = agent.act(observation)

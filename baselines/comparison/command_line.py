@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
+from baselines import called_now
 from baselines.comparison import decisions, plots, summary, tables, tensorboard
 from baselines.comparison.comparison import run_comparison
 from baselines.comparison.options import CompareOptions
@@ -21,6 +23,8 @@ FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(CompareOptions, argv)
+    present = [called_now(name.strip()) for name in options.agents.split(",")]
+    options = replace(options, agents=",".join(present))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
         settings = options.settings()

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from baselines import DEFAULT_AGENT
 from baselines.comparison.settings import ComparisonSettings
 
 
@@ -23,7 +24,7 @@ class CompareOptions:
     """stationary, dynamic, wiki or a trace FILE.csv (the whole trace, spread over the decisions)."""
     rate: float = ComparisonSettings.rate_per_s
     """Mean arrivals per second, over time."""
-    agents: str = "rrl,rrl-paper,random"
+    agents: str = f"{DEFAULT_AGENT},rrl-paper,random"
     """Names with commas between; the oracle is always added, as the figures are relative to it."""
     seeds: int = ComparisonSettings.seeds
     """Runs of every agent on every machine."""

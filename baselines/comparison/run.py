@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines import AgentFactory, make_agent, needs_of
+from baselines import DEFAULT_AGENT, AgentFactory, make_agent, needs_of
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
@@ -125,12 +125,12 @@ class TimedAgent(Agent):
 
 @cache
 def compile_kernels() -> None:
-    """Lets `rrl` decide twice, once a process, so that no agent is charged for compiling the simulator."""
+    """Lets the default agent decide twice, once a process, so that none is charged for compiling."""
     (scenario,) = scenarios("family:0")
     objective = MeanLatency()
     for text in SMALL_SPACES:
         space = ConfigurationSpace.parse(text)
-        agent = make_agent("rrl", Task(space, objective))
+        agent = make_agent(DEFAULT_AGENT, Task(space, objective))
         env = scenario.environment(space, objective, PerIntervalPoisson(np.full(3, RATE_PER_S)))
         for _ in live(agent, env, decisions=2, seed=0):
             pass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from baselines import AGENTS, NEED_HINDSIGHT, unknown_agent
+from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent
 from rrl.command_line.advise import advise_on
 from rrl.command_line.ending import DONE, INTERRUPTED
 from rrl.command_line.exporting import export_again, make_console
@@ -27,6 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         fail(str(error))
     options = parse(TuneOptions, argv)
+    options = replace(options, agent=called_now(options.agent))
     _check_agent(options.agent)
     if options.export is not None:
         export_again(options.export)

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import tyro
 
-from baselines import agents_for_tuning
+from baselines import DEFAULT_AGENT, agents_for_tuning
 from rrl.journal import FILE_NAME
 from rrl.objective import make_objective
 from rrl.space import ConfigurationSpace
@@ -45,7 +45,7 @@ class TuneOptions:
     """Key that changing the configuration needs (better: set RRL_CONTROL_KEY)."""
     tls_ca: str | None = None
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
-    agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = "rrl"
+    agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = DEFAULT_AGENT
     agent_from: Path | None = None
     """Folder of rrl-train, or of an earlier run, for the agent to start from. Agent, objective, limit, knobs
     and seed are then that folder's where they are left at their default."""

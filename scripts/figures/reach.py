@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baselines import DEFAULT_AGENT
 from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.decisions import FILE_NAME, read_decisions
 from baselines.comparison.summary import (
@@ -29,7 +30,6 @@ from baselines.comparison.summary import (
 )
 from envs.scenarios.families import SLOWDOWN_AT
 
-DEFAULT_AGENT = "rrl"
 MODEL, SLOWDOWN = "model", "slowdown"  # truths
 
 SOON, SOON_SHARE = 10, 0.95  # decisions, and the share of the machines that may need no more

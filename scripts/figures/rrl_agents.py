@@ -48,7 +48,7 @@ class Look:
 
 
 LOOKS = {
-    "rrl": Look("our default", figure_style.BLUE),
+    "guided": Look("our default", figure_style.BLUE),
     "rrl-paper": Look("RRL (paper)", figure_style.GREEN),
     "rrl-released": Look("RRL (script)", figure_style.GREEN, ":"),
     "capes": Look("CAPES", figure_style.VERMILION),
@@ -59,7 +59,7 @@ LOOKS = {
     "oracle": Look("oracle", figure_style.BLACK, "--"),
 }
 
-AGENTS = ("rrl", "rrl-paper", "capes", "capes-tuned", "deeprm", "deeprm-tuned", "best-fixed", "oracle")
+AGENTS = ("guided", "rrl-paper", "capes", "capes-tuned", "deeprm", "deeprm-tuned", "best-fixed", "oracle")
 WITH_RELEASED = (*AGENTS[:2], "rrl-released", *AGENTS[2:])
 
 

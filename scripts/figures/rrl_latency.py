@@ -121,15 +121,15 @@ def reduction_claims(panels: Panels, reductions: Sequence[Reduction]) -> list[Cl
 
 def default_claims(panels: Panels, agents: Sequence[str]) -> list[Claim]:
     """Our default agent beside all others, for which the paper has no number."""
-    others = [agent for agent in agents if agent != "rrl"]
-    if "rrl" not in agents:
+    others = [agent for agent in agents if agent != "guided"]
+    if "guided" not in agents:
         return []
     return [
         Claim(
             what=f"mean latency, {workload}, {process}: our default against "
             + ", ".join(LOOKS[agent].label for agent in others),
             paper="–",
-            ours=", ".join(f"{_change(decisions, 'rrl', agent).estimate:+.0f} %" for agent in others),
+            ours=", ".join(f"{_change(decisions, 'guided', agent).estimate:+.0f} %" for agent in others),
             reproduces=NO_CLAIM,
         )
         for (process, workload), decisions in panels.items()

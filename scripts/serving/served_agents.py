@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from baselines import DEFAULT_AGENT
 from envs.live import LiveServing
 from rrl import journal
 from rrl.agent import Agent
@@ -23,8 +24,8 @@ from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from serving_adapter.target import Target
 
-DEFAULT, RULE, SWEEP = "rrl", "rule", "sweep"
-AGAIN = "rrl-again"  # the default agent once more: what the two differ by is noise
+DEFAULT, RULE, SWEEP = DEFAULT_AGENT, "rule", "sweep"
+AGAIN = f"{DEFAULT}-again"  # the default agent once more: what the two differ by is noise
 REACH = 1.05  # of the sweep's best: near
 SETTLED_SHARE = 0.9  # of the intervals that follow
 

@@ -21,6 +21,7 @@ from baselines import (
     typical_decide_ms,
 )
 from rrl.agent import Agent
+from rrl.agent_names import FORMER_NAMES, present_name
 from rrl.testing import full_task
 
 
@@ -43,6 +44,14 @@ def test_an_entry_makes_the_agent_that_it_names(name: str) -> None:
     agent.close()
 
 
+@pytest.mark.parametrize("former", FORMER_NAMES)
+def test_an_agents_former_name_makes_the_present_agent(former: str) -> None:
+    assert former not in AGENTS
+    with pytest.warns(DeprecationWarning, match=f"'{former}' is taken for '{present_name(former)}'"):
+        agent = make_agent(former, full_task())
+    assert type(agent) is type(make_agent(present_name(former), full_task()))
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_entry_travels_to_another_process(name: str) -> None:
     assert pickle.loads(pickle.dumps(AGENTS[name])) == AGENTS[name]
@@ -52,7 +61,7 @@ def test_needs_and_times_follow_from_the_entries() -> None:
     assert NEED_HINDSIGHT == ("best-fixed", "oracle")
     assert NEED_MACHINE == ("serf",)
     assert needs_of("somebody's own") == ()
-    assert typical_decide_ms("somebody's own") > typical_decide_ms("rrl") > typical_decide_ms("random")
+    assert typical_decide_ms("somebody's own") > typical_decide_ms("guided") > typical_decide_ms("random")
 
 
 def test_the_sentence_for_tuning_names_every_agent_that_a_live_run_can_have() -> None:

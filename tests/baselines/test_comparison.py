@@ -146,9 +146,9 @@ def test_agents_beside_the_known_ones_can_be_compared(tmp_path: Path) -> None:
 def test_no_decision_is_charged_for_compiling(tmp_path: Path) -> None:
     compile_kernels()
     compiled = len(replayed_ms.signatures)
-    lived(tmp_path, settings("rrl", decisions=3))
+    lived(tmp_path, settings("guided", decisions=3))
     knobs = "instances=1:2,max_batch_size=1,2,8,max_queue_delay_us=0,10000"
-    lived(tmp_path / "batches", settings("rrl", truth="batching", decisions=3, knobs=knobs))
+    lived(tmp_path / "batches", settings("guided", truth="batching", decisions=3, knobs=knobs))
     assert 0 < compiled == len(replayed_ms.signatures)
 
 
@@ -198,7 +198,7 @@ def test_only_serf_is_told_the_machine_and_only_hindsight_the_future(tmp_path: P
         tasks[name] = task
         return First(task)
 
-    names = ("serf", "oracle", "best-fixed", "rrl")
+    names = ("serf", "oracle", "best-fixed", "guided")
     known: dict[str, AgentFactory] = {name: partial(make, name) for name in names}
     for job in jobs(tmp_path, settings(*names, cores=4), known):
         job.make_agent(Hindsight(np.ones(1), lambda rate_per_s: np.ones(9)))

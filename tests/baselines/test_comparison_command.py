@@ -51,6 +51,14 @@ def test_a_comparison_writes_its_tables_and_pictures(
     assert "as a multiple of" in printed
 
 
+def test_an_agents_former_name_is_taken_for_the_present_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare(tmp_path, "--agents", "random, rrl")
+    assert set(read_decisions(tmp_path / "decisions.csv")["agent"]) == {"random", "guided", "oracle"}
+    assert "agent 'rrl' is taken for 'guided': " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from baselines import make_agent
 from baselines.training import OfflineTraining, OfflineTrainingOptions, main
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
-from rrl.journal import SIMULATION, Record, read
+from rrl.journal import FILE_NAME, SIMULATION, Record, read
 from rrl.queueing.machine import Machine
 from rrl.tuning.pretraining import Pretraining
 
@@ -92,6 +93,13 @@ def test_the_agent_is_not_told_the_cores(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told == [None]
 
 
+def test_an_agents_former_name_is_taken_for_the_present_one(capsys: pytest.CaptureFixture[str]) -> None:
+    train("out", "--agent", "rrl", "--decisions", 2)
+    header = json.loads(Path("out", FILE_NAME).read_text().splitlines()[0])
+    assert header["agent"] == "guided"
+    assert "agent 'rrl' is taken for 'guided': " in capsys.readouterr().err
+
+
 def test_a_machine_file_is_trained_on_its_own_grid() -> None:
     main(["--machine", "machine.npz", "--agent", "random", "--decisions", "2", "--out", "out"])
     header, _ = read(Path("out"))
@@ -102,7 +110,7 @@ def test_a_machine_file_is_trained_on_its_own_grid() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--agent", "alphago"], "unknown agent 'alphago'; known: rrl, "),
+        (["--agent", "alphago"], "unknown agent 'alphago'; known: guided, "),
         (["--agent", "oracle"], "use rrl-compare"),
         (["--agent", "serf"], "use rrl-tune --agent serf --machine FILE"),
         (["--machine", "family:1-2"], "trained on one machine, got 2: family:1-2"),

@@ -23,7 +23,7 @@ def header(**changes: Any) -> Header:
         space=SPACE,
         objective="latency",
         slo_p95_ms=None,
-        agent="rrl",
+        agent="guided",
         seed=1,
         target="localhost:8500",
         model="minilm",
@@ -215,6 +215,12 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_a_journal_with_an_agents_former_name_is_continued_under_the_present_one(tmp_path: Path) -> None:
+    Journal.create(tmp_path, header(agent="rrl")).close()
+    Journal.open_to_resume(tmp_path, header(agent="guided")).close()
+    assert read(tmp_path)[0].agent == "guided"
+
+
 @pytest.mark.parametrize(
     ("changes", "both"),
     [
@@ -224,7 +230,7 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
         ),
         ({"objective": "strict-slo"}, ["another objective", "latency", "strict-slo"]),
         ({"slo_p95_ms": 100.0}, ["another p95 limit", "None", "100"]),
-        ({"agent": "random"}, ["another agent", "rrl", "random"]),
+        ({"agent": "random"}, ["another agent", "guided", "random"]),
         ({"model": "resnet"}, ["another model", "minilm", "resnet"]),
         ({"target": "localhost:8501"}, ["another target", "localhost:8500", "localhost:8501"]),
         ({"target": "embedded"}, ["another target", "localhost:8500", "embedded"]),

@@ -47,8 +47,8 @@ def test_what_misses_its_limit_is_marked() -> None:
     late = reach.ReachLine.of({name: decided([200.0] * 20 + [103.0] * 20, far=3) for name in "ab"}, ORACLES)
     assert late.misses(reach.limits_of(HOME)) == {"soon", "first ten", "p95 far", "median"}
     assert late.misses(reach.limits_of(JUDGE)) == {"first ten", "p95 far", "median"}
-    assert reach.line_of(HOME, "rrl", late).count("*") == 4
-    assert "*" not in reach.line_of(HOME, "rrl", near)
+    assert reach.line_of(HOME, "guided", late).count("*") == 4
+    assert "*" not in reach.line_of(HOME, "guided", near)
 
 
 def test_rows_are_chosen_by_the_beginnings_of_their_names() -> None:
@@ -94,7 +94,7 @@ def test_the_table_is_of_runs_and_goes_into_a_file(
         "--rows",
         "usl",
         "--agents",
-        "rrl",
+        "guided",
         "random",
         "--decisions",
         "31",
@@ -109,7 +109,7 @@ def test_the_table_is_of_runs_and_goes_into_a_file(
     assert "expected costs" not in told
     assert "seeds 3, 31 decisions, cores not told horizon=4" in told
     first, random, again, _ = map(json.loads, out.read_text().splitlines())
-    assert (first["agent"], first["source"], first["settings"]) == ("rrl", "usl", ["horizon=4"])
+    assert (first["agent"], first["source"], first["settings"]) == ("guided", "usl", ["horizon=4"])
     assert "settings" not in random
     assert 1 <= first["whole_run"] < random["whole_run"]
     assert result["value"] == pytest.approx(first["whole_run"], abs=1e-4)
@@ -122,7 +122,7 @@ def test_the_table_is_of_runs_and_goes_into_a_file(
 
 
 @pytest.mark.parametrize(
-    ("agent", "tell_cores", "told"), [("rrl", False, None), ("rrl", True, 14), ("rule", False, 14)]
+    ("agent", "tell_cores", "told"), [("guided", False, None), ("guided", True, 14), ("rule", False, 14)]
 )
 def test_the_rule_is_told_the_cores_and_others_where_asked_for(
     agent: str, tell_cores: bool, told: int | None, tmp_path: Path

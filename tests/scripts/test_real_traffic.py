@@ -26,7 +26,7 @@ from scripts.serving.replayed import write_moments
 from serving_adapter.load.arrivals import read_trace
 
 ROW = TrafficRow(
-    model="minilm", agent="rrl", arrivals="on-off", load="0.4", seed=0, rate_per_s=45.0, variation=13.0,
+    model="minilm", agent="guided", arrivals="on-off", load="0.4", seed=0, rate_per_s=45.0, variation=13.0,
     start="instances=1", left="instances=2", best="instances=2", best_ms=45.0, ratio=1.0, ratio_error=0.02,
     start_ratio=9.0, rule_ratio=1.0, changes=4, rollbacks=0, aborted=0, worsened=0, requests=9000, failed=0,
     latency_s=400.0, untouched_s=800.0, late_ms=3.0, began_at="", commit="",

@@ -186,9 +186,9 @@ def test_claims_of_latency_over_time() -> None:
 
 
 def test_latency_over_time_is_drawn_and_tabled(tmp_path: Path) -> None:
-    panels = {("WiKi", "even"): runs({"rrl": np.full((2, 40), 110.0), "oracle": np.full((2, 40), 100.0)})}
-    draw(tmp_path / "drawn.png", panels, ("rrl", "oracle"), "title", "subtitle")
-    curves, summary = write_tables(tmp_path, "drawn", panels, ("rrl", "oracle"))
+    panels = {("WiKi", "even"): runs({"guided": np.full((2, 40), 110.0), "oracle": np.full((2, 40), 100.0)})}
+    draw(tmp_path / "drawn.png", panels, ("guided", "oracle"), "title", "subtitle")
+    curves, summary = write_tables(tmp_path, "drawn", panels, ("guided", "oracle"))
     assert (tmp_path / "drawn.png").read_bytes().startswith(PNG)
     with (tmp_path / curves).open() as file:
         assert len(list(csv.DictReader(file))) == 80
@@ -199,13 +199,13 @@ def test_latency_over_time_is_drawn_and_tabled(tmp_path: Path) -> None:
 
 def test_requests_of_an_idle_server_take_the_service_time() -> None:
     (scenario,) = scenarios("family:1000")
-    decisions = runs({"rrl": np.full((1, 3), 100.0)})
+    decisions = runs({"guided": np.full((1, 3), 100.0)})
     decisions["arrival_rate_per_s"] = 1e-3
     limited = LimitedRuns(scenario, ConfigurationSpace.of(instances=[1, 2]), 5, 50.0, decisions)
-    (latencies,) = request_latencies_by_limit(limited, "rrl")
+    (latencies,) = request_latencies_by_limit(limited, "guided")
     service_ms = 1e3 * scenario.machine.table({"instances": 1})[0, 0]
     assert latencies == pytest.approx(np.full(15, service_ms / 50.0))
-    assert by_limit([limited], "rrl", "expected_ms").tolist() == [[2.0, 2.0, 2.0]]
+    assert by_limit([limited], "guided", "expected_ms").tolist() == [[2.0, 2.0, 2.0]]
 
 
 def test_q_has_converged_when_it_stays_near_its_end() -> None:
@@ -258,9 +258,9 @@ def test_the_table_of_reach(tmp_path: Path) -> None:
     ours = np.stack([near] * 18 + [late_look, late])
     others = np.full((20, 60), 1000.0)
     on_model = compared(
-        tmp_path / "wiki", "model", {"rrl": ours, "capes": others, "oracle": np.full((20, 60), 100.0)}
+        tmp_path / "wiki", "model", {"guided": ours, "capes": others, "oracle": np.full((20, 60), 100.0)}
     )
-    elsewhere = compared(tmp_path / "ps", "processor-sharing", {"rrl": np.full((2, 60), 120.0)})
+    elsewhere = compared(tmp_path / "ps", "processor-sharing", {"guided": np.full((2, 60), 120.0)})
     table = reach_table([on_model, elsewhere]).splitlines()
     assert table[2].startswith(
         "| decisions until within 10 % of the oracle, and staying (running median of 5): wiki, 60 decisions |"

@@ -125,11 +125,11 @@ def test_a_search_that_leaves_a_near_configuration_has_settled_with_its_last_mea
 
 
 def test_measuring_the_winner_again_counts_among_the_measurements() -> None:
-    searched = trial("rrl", [START, BAD, BAD, BAD], left=BEST)
+    searched = trial("guided", [START, BAD, BAD, BAD], left=BEST)
     assert searched.run is not None
     validated = [*searched.run.records, record(BEST, 4, "validation"), record(START, 5, "validation")]
     run = replace(searched.run, records=validated, choices=(*searched.run.choices, BEST, BEST))
-    found = results(case(replace(searched, run=run)))["rrl"]
+    found = results(case(replace(searched, run=run)))["guided"]
     assert (found.measurements, found.settled, found.took_s) == (6, 6, 6 * INTERVAL_S)
 
 
@@ -178,56 +178,56 @@ def test_with_batches_of_one_configurations_that_differ_in_the_delay_alone_are_o
 
 def test_harm_counts_every_request_of_the_tuning_period_and_none_after_it() -> None:
     # 60 s of one request a second, of which 10 s are measured in BAD; the limit is 3 x 10 ms.
-    run = trial("rrl", [START, BAD, BEST, BEST, BEST, BEST, BAD, BAD], left=BEST)
-    found = results(case(run))["rrl"]
+    run = trial("guided", [START, BAD, BEST, BEST, BEST, BEST, BAD, BAD], left=BEST)
+    found = results(case(run))["guided"]
     assert found.requests == 60
     assert found.latency_s == pytest.approx((10 * 40 + 10 * 100 + 40 * 10) / 1e3)
     assert found.over_limit == 20
 
 
 def test_harm_of_the_validation_is_told_apart() -> None:
-    searched = trial("rrl", [START, BEST, BEST, BEST, START], left=BEST)
+    searched = trial("guided", [START, BEST, BEST, BEST, START], left=BEST)
     assert searched.run is not None
     *tuned, last = searched.run.records
     validated = [*tuned[:-1], replace(tuned[-1], kind="validation"), replace(last, kind="validation")]
     seen = case(replace(searched, run=replace(searched.run, records=validated)))
-    found = results(seen)["rrl"]
+    found = results(seen)["guided"]
     assert found.validation_latency_s == pytest.approx((10 * 10 + 10 * 40) / 1e3)
     assert (found.over_limit, found.validation_over_limit) == (20, 10)
     assert "| 20 (10) " in table(seen)
 
 
 def test_a_configuration_not_measured_last_is_known_by_what_clients_saw_in_its_intervals() -> None:
-    seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
+    seen = case(trial("guided", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
     assert client_ms(seen)[NEARLY] == pytest.approx(10.4)
     assert BAD not in client_ms(seen)
 
 
 def test_its_intervals_count_by_as_much_less_as_others_turned_out_to_be_worth() -> None:
-    seen = case(trial("rrl", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
+    seen = case(trial("guided", [START, NEARLY, BEST], left=BEST), finals=(START, BEST))
     warm = {n: [requests([0.8 * TRUE_MS[n]] * 20)] * 2 for n in (START, BEST)}
     assert client_ms(replace(seen, finals=warm))[NEARLY] == pytest.approx(0.8 * 10.4)
 
 
 def test_one_slow_interval_of_several_does_not_tell_what_a_configuration_is_worth() -> None:
-    run = trial("rrl", [START, NEARLY, NEARLY, NEARLY], left=START)
+    run = trial("guided", [START, NEARLY, NEARLY, NEARLY], left=START)
     run.requests.latency_ms[20:30] = 500.0
     assert client_ms(case(run, finals=(START, BEST)))[NEARLY] == pytest.approx(10.4)
 
 
 def test_an_unanswered_configuration_has_no_mean() -> None:
-    run = trial("rrl", [START, NEARLY], left=START)
+    run = trial("guided", [START, NEARLY], left=START)
     run.requests.failed[10:20] = True
     assert client_ms(case(run, finals=(START, BEST))).keys() == {START, BEST}
 
 
 def test_aborted_intervals_tell_nothing_of_a_configuration() -> None:
-    whole = trial("rrl", [START, BEST, BAD], left=BEST)
+    whole = trial("guided", [START, BEST, BAD], left=BEST)
     assert whole.run is not None
     records = [*whole.run.records[:2], record(BAD, 2, aborted="the queue is running away")]
     seen = case(replace(whole, run=replace(whole.run, records=records)), finals=(START, BEST))
     assert BAD not in client_ms(seen)
-    assert results(seen)["rrl"].aborted == 1
+    assert results(seen)["guided"].aborted == 1
 
 
 def test_changes_are_counted_from_the_start_on() -> None:
@@ -278,33 +278,34 @@ def test_without_a_guard_every_proposal_is_run_and_nothing_is_aborted() -> None:
 
 def test_the_table_names_every_peer_the_default_agent_first() -> None:
     lines = table(
-        case(trial("optuna-tpe", [START, BEST], BEST), trial("rrl", [START, BEST], BEST))
+        case(trial("optuna-tpe", [START, BEST], BEST), trial("guided", [START, BEST], BEST))
     ).splitlines()
     peers = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
-    assert peers == ["peer", "---", "rrl", "optuna-tpe", FIXED]
+    assert peers == ["peer", "---", "guided", "optuna-tpe", FIXED]
     assert "never" in "".join(lines)
     assert lines[-1] == (
-        "Requests over 2, 3, 4 times the best's p95: optuna-tpe 10, 10, 0; rrl 10, 10, 0; default 60, 60, 0."
+        "Requests over 2, 3, 4 times the best's p95: "
+        "optuna-tpe 10, 10, 0; guided 10, 10, 0; default 60, 60, 0."
     )
 
 
 def test_the_table_tells_each_peers_latency_over_the_rule_of_thumbs() -> None:
     rule = trial("rule", [START, NEARLY, NEARLY, NEARLY, NEARLY, NEARLY], NEARLY)
-    ours, again = (trial(name, [START, BAD, *[BEST] * 4], BEST) for name in ("rrl", "rrl-again"))
+    ours, again = (trial(name, [START, BAD, *[BEST] * 4], BEST) for name in ("guided", "guided-again"))
     lines = table(case(again, rule, ours)).splitlines()
     # 10 requests of 40 ms each first; then 50 of 10.4 ms, or 10 of 100 ms and 40 of 10 ms
-    assert "Latency over the rule of thumb's: rrl-again 1.96, rrl 1.96, default 2.61." in lines
+    assert "Latency over the rule of thumb's: guided-again 1.96, guided 1.96, default 2.61." in lines
     peers = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
-    assert peers[2:] == ["rrl", "rrl-again", "rule", FIXED]
+    assert peers[2:] == ["guided", "guided-again", "rule", FIXED]
 
 
 def test_the_table_tells_of_clients_that_could_not_keep_up() -> None:
-    late = replace(trial("rrl", [START, BEST], BEST), lag_p99_ms=12.3)
-    assert table(case(late)).endswith("Sent late (p99; the latencies include it): rrl 12 ms.")
+    late = replace(trial("guided", [START, BEST], BEST), lag_p99_ms=12.3)
+    assert table(case(late)).endswith("Sent late (p99; the latencies include it): guided 12 ms.")
 
 
 def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None:
-    write_intervals(tmp_path / "intervals.csv", [case(trial("rrl", [START, BAD], START))])
+    write_intervals(tmp_path / "intervals.csv", [case(trial("guided", [START, BAD], START))])
     rows = list(csv.DictReader((tmp_path / "intervals.csv").read_text().splitlines()))
     assert [(row["client_mean_ms"], row["requests"], row["kind"]) for row in rows] == [
         ("40", "8", "baseline"),
@@ -313,10 +314,10 @@ def test_intervals_are_written_with_what_the_clients_saw(tmp_path: Path) -> None
 
 
 def test_all_must_hold_against_every_peer() -> None:
-    soon = trial("rrl", [START, BEST, BEST, BEST, BEST, BEST], BEST)
+    soon = trial("guided", [START, BEST, BEST, BEST, BEST, BEST], BEST)
     late = trial("optuna-tpe", [START, BAD, BAD, BAD, BAD, BEST], BEST)
     assert _outcome([reached([results(case(soon, late))])])["holds"]
-    swapped = (replace(soon, name="optuna-tpe"), replace(late, name="rrl"))
+    swapped = (replace(soon, name="optuna-tpe"), replace(late, name="guided"))
     held = _outcome([reached([results(case(*swapped))])])
     assert held["holds_by"] == {
         "final_mean": True,
@@ -328,8 +329,8 @@ def test_all_must_hold_against_every_peer() -> None:
 
 
 def test_the_default_agents_second_run_is_no_peer_but_tells_the_noise() -> None:
-    ours = trial("rrl", [START, BEST, BEST, BEST, BEST, BEST], BEST)
-    again = trial("rrl-again", [START, NEARLY, BEST, BEST, BEST, BEST], BEST)
+    ours = trial("guided", [START, BEST, BEST, BEST, BEST, BEST], BEST)
+    again = trial("guided-again", [START, NEARLY, BEST, BEST, BEST, BEST], BEST)
     rule = trial("rule", [START, BAD, BAD, BAD, BAD, NEARLY], NEARLY)
     held = _outcome([reached([results(case(ours, again, rule))])])
     assert held["holds"]
@@ -341,15 +342,18 @@ def test_the_default_agents_second_run_is_no_peer_but_tells_the_noise() -> None:
 
 
 def test_of_several_seeds_the_medians_are_judged() -> None:
-    soon = [trial("rrl", [START, BEST, BEST, BEST], BEST), trial("optuna-tpe", [START, BAD, BAD, BEST], BEST)]
-    never = [trial("rrl", [START, BAD, BAD, BAD], START), soon[1]]
+    soon = [
+        trial("guided", [START, BEST, BEST, BEST], BEST),
+        trial("optuna-tpe", [START, BAD, BAD, BEST], BEST),
+    ]
+    never = [trial("guided", [START, BAD, BAD, BAD], START), soon[1]]
     seeds = [replace(case(*never if seed == 1 else soon), seed=seed) for seed in range(3)]
     found = reached([results(one) for one in seeds])
-    assert found["rrl"].settled == 2
-    assert found["rrl"].over_limit == 10
+    assert found["guided"].settled == 2
+    assert found["guided"].over_limit == 10
     assert _outcome([found])["holds"]
     assert not _outcome([found, reached([results(seeds[1])])])["holds"]
-    assert reached([results(seeds[1])])["rrl"].settled == math.inf
+    assert reached([results(seeds[1])])["guided"].settled == math.inf
     lines = medians_table(seeds).splitlines()
     assert "medians of 3 runs" in lines[0]
     assert "| 10 (10, 40, 10) " in lines[4]
@@ -374,7 +378,7 @@ def test_the_rate_of_stepped_arrivals_is_that_of_each_phase() -> None:
 
 
 def test_intervals_after_a_step_count_from_the_one_it_falls_into() -> None:
-    run = trial("rrl", [START, BEST, BEST, BEST, BAD, BAD, BEST, BEST], BEST)
+    run = trial("guided", [START, BEST, BEST, BEST, BAD, BAD, BEST, BEST], BEST)
     assert run.run is not None
     near = [{BEST}, {BAD}, {BEST}]
     up, down = judged(run.run, run.requests, (35.0, 30.0, 15.0), near)
@@ -393,7 +397,7 @@ def test_what_a_run_kept_at_a_load_is_what_it_had_longest_and_last_in_each_phase
 
 
 def test_a_phase_in_which_no_interval_ended_is_an_error() -> None:
-    run = trial("rrl", [START, BEST], BEST)
+    run = trial("guided", [START, BEST], BEST)
     assert run.run is not None
     with pytest.raises(RuntimeError, match="no interval"):
         phases(run.run, run.requests, (15.0, 30.0, 15.0))
@@ -436,12 +440,12 @@ def test_a_trace_of_moments_lasts_as_long_as_its_rate_lets_it(tmp_path: Path) ->
     [
         ({"arrivals": ("poisson", "nowhere.csv")}, "cannot read the trace nowhere.csv: No such file"),
         ({"arrivals": ("often",)}, "unknown arrivals 'often'; expected poisson"),
-        ({"agents": ("rrl", "best")}, "unknown agent 'best'; known: rrl, .*optuna-tpe, "),
-        ({"agents": ("optuna-tpe",)}, "and rrl among the agents"),
+        ({"agents": ("guided", "best")}, "unknown agent 'best'; known: guided, .*optuna-tpe, "),
+        ({"agents": ("optuna-tpe",)}, "and guided among the agents"),
         ({"measurements": 9}, "--measurements must be at least 10, got 9"),
         ({"seeds": (0, 1, 0)}, "--seeds names one twice: 0 1 0"),
         ({"models": ("minilm", "nope")}, "unknown model 'nope'; known: .*minilm"),
-        ({"agents": ("rrl", "oracle")}, "unknown agent 'oracle'; known: rrl, "),
+        ({"agents": ("guided", "oracle")}, "unknown agent 'oracle'; known: guided, "),
         ({"interval_s": 1.0}, "--interval-s must be above 1, got 1"),
     ],
 )
@@ -453,7 +457,7 @@ def test_what_would_end_a_comparison_later_is_refused_at_first(
 
 
 def test_every_peer_runs_behind_the_guard_unless_nobody_does() -> None:
-    assert Options().agents[:3] == ("rrl", "rrl-again", "rule")
+    assert Options().agents[:3] == ("guided", "guided-again", "rule")
     assert TrialPlan(24, 4.0).guarded
     assert Options(unguarded=True).unguarded
 

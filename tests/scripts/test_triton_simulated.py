@@ -166,7 +166,9 @@ def test_what_cannot_bear_the_load_is_never_best() -> None:
     assert costs_ms[numbered(1, intra_op_threads=2)] > 1000  # bears 116 requests per s
 
 
-@pytest.mark.parametrize("agent", ["rrl", "rrl-again", "rule", "gp-bandit", "quick-search", "optuna-tpe"])
+@pytest.mark.parametrize(
+    "agent", ["guided", "guided-again", "rule", "gp-bandit", "quick-search", "optuna-tpe"]
+)
 def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent: str) -> None:
     case = SimulatedCase("efficientnet_lite0", ((40.0, 15.0), (40.0, 30.0)), 12, seed=3)
     found = episode(case, agent)
@@ -179,7 +181,7 @@ def test_a_run_is_judged_against_the_best_and_the_same_seed_gives_the_same(agent
 
 def test_the_default_agents_second_run_meets_other_arrivals_on_the_same_machine() -> None:
     case = SimulatedCase("efficientnet_lite0", ((80.0, 15.0),), 12, seed=3)
-    first, again = episode(case, "rrl"), episode(case, "rrl-again")
+    first, again = episode(case, "guided"), episode(case, "guided-again")
     assert first.latency != again.latency
 
 
@@ -195,8 +197,8 @@ def test_the_outcome_is_beside_the_best_peer_and_beside_the_rule() -> None:
     found = outcome(
         {
             "rule": ran(1.2, 1.4),
-            "rrl": ran(1.02, 2.1),
-            "rrl-again": ran(1.01, 2.0),
+            "guided": ran(1.02, 2.1),
+            "guided-again": ran(1.01, 2.0),
             "quick-search": ran(1.5, 3.0),
         }
     )

@@ -6,8 +6,8 @@ few seconds of such arrivals by then.
 
 | peer | what it is |
 |---|---|
-| `rrl` | the default agent of `rrl-tune` |
-| `rrl-again` | the same once more: what the two differ by is the noise of such runs |
+| `guided` | the default agent of `rrl-tune` |
+| `guided-again` | the same once more: what the two differ by is the noise of such runs |
 | `rule` | the rule of thumb: an instance a core, one thread each, batches of up to 8; it never tunes |
 | `gp-bandit` | a Gaussian process with a lower confidence bound |
 | `quick-search` | hill climbing over instances and batch size, after Triton Model Analyzer's |

@@ -33,13 +33,13 @@ drift but with those factors.
 The best configuration is taken without drift, hiccups and spells, so everybody's *latency* is above 1. Beside
 it stands each agent's latency over that of the rule of thumb (`rule`), which never tunes, in the same run.
 
-`rrl-again` is the default agent once more, with other arrivals and another drift of the same machines. What
-the two differ by is the chance of such runs.
+`guided-again` is the default agent once more, with other arrivals and another drift of the same machines.
+What the two differ by is the chance of such runs.
 
 The default agent is given the measured cost of starting a process, and how slow the rest is meanwhile
 (`GuidedSettings.process_start_s`, `beside_a_start`). Its settings were chosen on these very runs.
 
-    scripts/bench triton-simulated [--agents rrl quick-search] [--seeds 12] [--machines 80]
+    scripts/bench triton-simulated [--agents guided quick-search] [--seeds 12] [--machines 80]
                                    [--intervals 45] [--baseline 1] [--settings horizon=16 safe_sd=2]
 
 `--settings` are the default agent's (`rrl.guided.settings.GuidedSettings`), to see what one brings.

@@ -19,7 +19,7 @@ from baselines.comparison import read_decisions
 from baselines.comparison.summary import by_agent
 
 AGENTS = (
-    "rrl",
+    "guided",
     "rrl-paper",
     "rrl-released",
     "capes",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from baselines import make_agent
+from baselines import DEFAULT_AGENT, make_agent
 from baselines.comparison.summary import decisions_until_within
 from baselines.training import OfflineTraining, OfflineTrainingOptions
 from envs.scenarios.expected_costs import ExpectedCosts
@@ -34,9 +34,8 @@ from rrl.space import ConfigurationSpace
 from rrl.tuning.pretraining import Pretraining
 
 MACHINES = range(1000, 1010)  # seeds of the family
-AGENTS = {"rrl": 100, "rrl-tuned": 100, "deeprm-tuned": 1000}
+AGENTS = {DEFAULT_AGENT: 100, "rrl-tuned": 100, "deeprm-tuned": 1000}
 """Agents, and the decisions each is trained for."""
-DEFAULT = "rrl"
 LIVE_DECISIONS = 40
 EARLY = 20  # live decisions whose costs are compared
 PROFILED = {
@@ -68,7 +67,7 @@ def run() -> dict[str, Any]:
         print(f"{name:12} {decisions:11} {_until(untrained):>11} -> {_until(trained):>3} "
               f"{_early(untrained):18.2f} -> {_early(trained):4.2f}")  # fmt: skip
         print(f"{'':12} each: {_each(untrained)} -> {_each(trained)}")
-    trained, untrained = zip(*by_agent[DEFAULT], strict=True)
+    trained, untrained = zip(*by_agent[DEFAULT_AGENT], strict=True)
     value, peer = (median(lived.decisions for lived in those) for those in (trained, untrained))
     return {
         "value": value if math.isfinite(value) else None,

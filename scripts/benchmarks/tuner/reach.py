@@ -1,6 +1,6 @@
 """`reach`: how soon and how near to the best agents come on simulated machines, at home and out of family.
 
-    scripts/bench reach [--seeds 0-9] [--agents rrl gp-bandit rule] [--rows family usl/model]
+    scripts/bench reach [--seeds 0-9] [--agents guided gp-bandit rule] [--rows family usl/model]
                         [--settings horizon=16] [--out reach.jsonl]
 
 | column | over machines | meaning |

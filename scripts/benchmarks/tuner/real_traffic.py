@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import yaml
 
+from baselines import DEFAULT_AGENT
 from rrl.command_line.options import DEFAULT_INTERVALS
 from rrl.guided.first_choice import RULE_OF_THUMB
 from rrl.journal import Header, Record, read
@@ -66,7 +67,7 @@ class TrafficOptions:
 
     model: str = "minilm"
     """The model that rrl-serve serves."""
-    agent: str = "rrl"
+    agent: str = DEFAULT_AGENT
     """Of rrl-tune."""
     loads: tuple[float, ...] = (0.2, 0.4, 0.6)
     """Mean rates, as shares of what the rule of thumb serves of a burst: an instance a core, one thread each,

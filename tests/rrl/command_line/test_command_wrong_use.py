@@ -17,7 +17,7 @@ from tests.support.running_command import exit_code
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--agent", "alphago"], "unknown agent 'alphago'; known: rrl, "),
+        (["--agent", "alphago"], "unknown agent 'alphago'; known: guided, "),
         (["--agent", "oracle"], "agent 'oracle' needs the true cost of every configuration"),
         (["--agent", "best-fixed"], "use rrl-compare"),
         (["--machine", "absent.npz"], "there is no machine file 'absent.npz'"),
@@ -60,6 +60,13 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
     said = capsys.readouterr().err.strip()
     assert sentence in said
     assert "\n" not in said
+
+
+def test_an_agents_former_name_is_taken_for_the_present_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--agent", "rrl", "--resume", "nowhere") == 2
+    former, wrong_use = capsys.readouterr().err.splitlines()
+    assert former.startswith("agent 'rrl' is taken for 'guided': ")
+    assert "no journal at nowhere" in wrong_use
 
 
 def test_a_target_that_does_not_answer_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
