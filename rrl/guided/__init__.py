@@ -1,1 +1,1 @@
-"""The default agent: a queueing model as prior, and what is learned of its errors."""
+"""The default agent: a rule by which it changes the server, over what is believed of it."""

@@ -6,7 +6,7 @@ does not know. So the replay is wrong in places, and there is a model error to l
 | picture | what it shows |
 |---|---|
 | `agent-beliefs.png` | the latency expected of every configuration on the way, and the true one |
-| `agent-run.png` | the latency under what was chosen, and the residual learned by the end |
+| `agent-run.png` | the latency under what was chosen, and the model error learned by the end |
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Snapshot(NamedTuple):
     """What the agent expects after so many decisions."""
 
     decisions: int
-    latency_ms: np.ndarray  # (size,) prior times exp(residual)
-    residual: np.ndarray  # (size,) ln of observed over predicted latency
+    latency_ms: np.ndarray  # (size,) of the load to come: replayed latency times exp(model error)
+    model_error: np.ndarray  # (size,) ln of observed over replayed latency
 
 
 class Run(NamedTuple):
@@ -113,9 +113,9 @@ def draw_beliefs(run: Run, path: Path) -> None:
 def draw_run(run: Run, path: Path) -> None:
     """What was observed, what is true of what was chosen, and the best there is."""
     figure = blank_figure(11.0, 3.2)
-    ax, residual_ax = figure.subplots(1, 2, width_ratios=(2.6, 1.0))
+    ax, error_ax = figure.subplots(1, 2, width_ratios=(2.6, 1.0))
     plain(ax)
-    _draw_residual(residual_ax, run)
+    _draw_model_error(error_ax, run)
     decisions = np.arange(1, len(run.chosen) + 1)
     ax.plot(decisions, run.observed_ms, "o", color=SOFT, markersize=3.5, label="observed in the interval")
     ax.step(decisions, run.true_ms[run.chosen], where="mid", color=BLUE, label="true mean of what was chosen")
@@ -128,11 +128,11 @@ def draw_run(run: Run, path: Path) -> None:
     figure.savefig(path, bbox_inches="tight")
 
 
-def _draw_residual(ax: Axes, run: Run) -> None:
-    """How many percent slower than the prior says the agent takes each configuration to be."""
-    percent = 100 * np.expm1(run.beliefs[-1].residual)
+def _draw_model_error(ax: Axes, run: Run) -> None:
+    """How many percent slower than replayed the agent takes each configuration to be."""
+    percent = 100 * np.expm1(run.beliefs[-1].model_error)
     largest = float(np.abs(percent).max())
-    ax.set_title("residual at the end (%)", fontsize=10, color=INK, loc="left")
+    ax.set_title("model error at the end (%)", fontsize=10, color=INK, loc="left")
     image = ax.pcolormesh(*_grid(percent), vmin=-largest, vmax=largest, cmap="RdBu_r", shading="nearest")
     _mark(ax, run.chosen, "o", "white")
     _map_axes(ax)
@@ -170,7 +170,7 @@ def main(argv: list[str] | None = None) -> None:
     best, last = int(run.true_ms.argmin()), int(run.chosen[-1])
     print(f"best {SPACE.configuration(best)}: {run.true_ms[best]:.0f} ms")
     print(f"last {SPACE.configuration(last)}: {run.true_ms[last]:.0f} ms")
-    print(f"largest residual {max(abs(b.residual).max() for b in run.beliefs):.2f}")
+    print(f"largest model error {max(abs(b.model_error).max() for b in run.beliefs):.2f}")
 
 
 if __name__ == "__main__":
