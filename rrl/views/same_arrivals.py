@@ -81,12 +81,18 @@ def at_same_arrivals(
     is_latency = objective.unit == "ms"
     settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=is_latency)
     guard = Guard(header.space.number(header.start), settings, expectation=belief)
-    beside = []
+    beside: list[StartBeside] = []
+    before = guard.start
     for record in records:
         guard.replay(record)
         if latencies is not belief and record.counted:
             latencies.learn(record.number, record.measurement)
-        beside.append(_beside(record, guard, belief, latencies))
+        told = _beside(record, guard, belief, latencies)
+        if before == guard.start != record.number and record.settling is not None:
+            settled_ms = _left_waiting(record.settling, told.latencies_ms[0])
+            told = told._replace(latencies_ms=(settled_ms, *told.latencies_ms[1:]))
+        beside.append(told)
+        before = record.number
     return SameArrivals(guard, records, beside)
 
 
@@ -99,6 +105,13 @@ def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> 
     costs, sds = belief.log_costs(start, _fresh(record.measurement))
     logs = [latencies.log_costs(start, _fresh(each))[0] for each in seen]
     return StartBeside(float(costs[0]), float(sds[0]), tuple(math.exp(float(log[0])) for log in logs))
+
+
+def _left_waiting(settling: Measurement, start_ms: float) -> float:
+    """The start's mean latency while a change away from it settled: what had waited already was its own."""
+    waited = settling.backlog - settling.backlog_growth
+    share = min(1.0, max(0, waited) / max(1, settling.completions))
+    return share * max(settling.latency.mean_ms, start_ms) + (1 - share) * start_ms
 
 
 def _fresh(measurement: Measurement) -> Measurement:

@@ -41,7 +41,7 @@ def test_a_prediction_that_is_certain_and_right_has_more_nats_than_one_that_is_w
 
 def test_no_column_elsewhere_knows_the_machines_own_kind() -> None:
     def kinds(column: str) -> set[str]:
-        return {each.kind for each in bench.model_of(column, SPACE, "small")._hypotheses}
+        return {each.kind for each in bench.model_of(column, SPACE, "small")._tried()}
 
     assert kinds("generic") == {""}
     assert "small" in kinds("alone")

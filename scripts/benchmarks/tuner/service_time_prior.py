@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from baselines.comparison.workers import Workers
 from envs.scenarios import small_machines
 from envs.scenarios.families import SOURCES
 from rrl.belief.learned_prior import Kind
+from rrl.belief.service_time_process import Hypothesis
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import ServiceTimes
 from rrl.queueing.machine import Machine
@@ -93,9 +94,8 @@ class Hit(NamedTuple):
 class LearnedAlone(ServiceTimeModel):
     """Predicts by the learned prior only: what must not be done, as a measure of it."""
 
-    def __init__(self, space: ConfigurationSpace, kinds: Sequence[Kind]) -> None:
-        super().__init__(space, kinds=kinds)
-        self._hypotheses = [each for each in self._hypotheses if each.kind]
+    def _tried(self) -> list[Hypothesis]:
+        return [each for each in super()._tried() if each.kind]
 
 
 def model_of(column: str, space: ConfigurationSpace, own: str) -> ServiceTimeModel:
@@ -103,7 +103,8 @@ def model_of(column: str, space: ConfigurationSpace, own: str) -> ServiceTimeMod
     kinds = [kind for kind in learned_kinds() if not (column.endswith("elsewhere") and kind.name == own)]
     if column == "generic":
         return ServiceTimeModel(space)
-    return LearnedAlone(space, kinds) if column.startswith("alone") else ServiceTimeModel(space, kinds=kinds)
+    model = LearnedAlone if column.startswith("alone") else ServiceTimeModel
+    return model(space, kinds=kinds)
 
 
 @cache

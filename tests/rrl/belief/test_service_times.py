@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envs.scenarios.families import family_cores, family_machine
-from rrl.belief import service_times
+from rrl.belief import remembered
 from rrl.belief.learned_prior import shipped
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import ServiceTimes
@@ -121,7 +121,7 @@ def test_the_learned_prior_is_averaged_and_never_replaces() -> None:
     machine, visits = alien(3), [(n, 1.0) for n in range(0, len(SPACE), 9)]
     generic = taught(ServiceTimeModel(SPACE, 5), machine, visits)
     averaged = taught(ServiceTimeModel(SPACE, 5, shipped()), machine, visits)
-    assert not averaged._fits[0].hypothesis.kind
+    assert not averaged._posterior.plausible[0].kind
     errors = [np.std(log_errors(each, machine, range(len(SPACE)))) for each in (generic, averaged)]
     assert errors[1] < 1.1 * errors[0]
 
@@ -139,24 +139,12 @@ def test_on_a_machine_of_its_kind_the_learned_prior_knows_more() -> None:
 
 @pytest.mark.parametrize("limit", ["MAX_INTERVALS", "MAX_ENTRIES"])
 def test_memory_is_bounded_and_the_newest_is_known(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(service_times, limit, 20)
+    monkeypatch.setattr(remembered, limit, 20)
     machine = family_machine(3)
     model = ServiceTimeModel(SPACE, family_cores(3))
     taught(model, machine, [(n, 1.0) for n in range(len(SPACE))])
-    assert len(model._intervals) <= 20
-    assert model._entries_seen() <= 20 * 5
+    assert len(model._posterior.seen) <= 20 * 5
     assert abs(log_errors(model, machine, [len(SPACE) - 1])[0]) < 0.03
-
-
-def test_of_one_configuration_few_intervals_are_remembered_and_old_ones_among_them() -> None:
-    machine = family_machine(3)
-    model = ServiceTimeModel(SPACE, family_cores(3))
-    taught(model, machine, [(0, 1.0), *[(CENTRE, 1.0)] * 20])
-    times = [each.time for each in model._intervals]
-    assert len(times) == 1 + service_times.MAX_INTERVALS_ALIKE
-    assert times[0] == 1
-    assert times[-1] == 21
-    assert min(times[1:]) < 12
 
 
 def test_the_same_intervals_lead_to_the_same_numbers() -> None:

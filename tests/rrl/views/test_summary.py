@@ -106,6 +106,27 @@ def test_a_gain_that_was_not_validated_is_told_at_the_same_arrivals(run: tuple[H
     assert summarise(header, untold).gain > 1
 
 
+@pytest.mark.parametrize(("waited", "counts"), [(50, False), (0, True)])
+def test_what_waited_under_the_start_is_not_charged_to_the_change_from_it(
+    run: tuple[Header, list[Record]], waited: int, counts: bool
+) -> None:
+    header, records = run
+    k = next(k for k, record in enumerate(records) if record.kind == "tune" and record.number)
+    settling = replace(
+        records[k].measurement,
+        completions=50,
+        backlog=0,
+        backlog_growth=-waited,
+        latency=records[k].measurement.latency._replace(mean_ms=5000.0),
+    )
+    changed = [*records[:k], replace(records[k], settling=settling), *records[k + 1 :]]
+
+    def cost_s(of: list[Record]) -> float:
+        return summarise(header, of).exploration.search_request_s
+
+    assert (cost_s(changed) > cost_s(records) + 100) == counts
+
+
 def test_an_unfinished_run_has_a_summary_too(run: tuple[Header, list[Record]]) -> None:
     header, records = run
     assert not summarise(header, records[:6]).validated

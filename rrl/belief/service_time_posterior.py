@@ -1,0 +1,193 @@
+"""The posterior of ln S: one Gaussian process for each hypothesis, averaged over those that are plausible.
+
+All entries seen are conditioned on together (`drift.Evidence`). The hypotheses are told apart by their
+likelihood. There are generic ones, and one for each kind of machine that a prior was learned of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from rrl.belief import service_time_process as process
+from rrl.belief.drift import Evidence
+from rrl.belief.learned_prior import Kind
+from rrl.belief.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis, Terms
+from rrl.belief.service_time_table import ServiceTimeTable
+
+# Noise beyond telemetry's own: S depends on what the table does not say. Each value is a hypothesis.
+NOISE_SDS = (0.004, 0.03, 0.1)
+UTILISATIONS = (0.6, 1.0)  # η
+# Nats of the tempered likelihood below the best, up to which a hypothesis is plausible.
+MAX_NATS_BELOW_BEST = 3.0
+MAX_PLAUSIBLE = 4
+# From so many entries on, hypotheses hardly differ in how uncertain they are.
+MANY_ENTRIES = 60
+# Added to variances, so that entries that go together can be drawn together.
+JITTER = 1e-6
+
+
+class ServiceTimePosterior:
+    """Means, deviations and draws of ln S for the P entries of a table."""
+
+    def __init__(self, table: ServiceTimeTable, cores: int | None, kinds: Sequence[Kind]) -> None:
+        self._points = table.points
+        self._usual_cores = float(cores or max(table.intra[-1], table.instances[-1]))
+        self._terms = self._all_terms(cores is not None, len(table.instances) > 1, kinds)
+        self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._first_log_time = math.nan
+        self._fits: list[Fit] = []  # of the plausible hypotheses
+        self._weights = np.empty(0)  # (hypotheses,) plausibility of each
+        self._means = np.empty((0, len(self._points)))  # (hypotheses, P) ln S
+        self._smooth = self._crowding = np.empty((0, 0))  # (P, entries) prior covariance of f, and of h
+        self._cross: dict[tuple[bool, float], np.ndarray] = {}  # of f + χ·h, by χ and f's share
+        self.seen = np.empty(0, int)
+        """(entries,) the numbers of those seen."""
+        self.log_times = self._expected_a_priori()
+        """(P,) ln S in the mean, where the machine is as it usually is."""
+
+    @property
+    def known(self) -> bool:
+        """False until something was conditioned on."""
+        return bool(self._fits)
+
+    @property
+    def all_hypotheses(self) -> list[Hypothesis]:
+        return list(self._terms)
+
+    @property
+    def plausible(self) -> list[Hypothesis]:
+        return [fit.hypothesis for fit in self._fits]
+
+    def see(self, entries: np.ndarray, first_log_time: float) -> None:
+        """Names the entries that all evidence from now on is of, and ln S_1."""
+        self.seen, self._first_log_time = entries, first_log_time
+        columns = [self._column(number) for number in entries]
+        self._smooth, self._crowding = (np.stack(each, axis=1) for each in zip(*columns, strict=True))
+        self._cross.clear()
+
+    def conditioned(self, evidence: Evidence, hypotheses: list[Hypothesis]) -> list[Fit]:
+        """The likeliest first."""
+        y = evidence.log_times - self._first_log_time
+        fits = []
+        for h in hypotheses:
+            covariance = h.field**2 * self._smooth[self.seen] + evidence.noise
+            if h.crowding:
+                covariance += self._crowding[self.seen]
+            mean, factor = self._terms[h]
+            seen = Terms(mean[self.seen], factor[self.seen])
+            fits.append(process.conditioned(y, seen, covariance, h, self._usual_cores))
+        return sorted(fits, key=lambda fit: -fit.plausibility)
+
+    def take(self, fits: list[Fit]) -> None:
+        """Averages over the plausible ones of these, of which the likeliest is first."""
+        best = fits[0].plausibility
+        self._fits = [fit for fit in fits if fit.plausibility > best - MAX_NATS_BELOW_BEST][:MAX_PLAUSIBLE]
+        weights = np.exp([fit.plausibility - best for fit in self._fits])
+        self._weights = weights / weights.sum()
+        self._means = np.stack([self._mean(fit) for fit in self._fits])
+        self.log_times = self._weights @ self._means
+
+    def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
+        """(K,) of ln S at these entries, or of what it differs by from that of one entry, `beside`."""
+        fits, weights = self._fits, self._weights
+        if len(self.seen) > MANY_ENTRIES:
+            fits, weights = fits[:1], np.ones(1)
+        all_numbers = numbers if beside is None else np.append(numbers, beside)
+        within = np.zeros(len(numbers))
+        for fit, weight in zip(fits, weights, strict=True):
+            within += weight * self._variances(fit, all_numbers, beside)
+        means = self._means[:, numbers]
+        if beside is not None:
+            means = means - self._means[:, [beside]]
+        between = self._weights @ (means - self._weights @ means) ** 2
+        return np.asarray(np.sqrt(within + between))
+
+    def draws(self, count: int, rng: np.random.Generator, inflation: float) -> np.ndarray:
+        """(count, P) ln S, all entries drawn together; deviations `inflation` times as large."""
+        counts = rng.multinomial(count, self._weights)
+        drawn = [self._drawn(k, n, rng, inflation) for k, n in enumerate(counts) if n > 0]
+        return rng.permutation(np.concatenate(drawn))
+
+    def _variances(self, fit: Fit, numbers: np.ndarray, beside: int | None) -> np.ndarray:
+        """(K,) of ln S under one hypothesis, or of its difference from that of the last of the numbers."""
+        own = self._terms[fit.hypothesis].factor[numbers]
+        v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
+        h = fit.hypothesis
+        smooth = h.field**2 * (5 * AXIS_SD**2 + FIELD_SD**2) + h.crowding * CROWDING_SD**2
+        variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
+        if beside is None:
+            return np.maximum(variances, 1e-8)
+        column = self._column(beside)
+        both = h.field**2 * column[0] + h.crowding * column[1]
+        covariances = own @ own[-1] + both[numbers] - v.T @ v[:, -1]
+        return np.maximum(variances + variances[-1] - 2 * covariances, 1e-8)[:-1]
+
+    def _drawn(self, k: int, count: int, rng: np.random.Generator, inflation: float) -> np.ndarray:
+        """(count, P) ln S under the k-th of the plausible hypotheses."""
+        fit = self._fits[k]
+        own = self._terms[fit.hypothesis].factor
+        covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis)
+        v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
+        covariance -= v.T @ v
+        factor = cholesky(covariance + JITTER * np.eye(len(own)), lower=True, check_finite=False)
+        deviations = factor @ rng.standard_normal((len(own), count))
+        return np.asarray(self._means[k] + inflation * deviations.T)
+
+    def _mean(self, fit: Fit) -> np.ndarray:
+        mean, factor = self._terms[fit.hypothesis]
+        known = mean + factor @ (factor[self.seen].T @ fit.alpha)
+        return np.asarray(self._first_log_time + known + self._cross_of(fit.hypothesis) @ fit.alpha)
+
+    def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
+        """(entries, K) prior covariance of what was seen with these entries of the table."""
+        factor = self._terms[fit.hypothesis].factor
+        return np.asarray(factor[self.seen] @ factor[numbers].T + self._cross_of(fit.hypothesis)[numbers].T)
+
+    def _cross_of(self, hypothesis: Hypothesis) -> np.ndarray:
+        """(P, entries) prior covariance of f + χ·h between all entries and those seen."""
+        key = hypothesis.crowding, hypothesis.field
+        if key not in self._cross:
+            cross = hypothesis.field**2 * self._smooth
+            self._cross[key] = cross + self._crowding if hypothesis.crowding else cross
+        return self._cross[key]
+
+    def _column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(P,), (P,) covariance of f, and of h, between every entry and this one."""
+        number = int(number)
+        if number not in self._columns:
+            point = self._points[number]
+            self._columns[number] = process.smooth(self._points, point), process.crowding(self._points, point)
+        return self._columns[number]
+
+    def _expected_a_priori(self) -> np.ndarray:
+        """(P,) ln S/S_1 before anything is known."""
+        plausibility = np.exp([process.log_prior(h, self._usual_cores) for h in self._terms])
+        means = np.array([each.mean for each in self._terms.values()])
+        return np.asarray(plausibility @ means / plausibility.sum())
+
+    def _all_terms(
+        self, cores_known: bool, may_crowd: bool, kinds: Sequence[Kind]
+    ) -> dict[Hypothesis, Terms]:
+        generic = [
+            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding, noise_sd)
+            for third in ([0] if cores_known else range(-4, 7))
+            for utilisation in UTILISATIONS
+            for crowding in ((False, True) if may_crowd else (False,))
+            for noise_sd in NOISE_SDS
+        ]
+        of_cores = {
+            (h.cores, h.utilisation): process.terms(self._points, h, WEIGHTS) for h in generic
+        }  # many hypotheses share them
+        found = {h: of_cores[h.cores, h.utilisation] for h in generic}
+        for kind in kinds:
+            field = kind.field_sd / math.sqrt(5 * AXIS_SD**2 + FIELD_SD**2)
+            fewest, most = kind.cores
+            for c in sorted({h.cores for h in generic if fewest <= h.cores <= most}):
+                terms = process.learned_terms(self._points, c, kind)
+                for noise_sd in NOISE_SDS[:2]:
+                    found[Hypothesis(c, 1.0, False, noise_sd, kind.name, field)] = terms
+        return found
