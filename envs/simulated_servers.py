@@ -27,7 +27,7 @@ class SimulatedServers:
         self._started = np.zeros(count, np.int64)
         self._counts = np.zeros((count, 3), np.int64)  # waiting, in service, batches in service
         self._waiting, self._serving, self._running = (np.empty((count, n, 2)) for n in (2, 3, 5))
-        self._telemetry = np.zeros((count, self._knobs.telemetry_rows, 4))
+        self._telemetry = np.zeros((count, self._knobs.telemetry_rows, 5))
         self._rows = np.zeros(count, np.int64)  # how many rows of telemetry each filled
         self.now_s = np.zeros(count)
         self.totals = np.zeros((count, 3))  # completions, batches, thread-seconds in service
@@ -78,9 +78,9 @@ class SimulatedServers:
         """The telemetry of each of these servers."""
         rows = self._rows[which]
         told = np.arange(self._telemetry.shape[1]) < rows[:, None]
-        table = self._telemetry[which][told]  # (all rows, 4)
+        table = self._telemetry[which][told]  # (all rows, 5)
         counted = table[:, :3].astype(np.int64).T.tolist()
-        flat = list(map(ServiceTimes, *counted, table[:, 3].tolist()))
+        flat = list(map(ServiceTimes, *counted, *table[:, 3:].T.tolist()))
         ends = np.cumsum(rows).tolist()
         return (tuple(flat[end - count : end]) for end, count in zip(ends, rows.tolist(), strict=True))
 

@@ -27,8 +27,15 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief import telemetry
+from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
 from rrl.belief.learned_prior import Kind, shipped
-from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast, arrival_offsets_s, as_windows
+from rrl.belief.load_forecast import (
+    MAX_POISSON_DISPERSION,
+    LoadForecast,
+    arrival_offsets_s,
+    as_windows,
+    items_per_request,
+)
 from rrl.belief.model_error import ReplayError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
@@ -45,8 +52,8 @@ USUAL_INTERVALS = 20
 MAX_SHARE_CARRIED_OVER = 0.05
 # Standard deviation of ln of an interval's latency, beside its arrivals and its service times.
 REPLAY_SD = 0.03
-# Where a target does not tell arrivals, so many stretches are replayed that may have been.
-UNTOLD_STRETCHES = 8
+# So many stretches that may have been are replayed where arrivals are not told, or service times vary.
+UNCERTAIN_STRETCHES = 8
 # An interval, and the next one, in which its queue drains.
 WINDOWS_TOGETHER = 2
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
@@ -84,14 +91,23 @@ class Belief:
         """`kinds` is the learned prior; None: the one that comes with the package."""
         self._space, self._objective = space, objective
         rng = np.random.default_rng(seed)
-        self.service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
+        kinds = shipped() if kinds is None else kinds
+
+        def believed(sharing: bool) -> Hypothesised:
+            return Hypothesised(
+                sharing,
+                ServiceTimeModel(space, cores, kinds, by_mean_busy=sharing),
+                ReplayError(space, errors.common_sd, errors.knob_sd, errors.own_sd),
+            )
+
+        self._disciplines = Disciplines(believed)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
-        self.model_error = ReplayError(space, errors.common_sd, errors.knob_sd, errors.own_sd)
         self._rng = rng
         self._carries = False  # Requests were seen to wait from one interval into the next.
         self._estimates_busy = False  # The target does not tell how many instances were busy.
         self._variations: deque[float] = deque(maxlen=USUAL_INTERVALS)  # σ by interval
+        self._intervals = 0
         self._in_force = -1
         self._left_over = 0  # batches that may still have been in service when the last interval ended
         self._windows: Windows | None = None  # those that may come next
@@ -101,6 +117,19 @@ class Belief:
     def known(self) -> bool:
         """False until the first service time."""
         return self.service_times.known
+
+    @property
+    def service_times(self) -> ServiceTimeModel:
+        return self._disciplines.in_force.service_times
+
+    @property
+    def model_error(self) -> ReplayError:
+        return self._disciplines.in_force.model_error
+
+    @property
+    def sharing(self) -> bool:
+        """True where batches in service are believed to share processors from moment to moment."""
+        return self._disciplines.in_force.sharing
 
     @property
     def windows(self) -> Windows:
@@ -115,6 +144,7 @@ class Belief:
         """Takes in an interval that has no gap."""
         if measurement.arrivals == 0 or measurement.duration_s <= 0:
             return
+        self._intervals += 1
         self.forecast.add(measurement)
         self._windows = None
         self._carries = self._carries or measurement.backlog > 0
@@ -147,7 +177,7 @@ class Belief:
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
-        return self._predicted(numbers, self.replay.replayed(numbers, scale, self.windows))
+        return self._predicted(numbers, self._replayed(numbers, scale, self.windows))
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
         """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
@@ -182,13 +212,16 @@ class Belief:
         slower = math.exp(log_slowness - self.service_times.log_slowness_to_come)
         costs = np.stack(
             [
-                self._predicted(numbers, self.replay.replayed(numbers, slower * np.exp(z * sd), windows)).cost
+                self._predicted(numbers, self._replayed(numbers, slower * np.exp(z * sd), windows)).cost
                 for z in (-1.0, 0.0, 1.0)
             ]
         )
         logs = np.log(np.maximum(costs, 1e-9))
         spread = 0.5 * (logs[2] - logs[0])
         return logs[1], np.hypot(spread, error_sd)
+
+    def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
+        return self.replay.replayed(numbers, scale, windows, self.sharing)
 
     def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
         ratio = np.exp(self.model_error.log_ratio[numbers])[:, None]
@@ -212,7 +245,11 @@ class Belief:
         rows = [part for row in told for part in telemetry.told_apart(row, shares, expected_s)]
         self._learn_variation(measurement, told)
         mean_busy = telemetry.mean_busy(shares) if self._estimates_busy else None
-        self.service_times.add(configuration, rows, self.replay.variation, mean_busy)
+        if self._intervals == 1 and telemetry.tells_mean_busy(rows):
+            variation = telemetry.variation(measurement, told)
+            self._disciplines.begin(variation is not None and variation > MAX_DETERMINISTIC_SD)
+        for each in self._disciplines.all:
+            each.service_times.add(configuration, rows, self.replay.variation, mean_busy)
 
     def _of_this(self, row: ServiceTimes, number: int) -> bool:
         """False for what may be of batches that began under another configuration."""
@@ -247,17 +284,22 @@ class Belief:
             return
         self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness))
         told = bool(measurement.arrival_summary.offsets_s)
-        stretches = [self._as_seen(measurement) for _ in range(1 if told else UNTOLD_STRETCHES)]
+        certain = told and not self.replay.variation
+        stretches = [self._as_seen(measurement) for _ in range(1 if certain else UNCERTAIN_STRETCHES)]
         windows = as_windows(stretches)
-        mean_ms = self.replay.replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
+        mean_ms = self._replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
         if not np.isfinite(mean_ms).all():
             return
         logs = np.log(mean_ms)
         variance = REPLAY_SD**2 + float(np.var(logs))
         self.model_error.learn(number, math.log(observed_ms) - float(logs.mean()), variance)
+        if told:
+            seen = SeenLatency(self._intervals, number, stretches[0], observed_ms, variance)
+            self._disciplines.compare(seen, self.replay)
 
     def _as_seen(self, measurement: Measurement) -> tuple[np.ndarray, float]:
         """The arrivals of an interval, behind what waited when it began, and its length."""
         offsets_s = arrival_offsets_s(measurement, self._rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
+        waiting = round(waiting * items_per_request(measurement))
         return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+
+from rrl.belief import cholesky
 
 CORRELATION = 0.85  # r, from one interval to the next
 FREEDOM = 4.0  # of Student's t: real changes of a machine are rare and large
@@ -102,17 +103,17 @@ def evidence(rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks) -> Evi
     weighted = precision * rows.log_time
     total = np.bincount(own, weighted, len(entries))  # Zᵀ R⁻¹ y
     of_interval = np.bincount(rows.interval, weighted, len(times))  # Aᵀ R⁻¹ y
-    factor = cho_factor(shared + np.diag(1.0 / by_interval), lower=True, check_finite=False)
+    factor = cholesky.factored(shared + np.diag(1.0 / by_interval))
     # M = (D⁻¹ + G)⁻¹ = G⁻¹ - G⁻¹ (D + G⁻¹)⁻¹ G⁻¹, with G = Aᵀ R⁻¹ A
     scaled = both / by_interval
     mean = of_interval / by_interval
-    inner = cho_solve(factor, np.column_stack([scaled.T, mean]), check_finite=False)
+    inner = cholesky.solved(factor, np.column_stack([scaled.T, mean]))
     w = np.diag(both.sum(axis=1)) - both @ scaled.T + scaled @ inner[:, :-1]
     v = total - both @ mean + scaled @ inner[:, -1]
     noise = np.linalg.inv(w)
     log_times = noise @ v
     residue = float(weighted @ rows.log_time - of_interval @ mean + mean @ inner[:, -1] - v @ log_times)
-    log_noise = -np.log(precision).sum() + np.log(by_interval).sum() + 2 * np.log(np.diag(factor[0])).sum()
+    log_noise = -np.log(precision).sum() + np.log(by_interval).sum() + 2 * np.log(np.diag(factor)).sum()
     constant = -0.5 * (residue + float(log_noise) + float(np.linalg.slogdet(w)[1]))
     return Evidence(entries, log_times, noise, constant)
 
@@ -126,9 +127,9 @@ def effects(
     d = covariance(times, scale, shocks)
     s = shocks.scatter * scale.scatter_sd**2
     total = d + np.diag(s + 1.0 / precision)
-    factor = cho_factor(total, lower=True, check_finite=False)
-    alpha = cho_solve(factor, rest, check_finite=False)
-    inverse = cho_solve(factor, np.eye(len(times)), check_finite=False)
+    factor = cholesky.factored(total)
+    alpha = cholesky.solved(factor, rest)
+    inverse = cholesky.solved(factor, np.eye(len(times)))
     drift, scatter = d @ alpha, s * alpha
     drift_covariance = d - d @ inverse @ d
     kept = CORRELATION ** np.diff(times, prepend=times[:1])

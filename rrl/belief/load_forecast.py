@@ -19,6 +19,8 @@ most intervals, that is the noise which is usual, and no jump.
 What may come next is what came in the last intervals, as it came, at the level of now. So bursts stay as long
 and as steep as they were. Until enough intervals were seen, stretches of the same dispersion are invented
 beside them.
+
+A request of several items counts as so many arrivals, as batches and service times are told of items.
 """
 
 from __future__ import annotations
@@ -79,8 +81,9 @@ class LoadForecast:
         """Takes in an interval in which requests came."""
         self._time += 1
         self._interval_s = measurement.duration_s
-        self._take_dispersion(measurement.dispersion)
-        observed = math.sqrt(measurement.arrivals / measurement.duration_s)
+        offsets_s = arrival_offsets_s(measurement, self._rng)
+        self._take_dispersion(measurement.dispersion * len(offsets_s) / measurement.arrivals)
+        observed = math.sqrt(len(offsets_s) / measurement.duration_s)
         if math.isnan(self._root):
             self._root, self._variance = observed, self._noise
         else:
@@ -91,7 +94,6 @@ class LoadForecast:
             self._root += gain * surprise
             self._variance = (1 - gain) * variance
             self._surprises.append(surprise**2)
-        offsets_s = arrival_offsets_s(measurement, self._rng)
         self._seen.append(_Stretch(offsets_s, measurement.duration_s, self.rate_per_s, self._time))
 
     @property
@@ -186,18 +188,29 @@ def as_windows(
 
 
 def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
-    """(arrivals,) when they came, as far as the target tells; else spread as its dispersion says."""
+    """(items,) when they came, as far as the target tells; else spread as its dispersion says."""
     summary = measurement.arrival_summary
     if summary.offsets_s:
         starts_s = np.array(summary.offsets_s)
-        requests = np.array(summary.requests)
+        requests, items = np.array(summary.requests), np.array(summary.items)
         # The requests of a group came within one of the slices of time that groups stand for.
         slice_s = (starts_s[-1] - starts_s[0]) / MAX_POINTS
         lengths_s = np.minimum(np.diff(starts_s, append=starts_s[-1] + slice_s), slice_s)
-        within = np.concatenate([np.arange(n) / n for n in requests])
-        return np.asarray(np.repeat(starts_s, requests) + within * np.repeat(lengths_s, requests))
+        place = np.arange(items.sum()) - np.repeat(np.cumsum(items) - items, items)
+        within = place * np.repeat(requests, items) // np.repeat(items, items) / np.repeat(requests, items)
+        return np.asarray(np.repeat(starts_s, items) + within * np.repeat(lengths_s, items))
     dispersion = max(measurement.dispersion, 1.0) if math.isfinite(measurement.dispersion) else 1.0
-    return np.asarray(measurement.duration_s * _invented(rng, max(measurement.arrivals, 1), dispersion))
+    requests_s = measurement.duration_s * _invented(rng, max(measurement.arrivals, 1), dispersion)
+    return np.repeat(requests_s, round(items_per_request(measurement)))
+
+
+def items_per_request(measurement: Measurement) -> float:
+    """On average, at least 1; 1 where the target does not tell."""
+    summary = measurement.arrival_summary
+    if summary.offsets_s:
+        return sum(summary.items) / sum(summary.requests)
+    items = sum(row.count * row.batch_size for row in measurement.telemetry)
+    return max(1.0, items / measurement.completions) if measurement.completions else 1.0
 
 
 def _invented(rng: np.random.Generator, requests: int, dispersion: float) -> np.ndarray:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
+from rrl.belief import cholesky
 from rrl.space import ConfigurationSpace
 
 MAX_REMEMBERED = 80  # intervals
@@ -44,27 +46,46 @@ class ReplayError:
             if len(np.unique(column)) > 1:
                 covariance += knob_sd**2 * (column[:, None] == column[None])
         self._covariance = covariance
+        self._forget()
+
+    def _forget(self) -> None:
         self._seen: deque[_Seen] = deque(maxlen=MAX_REMEMBERED)
-        self._mean = np.zeros(size)
-        self._factor: tuple[np.ndarray, bool] | None = None
+        self._mean = np.zeros(len(self._covariance))
+        self._factor: np.ndarray | None = None
         self._numbers = np.empty(0, int)
         self._scale = 1.0
+        self.log_evidence = 0.0
+        """How well the errors are explained, but for a constant: nats."""
 
     def learn(self, number: int, error: float, variance: float) -> None:
         """Takes in r of an interval, and the variance of its noise."""
-        self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
+        self.learn_all([(number, error, variance)])
+
+    def learn_all(self, told: Iterable[tuple[int, float, float]]) -> None:
+        """The same of several intervals."""
+        for number, error, variance in told:
+            self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
+        if not self._seen:
+            return
         numbers, errors, variances = (np.array(column) for column in zip(*self._seen, strict=True))
         prior = self._covariance[np.ix_(numbers, numbers)]
         best = -math.inf
         for scale, of_scale in SCALES:
             for noise, of_noise in NOISES:
-                factor = cho_factor(scale * prior + noise * np.diag(variances), lower=True)
-                alpha = cho_solve(factor, errors)
-                plausibility = of_scale + of_noise - 0.5 * errors @ alpha - np.log(np.diag(factor[0])).sum()
+                factor = cholesky.factored(scale * prior + noise * np.diag(variances))
+                alpha = cholesky.solved(factor, errors)
+                plausibility = of_scale + of_noise - 0.5 * errors @ alpha - np.log(np.diag(factor)).sum()
                 if plausibility > best:
                     best, self._scale, self._factor, kept = plausibility, scale, factor, alpha
+        self.log_evidence = float(best)
         self._numbers = numbers
         self._mean = self._scale * self._covariance[:, numbers] @ kept
+
+    def anew(self) -> ReplayError:
+        """One that knows nothing yet."""
+        other = copy(self)
+        other._forget()
+        return other
 
     @property
     def log_ratio(self) -> np.ndarray:
@@ -80,7 +101,7 @@ class ReplayError:
         weighted = shared
         if self._factor is not None:
             shared = prior[np.ix_(self._numbers, every)]
-            weighted = cho_solve(self._factor, shared)
+            weighted = cholesky.solved(self._factor, shared)
             variance -= np.einsum("ij,ij->j", shared, weighted)
         if beside is not None:
             covariance = prior[every, beside] - shared.T @ weighted[:, -1]

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import solve_triangular
 
+from rrl.belief import cholesky
 from rrl.belief import service_time_process as process
 from rrl.belief.drift import Evidence
 from rrl.belief.learned_prior import Kind
@@ -133,7 +134,7 @@ class ServiceTimePosterior:
         covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis)
         v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
         covariance -= v.T @ v
-        factor = cholesky(covariance + JITTER * np.eye(len(own)), lower=True, check_finite=False)
+        factor = cholesky.factored(covariance + JITTER * np.eye(len(own)))
         deviations = factor @ rng.standard_normal((len(own), count))
         return np.asarray(self._means[k] + inflation * deviations.T)
 

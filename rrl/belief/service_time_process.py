@@ -28,9 +28,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky
 
-from rrl.belief import learned_prior
+from rrl.belief import cholesky, learned_prior
 from rrl.belief.learned_prior import Kind
 
 WEIGHTS = np.array([[0.0, 3.0], [-0.4, 0.45], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
@@ -85,9 +84,9 @@ def conditioned(
 ) -> Fit:
     """The process given y = ln S/S_1 of the entries seen; `covariance` is that of f + χ·h and their noise."""
     covariance = covariance + hypothesis.noise_sd**2 * np.eye(len(y))
-    factor = cholesky(seen.factor @ seen.factor.T + covariance, lower=True, check_finite=False)
+    factor = cholesky.factored(seen.factor @ seen.factor.T + covariance)
     residual = y - seen.mean
-    alpha = cho_solve((factor, True), residual, check_finite=False)
+    alpha = cholesky.solved(factor, residual)
     log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
     plausibility = TEMPER * (log_prior(hypothesis, usual_cores) + float(log_likelihood))
     return Fit(plausibility, hypothesis, factor, alpha)

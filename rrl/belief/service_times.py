@@ -60,7 +60,10 @@ class ServiceTimeModel:
         space: ConfigurationSpace,
         cores: int | None = None,
         kinds: Sequence[Kind] = (),
+        by_mean_busy: bool = False,
     ) -> None:
+        """`by_mean_busy`: n counts the instances busy on average while a batch runs, not when it starts."""
+        self._by_mean_busy = by_mean_busy
         self.table = ServiceTimeTable(space)
         self._posterior = ServiceTimePosterior(self.table, cores, kinds)
         self._remembered, self._machine = Remembered(), MachineSpeed()
@@ -125,11 +128,17 @@ class ServiceTimeModel:
             return
         found: dict[int, tuple[float, float]] = {}  # precision, precision · ln S by entry
         for row in rows:
-            number = self.table.entry(configuration, row.busy_instances, row.batch_size)
+            busy = row.mean_busy if self._by_mean_busy else row.busy_instances
+            number = self.table.entry(configuration, round(busy), row.batch_size)
             offset = math.log(row.batch_size / self.table.points[number, 4])
             log_time = math.log(row.total_s / row.count) - self._slope(number, offset) * offset
             variance = NOISE_SD**2 + variation**2 / row.count + (SLOPE_SD * offset) ** 2
-            variance += _apart_variance(row, mean_busy)
+            if self._by_mean_busy:
+                beyond = math.log(busy / self.table.points[number, 3])
+                log_time -= self._busy_slope(number, beyond) * beyond
+                variance += (SLOPE_SD * beyond) ** 2
+            else:
+                variance += _apart_variance(row, mean_busy)
             before = found.get(number, (0.0, 0.0))
             found[number] = before[0] + 1 / variance, before[1] + log_time / variance
         entries = np.array(list(found))
@@ -211,6 +220,16 @@ class ServiceTimeModel:
         if self._rounds == 0 or step == 0 or not on_grid:
             return float(WEIGHTS[-1, 0])
         distance = math.log(self.table.points[beside, 4] / self.table.points[number, 4])
+        return float(self.log_times[beside] - self.log_times[number]) / distance
+
+    def _busy_slope(self, number: int, beyond: float) -> float:
+        """d ln S / d ln n between an entry and that of one more, or one less, busy."""
+        step = int(np.sign(beyond))
+        beside = number + step * len(self.table.batch)
+        busy, instances = self.table.points[number, 3], self.table.points[number, 2]
+        if self._rounds == 0 or step == 0 or not 1 <= busy + step <= instances:
+            return 0.0
+        distance = math.log((busy + step) / busy)
         return float(self.log_times[beside] - self.log_times[number]) / distance
 
 

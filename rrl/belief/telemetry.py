@@ -76,6 +76,11 @@ def tells_busy_instances(measurement: Measurement) -> bool:
     return bool(measurement.telemetry) and all(row.busy_instances > 0 for row in measurement.telemetry)
 
 
+def tells_mean_busy(rows: Sequence[ServiceTimes]) -> bool:
+    """False where a target does not tell how many instances were busy on average while batches ran."""
+    return bool(rows) and all(math.isfinite(row.mean_busy) for row in rows)
+
+
 def busy_instances(in_service: np.ndarray, instances: np.ndarray) -> np.ndarray:
     """How many instances are busy when a batch starts, its own included, on average: 1 + a - C(c, a).
 

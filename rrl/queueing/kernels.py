@@ -418,23 +418,46 @@ def summaries_ms(arrival_s: np.ndarray, start_s: np.ndarray, finish_s: np.ndarra
 
 
 @_compiled
+def _mean_busy(start_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
+    """(batches,) how many of them were in service on average while each was, itself included."""
+    count = len(start_s)
+    order = np.argsort(np.concatenate((start_s, finish_s)))
+    busy_s = np.empty(2 * count)  # the integral of the number in service, at each start and finish
+    before_s, in_service, total_s = 0.0, 0, 0.0
+    for event in order:
+        now_s = start_s[event] if event < count else finish_s[event - count]
+        total_s += in_service * (now_s - before_s)
+        in_service += 1 if event < count else -1
+        before_s, busy_s[event] = now_s, total_s
+    result = np.ones(count)
+    for k in range(count):
+        if finish_s[k] > start_s[k]:
+            result[k] = (busy_s[count + k] - busy_s[k]) / (finish_s[k] - start_s[k])
+    return result
+
+
+@_compiled
 def service_times(
     busy: np.ndarray, size: np.ndarray, start_s: np.ndarray, finish_s: np.ndarray
 ) -> np.ndarray:
-    """(rows, 4): busy instances, batch size, batches, summed service time, for each pair there is."""
+    """(rows, 5): what `ServiceTimes` tells of each pair of busy instances and batch size that there is."""
     if len(busy) == 0:
-        return np.empty((0, 4))
-    table = np.zeros((int(busy.max()) + 1, int(size.max()) + 1, 2))
+        return np.empty((0, 5))
+    table = np.zeros((int(busy.max()) + 1, int(size.max()) + 1, 3))
+    mean_busy = _mean_busy(start_s, finish_s)
     for k in range(len(busy)):
         cell = table[int(busy[k]), int(size[k])]
         cell[0] += 1
         cell[1] += finish_s[k] - start_s[k]
-    rows = np.empty((np.count_nonzero(table[:, :, 0]), 4))
+        cell[2] += mean_busy[k]
+    rows = np.empty((np.count_nonzero(table[:, :, 0]), 5))
     row = 0
     for n in range(table.shape[0]):
         for b in range(table.shape[1]):
-            if table[n, b, 0] > 0:
-                rows[row, 0], rows[row, 1], rows[row, 2], rows[row, 3] = n, b, table[n, b, 0], table[n, b, 1]
+            count, total_s, summed = table[n, b]
+            if count > 0:
+                rows[row, 0], rows[row, 1], rows[row, 2], rows[row, 3] = n, b, count, total_s
+                rows[row, 4] = summed / count
                 row += 1
     return rows
 
@@ -606,7 +629,7 @@ class ServerResults(NamedTuple):
 
     totals: np.ndarray  # (servers, 3): requests and batches that finished, thread-seconds
     summaries: np.ndarray  # (servers, 3, 4) as `summaries_ms`
-    telemetry: np.ndarray  # (servers, N · B, 4) as `service_times`
+    telemetry: np.ndarray  # (servers, N · B, 5) as `service_times`
     rows: np.ndarray  # (servers,): of the telemetry
 
 

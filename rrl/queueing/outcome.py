@@ -36,6 +36,8 @@ class Outcome(NamedTuple):
         return LatencySummary(*latency), LatencySummary(*queue), LatencySummary(*service)
 
     def telemetry(self) -> tuple[ServiceTimes, ...]:
-        """Count and sum of service times by (busy instances, batch size), ascending."""
+        """By (busy instances, batch size), ascending."""
         rows = service_times(self.batch_busy, self.batch_size, self.batch_start_s, self.batch_finish_s)
-        return tuple([ServiceTimes(int(n), int(b), int(count), s) for n, b, count, s in rows.tolist()])
+        return tuple(
+            [ServiceTimes(int(n), int(b), int(count), s, busy) for n, b, count, s, busy in rows.tolist()]
+        )

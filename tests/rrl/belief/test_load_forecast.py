@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
 from rrl.belief.load_forecast import LoadForecast, arrival_offsets_s
-from rrl.measurement import ArrivalSummary, Measurement
+from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
 INTERVAL_S = 10.0
@@ -138,6 +139,24 @@ def test_requests_of_a_group_stay_a_burst() -> None:
     assert len(again_s) == len(offsets_s)
     assert (np.diff(again_s) >= 0).all()
     assert np.sum((again_s > 3.9) & (again_s < 4.1)) > 1990
+
+
+def test_a_request_of_several_items_counts_as_so_many_arrivals() -> None:
+    offsets_s = np.array([1.0, 2.0, 5.0])
+    items = np.array([4, 1, 3])
+    told_s = replace(measured(offsets_s), arrival_summary=summarised(offsets_s, items))
+    np.testing.assert_allclose(
+        arrival_offsets_s(told_s, np.random.default_rng(0)), np.repeat(offsets_s, items)
+    )
+    forecast = LoadForecast(np.random.default_rng(0))
+    forecast.add(told_s)
+    assert forecast.rate_per_s == pytest.approx(8 / INTERVAL_S)
+
+
+def test_where_times_are_not_told_batches_tell_how_many_items_a_request_holds() -> None:
+    offsets_s = np.linspace(0, 9, 30)
+    untold = replace(measured(offsets_s, tells_times=False), telemetry=(ServiceTimes(0, 4, 30, 1.0),))
+    assert len(arrival_offsets_s(untold, np.random.default_rng(0))) == 4 * 30
 
 
 def test_the_seed_fixes_the_windows() -> None:

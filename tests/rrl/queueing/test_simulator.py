@@ -420,7 +420,10 @@ def test_shared_processors_by_hand() -> None:
     second = simulation.run(np.empty(0), None, {"instances": 2}, math.inf)
     assert second.finish_s.tolist() == pytest.approx([3.0, 5.0, 6.0])
     assert second.start_s.tolist() == pytest.approx([0.0, 1.0, 3.0])
-    assert [row[:3] for row in second.telemetry()] == [(1, 1, 1), (2, 1, 2)]
+    rows = second.telemetry()
+    assert [row[:3] for row in rows] == [(1, 1, 1), (2, 1, 2)]
+    # Alone until 1, then two until 5, then one again.
+    assert [row.mean_busy for row in rows] == pytest.approx([5 / 3, (2 + 5 / 3) / 2])
     assert first.busy_thread_s + second.busy_thread_s == pytest.approx(1.0 + 2 * 4.0 + 1.0)
 
 

@@ -1,0 +1,48 @@
+"""Whether batches share processors is told apart by what intervals cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envs.scenarios.families import family_cores, family_machine
+from envs.simulated import SimulatedServing
+from rrl.belief.belief import Belief
+from rrl.measurement import Measurement
+from rrl.objective import MeanLatency
+from rrl.queueing.simulator import Discipline
+from rrl.space import ConfigurationSpace
+
+SPACE = ConfigurationSpace.of(
+    instances=[1, 2, 3, 4, 6, 8], intra_op_threads=[1, 2, 4], inter_op_threads=[1, 2]
+)
+
+
+def lived(discipline: Discipline, tells_mean_busy: bool = True) -> Belief:
+    """What is believed of a machine of the family after 40 intervals of many configurations."""
+    env = SimulatedServing(
+        family_machine(4), SPACE, arrivals=14.0, requests_per_interval=100, discipline=discipline
+    )
+    env.reset(seed=1)
+    belief = Belief(SPACE, MeanLatency(), family_cores(4))
+    for number in np.random.default_rng(1).choice(len(SPACE), 40):
+        if not belief.known or belief.bears(np.array([number]), 0.8)[0]:
+            seen = env.step(SPACE.action(int(number)))[4]["measurement"]
+            belief.learn(int(number), seen if tells_mean_busy else untold(seen))
+    return belief
+
+
+def untold(measurement: Measurement) -> Measurement:
+    rows = tuple(row._replace(mean_busy=float("nan")) for row in measurement.telemetry)
+    return replace(measurement, telemetry=rows)
+
+
+@pytest.mark.parametrize("discipline", ["fcfs", "ps"])
+def test_the_discipline_of_a_server_is_found(discipline: Discipline) -> None:
+    assert lived(discipline).sharing == (discipline == "ps")
+
+
+def test_where_the_instances_busy_on_average_are_not_told_nothing_is_shared() -> None:
+    assert not lived("ps", tells_mean_busy=False).sharing
