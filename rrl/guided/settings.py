@@ -26,7 +26,7 @@ class GuidedSettings:
     # Another is tried, too, if it is better with at least this probability.
     probably_better: float = 0.2
     # The most promising configurations, which are replayed.
-    contenders: int = 24
+    contenders: int = 16
     # What the queueing model gets wrong, as standard deviations of ln of a latency.
     # It is wrong of all configurations alike, of those that share a knob's value, and of each alone.
     common_error_sd: float = ErrorSettings.common_sd
