@@ -53,6 +53,9 @@ BENCHMARKS = {
         "tuner.reach",
         "how soon and how near to the best agents come, on simulated machines out of family too",
     ),
+    "break-even": Benchmark(
+        "tuner.break_even", "when tuning has paid for itself against the rule of thumb, by utilisation"
+    ),
     "calibration": Benchmark(
         "tuner.calibration", "how often what the default agent believes holds: coverage, PIT, P(better)"
     ),
