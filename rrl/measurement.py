@@ -164,5 +164,15 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+MIN_UNANSWERED = 5  # requests; fewer may have come too late to be answered
+
+
+def tells_nothing(measurement: Measurement) -> bool:
+    """True if nothing was answered of a few requests, none of which waited when the interval began."""
+    waited = measurement.backlog > measurement.backlog_growth
+    answered = measurement.completions + measurement.failures > 0
+    return not answered and not waited and measurement.arrivals < MIN_UNANSWERED
+
+
 def has_traffic(measurement: Measurement) -> bool:
     return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0

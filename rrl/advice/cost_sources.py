@@ -72,7 +72,7 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     costs = np.stack(
         [_costs(worlds[k], numbers, task, ratio) for k, ratio in zip(chosen, ratios, strict=True)], axis=1
     )
-    return _possible_costs(costs, numbers, task, observed)
+    return _possible_costs(costs, numbers, task, observed, chosen)
 
 
 def by_machine(
@@ -90,7 +90,8 @@ def by_machine(
     costs = simulated[:, drawn] * np.exp(MODEL_SD * rng.standard_normal((len(numbers), WORLDS_DRAWN)))
     if not _grows(task, observed):
         in_force = costs[np.flatnonzero(numbers == present)[0]]
-        costs = costs[:, likely_worlds(in_force, _mean_cost(observed), OBSERVED_SD, WORLDS_DRAWN, rng)]
+        likely = likely_worlds(in_force, _mean_cost(observed), OBSERVED_SD, WORLDS_DRAWN, rng)
+        return _possible_costs(costs[:, likely], numbers, task, observed, likely)
     return _possible_costs(costs, numbers, task, observed)
 
 
@@ -121,10 +122,15 @@ def by_table(
 
 
 def _possible_costs(
-    costs: np.ndarray, numbers: np.ndarray, task: Task, observed: Sequence[Transition]
+    costs: np.ndarray,
+    numbers: np.ndarray,
+    task: Task,
+    observed: Sequence[Transition],
+    worlds: np.ndarray | None = None,
 ) -> PossibleCosts:
     distances = task.space.distances(_present(task, observed))[numbers]
-    return PossibleCosts(costs, distances, _mean_cost(observed), numbers)
+    worlds = np.arange(costs.shape[1]) if worlds is None else worlds
+    return PossibleCosts(costs, distances, _mean_cost(observed), numbers, worlds)
 
 
 def _allowed(numbers: np.ndarray, task: Task, present: int) -> np.ndarray:
@@ -144,9 +150,10 @@ class _World(NamedTuple):
     replay: Replay  # It holds service times.
     windows: Windows
     rate_per_s: float
+    sharing: bool  # of processors, by batches in service
 
     def latencies(self, numbers: np.ndarray) -> Latencies:
-        return self.replay.replayed(numbers, np.ones(len(numbers)), self.windows)
+        return self.replay.replayed(numbers, np.ones(len(numbers)), self.windows, self.sharing)
 
 
 def _cores_left(task: Task, observed: Sequence[Transition]) -> int | None:
@@ -187,7 +194,8 @@ def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) 
         replay = Replay(task.space, model.table, rng, task.excluded)
         replay.variation = belief.replay.variation
         replay.refresh(times_s * speed_up)
-        worlds.append(_World(replay, _faster(belief.windows, factor), factor * forecast.rate_per_s))
+        windows = _faster(belief.windows, factor)
+        worlds.append(_World(replay, windows, factor * forecast.rate_per_s, belief.sharing))
     return worlds
 
 

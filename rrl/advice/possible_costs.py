@@ -41,6 +41,7 @@ class PossibleCosts:
     distances: np.ndarray  # (K,) From the present one.
     observed_cost: float  # Of the present one.
     numbers: np.ndarray  # (K,) The numbers of the configurations on the grid.
+    worlds: np.ndarray  # (D,) What each world is called: one that was drawn twice counts as one.
 
     @property
     def present(self) -> int:
@@ -72,17 +73,20 @@ class PossibleCosts:
         """The position of the largest gain that is no loss with `CREDIBILITY`. None if it is too small.
 
         Every other world chooses, and the rest judge what was chosen: the largest of many gains is partly
-        luck, which the worlds that chose it do not show.
+        luck, which the worlds that chose it do not show. A world that was drawn twice does only one of both.
         """
-        choosing, judging = self._in_worlds(slice(0, None, 2)), self._in_worlds(slice(1, None, 2))
+        _, place = np.unique(self.worlds, return_inverse=True)
+        if place.max() == 0:
+            return None
+        choosing, judging = self._in_worlds(place % 2 == 0), self._in_worlds(place % 2 == 1)
         best = self._nearest_of_the_largest(np.where(choosing.no_worse >= CREDIBILITY, choosing.gain, 0.0))
         sure = min(choosing.no_worse[best], judging.no_worse[best]) >= CREDIBILITY
         if best == self.present or not sure or judging.gain[best] < MIN_GAIN_TO_RECOMMEND:
             return None
         return best
 
-    def _in_worlds(self, some: slice) -> PossibleCosts:
-        return replace(self, costs=self.costs[:, some])
+    def _in_worlds(self, some: np.ndarray) -> PossibleCosts:
+        return replace(self, costs=self.costs[:, some], worlds=self.worlds[some])
 
     def _nearest_of_the_largest(self, gain: np.ndarray) -> int:
         """The position of the largest gain. Among equal gains it is that of the smallest change."""

@@ -36,10 +36,10 @@ from rrl.belief.load_forecast import (
     as_windows,
     items_per_request,
 )
-from rrl.belief.model_error import ReplayError
+from rrl.belief.model_error import ERROR_LIMIT, ReplayError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
-from rrl.measurement import Measurement, ServiceTimes
+from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective
 from rrl.queueing.kernels import Windows
 from rrl.space import ConfigurationSpace
@@ -54,6 +54,8 @@ MAX_SHARE_CARRIED_OVER = 0.05
 REPLAY_SD = 0.03
 # So many stretches that may have been are replayed where arrivals are not told, or service times vary.
 UNCERTAIN_STRETCHES = 8
+# Standard deviation of ln of what is learned of an interval that was aborted, or that answered nothing.
+ABORTED_SD = 0.1
 # An interval, and the next one, in which its queue drains.
 WINDOWS_TOGETHER = 2
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
@@ -72,7 +74,7 @@ class Predicted(NamedTuple):
     """Of K configurations."""
 
     cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests
-    p95_ms: np.ndarray  # (K,) mean over windows
+    p95_ms: np.ndarray  # (K,) likewise
 
 
 class Belief:
@@ -103,7 +105,7 @@ class Belief:
         self._disciplines = Disciplines(believed)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
-        self._rng = rng
+        self._seed = seed
         self._carries = False  # Requests were seen to wait from one interval into the next.
         self._estimates_busy = False  # The target does not tell how many instances were busy.
         self._variations: deque[float] = deque(maxlen=USUAL_INTERVALS)  # σ by interval
@@ -181,11 +183,13 @@ class Belief:
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
         """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
-        return np.asarray(share * self.replay.capacity_per_s[numbers] > self.forecast.rate_per_s)
+        requests_per_s = self.forecast.rate_per_s / self.forecast.items_per_request
+        return np.asarray(share * self.capacities_per_s(numbers) > requests_per_s)
 
     def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) the rate that each is expected to bear at most."""
-        return np.asarray(self.replay.capacity_per_s[numbers])
+        """(K,) the requests that each is expected to bear per s at most, on the machine as it is now."""
+        slower = self._slower(self.service_times.log_slowness_ahead)
+        return np.asarray(self.replay.capacity_per_s[numbers] / (slower * self.forecast.items_per_request))
 
     def log_costs(
         self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
@@ -194,43 +198,76 @@ class Belief:
 
         The sd is of the ratio to the cost of the configuration `beside`, if one is given.
         """
-        windows = as_windows([self._as_seen(measurement)])
-        return self._log_costs(numbers, windows, self.service_times.log_slowness, beside)
+        windows = as_windows(self._possible(measurement))
+        return self._log_costs(numbers, windows, self.service_times.log_slowness, beside, 1)
+
+    def lived_through_ms(
+        self, number: int, stretches: list[tuple[np.ndarray, float]], log_slowness: np.ndarray
+    ) -> np.ndarray:
+        """(stretches,) mean latency of what one would have answered in each of consecutive stretches.
+
+        The machine was so slow in each. What waits at the end of one is there in the next. NaN where nothing
+        is answered.
+        """
+        slowness = np.exp(log_slowness - self.service_times.log_slowness_to_come)
+        windows = as_windows(stretches, len(stretches), slowness)
+        mean_ms = self._replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
+        return np.where(np.isfinite(mean_ms), self._ratio(np.array([number]))[0] * mean_ms, math.nan)
+
+    def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
+        """(K,) the p95 that each would have had in the interval learned last."""
+        slower = np.full(len(numbers), self._slower(self.service_times.log_slowness))
+        found = self._replayed(numbers, slower, as_windows(self._possible(measurement)))
+        return self._predicted(numbers, found).p95_ms
 
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
-        return self._log_costs(numbers, self.windows, self.service_times.log_slowness_ahead, beside)
+        log_slowness = self.service_times.log_slowness_ahead
+        return self._log_costs(numbers, self.windows, log_slowness, beside, len(self.windows.slowness))
 
     def _log_costs(
-        self, numbers: np.ndarray, windows: Windows, log_slowness: float, beside: int | None
+        self, numbers: np.ndarray, windows: Windows, log_slowness: float, beside: int | None, mean_of: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        sd = self.standard_deviations(numbers, beside)
+        """The cost is of so many of such windows on average: the fewer, the more chance there is in it."""
+        asked = numbers if beside is None else np.append(numbers, beside)
+        sd = np.zeros(len(asked))
+        sd[: len(numbers)] = self.standard_deviations(numbers, beside)
         error_sd = self.model_error.standard_deviations(numbers, beside)
-        # The replay's service times are those of the machine as it is to come.
-        slower = math.exp(log_slowness - self.service_times.log_slowness_to_come)
-        costs = np.stack(
-            [
-                self._predicted(numbers, self._replayed(numbers, slower * np.exp(z * sd), windows)).cost
-                for z in (-1.0, 0.0, 1.0)
-            ]
-        )
-        logs = np.log(np.maximum(costs, 1e-9))
-        spread = 0.5 * (logs[2] - logs[0])
-        return logs[1], np.hypot(spread, error_sd)
+        slower = self._slower(log_slowness)
+        found = [self._replayed(asked, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
+        logs = [np.log(np.maximum(self._predicted(asked, each).cost, 1e-9)) for each in found]
+        spread = 0.5 * (logs[2] - logs[0])[: len(numbers)]
+        answered = (found[1].completions > 0).all(axis=0)
+        by_window = np.log(np.clip(self._costs(asked, found[1])[:, answered], 1e-9, LARGEST_COST))
+        if beside is not None:
+            by_window = by_window - by_window[-1]
+        chance = by_window[: len(numbers)].std(axis=1) / math.sqrt(mean_of) if answered.any() else 0.0
+        return logs[1][: len(numbers)], np.sqrt(spread**2 + error_sd**2 + chance**2)
+
+    def _slower(self, log_slowness: float) -> float:
+        """How many times as long as in the replay's table everything takes on a machine so slow."""
+        return math.exp(log_slowness - self.service_times.log_slowness_to_come)
 
     def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         return self.replay.replayed(numbers, scale, windows, self.sharing)
 
     def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
-        ratio = np.exp(self.model_error.log_ratio[numbers])[:, None]
-        threads = self._space.threads[numbers][:, None]
-        costs = self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
         weights = np.maximum(latencies.completions, 1e-9)
-        costs = np.minimum(costs, LARGEST_COST)
-        mean = (weights * costs).sum(axis=1) / weights.sum(axis=1)
-        return Predicted(mean, (ratio * np.minimum(latencies.p95_ms, LARGEST_COST)).mean(axis=1))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        costs = np.minimum(self._costs(numbers, latencies), LARGEST_COST)
+        p95_ms = self._ratio(numbers) * np.minimum(latencies.p95_ms, LARGEST_COST)
+        return Predicted((weights * costs).sum(axis=1), (weights * p95_ms).sum(axis=1))
+
+    def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
+        """(K, windows)"""
+        ratio, threads = self._ratio(numbers), self._space.threads[numbers][:, None]
+        return self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
+
+    def _ratio(self, numbers: np.ndarray) -> np.ndarray:
+        """(K, 1) of latencies to replayed ones."""
+        return np.exp(self.model_error.log_ratio[numbers])[:, None]
 
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
@@ -245,9 +282,10 @@ class Belief:
         rows = [part for row in told for part in telemetry.told_apart(row, shares, expected_s)]
         self._learn_variation(measurement, told)
         mean_busy = telemetry.mean_busy(shares) if self._estimates_busy else None
-        if self._intervals == 1 and telemetry.tells_mean_busy(rows):
+        if self._disciplines.other is None and telemetry.tells_mean_busy(rows):
             variation = telemetry.variation(measurement, told)
-            self._disciplines.begin(variation is not None and variation > MAX_DETERMINISTIC_SD)
+            varies = variation is not None and variation > MAX_DETERMINISTIC_SD
+            self._disciplines.begin(varies, self._intervals - 1)
         for each in self._disciplines.all:
             each.service_times.add(configuration, rows, self.replay.variation, mean_busy)
 
@@ -274,32 +312,48 @@ class Belief:
     def _learn_error(self, number: int, measurement: Measurement) -> None:
         """Learns what the replay of this interval got wrong.
 
-        Nothing is learned from an interval that was aborted, that began with a backlog, or that was expected
-        to answer nothing.
+        Nothing is learned from an interval that began or ended with a backlog, or that was expected to answer
+        nothing. One that answered nothing is as slow as an error can be, and one that was aborted no faster
+        than it was until then.
         """
+        if tells_nothing(measurement):
+            return
+        if measurement.completions == 0:
+            self.model_error.learn(number, ERROR_LIMIT, ABORTED_SD**2)
+            return
         backlog_before = measurement.backlog - measurement.backlog_growth
         few = max(2 * self.replay.instances[number], MAX_SHARE_CARRIED_OVER * measurement.completions)
         observed_ms = measurement.latency.mean_ms
-        if backlog_before > few or not observed_ms > 0 or measurement.aborted:
+        grew = measurement.backlog_growth > few and not measurement.aborted
+        if backlog_before > few or grew or not observed_ms > 0:
             return
         self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness))
-        told = bool(measurement.arrival_summary.offsets_s)
-        certain = told and not self.replay.variation
-        stretches = [self._as_seen(measurement) for _ in range(1 if certain else UNCERTAIN_STRETCHES)]
+        stretches = self._possible(measurement)
         windows = as_windows(stretches)
         mean_ms = self._replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
         if not np.isfinite(mean_ms).all():
             return
         logs = np.log(mean_ms)
         variance = REPLAY_SD**2 + float(np.var(logs))
-        self.model_error.learn(number, math.log(observed_ms) - float(logs.mean()), variance)
-        if told:
+        error = math.log(observed_ms) - float(logs.mean())
+        if measurement.aborted:
+            if error > 0:
+                self.model_error.learn(number, error, variance + ABORTED_SD**2)
+            return
+        self.model_error.learn(number, error, variance)
+        if measurement.arrival_summary.offsets_s:
             seen = SeenLatency(self._intervals, number, stretches[0], observed_ms, variance)
             self._disciplines.compare(seen, self.replay)
 
-    def _as_seen(self, measurement: Measurement) -> tuple[np.ndarray, float]:
+    def _possible(self, measurement: Measurement) -> list[tuple[np.ndarray, float]]:
+        """The stretches that the interval learned last may have been: one, if nothing of it is uncertain."""
+        certain = measurement.arrival_summary.offsets_s and not self.replay.variation
+        rng = np.random.default_rng([self._seed, self._intervals])
+        return [self._as_seen(measurement, rng) for _ in range(1 if certain else UNCERTAIN_STRETCHES)]
+
+    def _as_seen(self, measurement: Measurement, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """The arrivals of an interval, behind what waited when it began, and its length."""
-        offsets_s = arrival_offsets_s(measurement, self._rng)
+        offsets_s = arrival_offsets_s(measurement, rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
         waiting = round(waiting * items_per_request(measurement))
         return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s

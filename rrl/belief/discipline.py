@@ -65,14 +65,15 @@ class Disciplines:
     def all(self) -> list[Hypothesised]:
         return [self.in_force] if self.other is None else [self.in_force, self.other]
 
-    def begin(self, varies: bool) -> None:
-        """Before the first interval of a target that tells the instances busy on average.
+    def begin(self, varies: bool, intervals: int) -> None:
+        """After so many intervals the target begins to tell the instances busy on average.
 
         Where batches alike take times that vary, processors are taken to be shared until intervals say
         otherwise.
         """
         self.other = self._make(SHARING)
-        if varies:
+        self.other.service_times.skip(intervals)
+        if varies and not self.in_force.service_times.known:
             self.in_force, self.other = self.other, self.in_force
 
     def compare(self, seen: SeenLatency, replay: Replay) -> None:

@@ -6,7 +6,7 @@ go when the load jumps.
 | symbol | here | meaning |
 |---|---|---|
 | y_t | | root of the rate counted in interval t, of T seconds |
-| x | `_root` | root of the rate expected |
+| x | `_roots` | root of the rate expected |
 | P | `_variance` | its variance |
 | I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
 | v | `_noise` | variance of y_t: I/4T, or what is usual between intervals if that is more |
@@ -48,7 +48,7 @@ MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
-DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion
+DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion, once several were told
 
 
 class _Stretch(NamedTuple):
@@ -56,8 +56,12 @@ class _Stretch(NamedTuple):
 
     offsets_s: np.ndarray  # ascending
     duration_s: float
-    level_per_s: float  # expected when it was over
     time: int  # the interval's number since the first
+
+    @property
+    def root(self) -> float:
+        """y_t"""
+        return math.sqrt(len(self.offsets_s) / self.duration_s)
 
 
 class LoadForecast:
@@ -66,11 +70,12 @@ class LoadForecast:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._time = 0  # of the last interval
-        self._root = math.nan
-        self._variance = 0.0
+        self._roots = [math.nan]  # x when each of the intervals remembered was over
+        self._variance = self._noise = 0.0
         self._dispersion = 1.0
-        self._interval_s = 1.0  # of a usual interval
-        self._surprises: deque[float] = deque(maxlen=USUAL_SURPRISES)  # squared
+        self._told = 0  # dispersions
+        self.items_per_request = 1.0
+        """Of the last interval."""
         self._seen: deque[_Stretch] = deque(maxlen=MEMORY)
         self._seed = int(rng.integers(2**32))
         self._order = rng.permutation(LEAST_WINDOWS)
@@ -80,63 +85,82 @@ class LoadForecast:
     def add(self, measurement: Measurement) -> None:
         """Takes in an interval in which requests came."""
         self._time += 1
-        self._interval_s = measurement.duration_s
         offsets_s = arrival_offsets_s(measurement, self._rng)
-        self._take_dispersion(measurement.dispersion * len(offsets_s) / measurement.arrivals)
-        observed = math.sqrt(len(offsets_s) / measurement.duration_s)
-        if math.isnan(self._root):
-            self._root, self._variance = observed, self._noise
-        else:
-            noise, surprise = self._noise, observed - self._root
-            variance = self._variance + (WALK_SD * self._root / 2) ** 2
-            variance += 0.5 * max(0.0, surprise**2 - 2.0 * (variance + noise))
-            gain = variance / (variance + noise)
-            self._root += gain * surprise
-            self._variance = (1 - gain) * variance
-            self._surprises.append(surprise**2)
-        self._seen.append(_Stretch(offsets_s, measurement.duration_s, self.rate_per_s, self._time))
+        self.items_per_request = len(offsets_s) / measurement.arrivals
+        self._take_dispersion(measurement.dispersion * self.items_per_request)
+        self._seen.append(_Stretch(offsets_s, measurement.duration_s, self._time))
+        self._filter()
 
     @property
     def rate_per_s(self) -> float:
         """The level."""
-        return max(self._root**2, LEAST_RATE_PER_S)
+        return max(self._roots[-1] ** 2, LEAST_RATE_PER_S)
 
     @property
     def log_sd(self) -> float:
         """Standard deviation of ln of the rate that will be counted in the next interval."""
-        return 2 * math.sqrt(self._variance + self._noise + (WALK_SD * self._root / 2) ** 2) / self._root
+        root = self._roots[-1]
+        return 2 * math.sqrt(self._variance + self._noise + (WALK_SD * root / 2) ** 2) / root
 
     @property
-    def _noise(self) -> float:
-        counting = self._dispersion / (4 * self._interval_s)
-        if len(self._surprises) < LEAST_SURPRISES:
-            return counting
-        return max(counting, median(self._surprises) / MEDIAN_OF_SQUARE - self._variance)
+    def _interval_s(self) -> float:
+        """Of a usual interval."""
+        return median(each.duration_s for each in self._seen)
+
+    def _filter(self) -> None:
+        """The level when each interval remembered was over, given the noise that is usual by now.
+
+        It begins with the first of them. What was taken for a jump is none where such swings turn out usual.
+        """
+        counting = self._noise = self.dispersion / (4 * self._interval_s)
+        for _ in range(2):
+            surprises = self._filtered()
+            if len(surprises) >= LEAST_SURPRISES:
+                usual = median(surprises[-USUAL_SURPRISES:]) / MEDIAN_OF_SQUARE
+                self._noise = max(counting, usual - self._variance)
+
+    def _filtered(self) -> list[float]:
+        """The squared surprises."""
+        first, *others = self._seen
+        self._roots, self._variance, surprises = [first.root], self._noise, []
+        for stretch in others:
+            root, surprise = self._roots[-1], stretch.root - self._roots[-1]
+            variance = self._variance + (WALK_SD * root / 2) ** 2
+            variance += 0.5 * max(0.0, surprise**2 - 2.0 * (variance + self._noise))
+            gain = variance / (variance + self._noise)
+            self._roots.append(root + gain * surprise)
+            self._variance = (1 - gain) * variance
+            surprises.append(surprise**2)
+        return surprises
 
     @property
     def dispersion(self) -> float:
-        return self._dispersion
+        """I; 1 where arrivals are about Poisson."""
+        return self._dispersion if self._dispersion > MAX_POISSON_DISPERSION else 1.0
 
     def windows(self, together: int, speeds: Speeds) -> Windows:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.
 
-        In each the machine is as slow as it was then, beside what is expected of it now.
+        In each the machine is as slow as it was then, over what it was in all of them on average: how slow it
+        will be on average is told elsewhere.
         """
         stretches = list(self._seen)
         size = float(np.mean([len(each.offsets_s) for each in stretches]))
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
-        stretches = stretches[-count:]
-        gaps = [self._sped(each) for each in stretches]
-        log_slowness = [speeds.seen.get(each.time, 0.0) for each in stretches]
+        stretches, roots = stretches[-count:], self._roots[-count:]
+        gaps = [self._sped(each, root**2) for each, root in zip(stretches, roots, strict=True)]
+        slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
+        log_slowness = slowness - slowness.mean()
         if missing := count - len(gaps):
             gaps = self._invented(missing) + gaps
             quantiles = self._order[::-1][self._order[::-1] < missing]
-            log_slowness = [*(speeds.sd * ndtri((quantiles + 0.5) / missing)), *log_slowness]
+            invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
+            log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def _sped(self, stretch: _Stretch) -> tuple[np.ndarray, float]:
-        """Offsets and duration at the level of now."""
-        speed = self.rate_per_s / stretch.level_per_s
+    def _sped(self, stretch: _Stretch, level_per_s: float) -> tuple[np.ndarray, float]:
+        """Offsets and duration at the level of now; it came at this level."""
+        speed = self.rate_per_s / max(level_per_s, LEAST_RATE_PER_S)
         return stretch.offsets_s / speed, stretch.duration_s / speed
 
     def _invented(self, count: int) -> list[tuple[np.ndarray, float]]:
@@ -154,24 +178,19 @@ class LoadForecast:
     def _units_like(self, requests: int) -> list[np.ndarray]:
         """Stretches of duration 1; new ones only where the load has become another."""
         usual, dispersion = self._units_for
-        if (
-            not self._units
-            or max(requests / usual, usual / requests) > 1.25
-            or dispersion != self._dispersion
-        ):
+        if not self._units or max(requests / usual, usual / requests) > 1.25 or dispersion != self.dispersion:
             rng = np.random.default_rng(self._seed)
-            self._units = [_invented(rng, requests, self._dispersion) for _ in range(LEAST_WINDOWS)]
-            self._units_for = requests, self._dispersion
+            self._units = [_invented(rng, requests, self.dispersion) for _ in range(LEAST_WINDOWS)]
+            self._units_for = requests, self.dispersion
         return self._units
 
     def _take_dispersion(self, dispersion: float) -> None:
         if not math.isfinite(dispersion):
             return
-        usual = math.exp(
-            (1 - DISPERSION_WEIGHT) * math.log(self._dispersion)
-            + DISPERSION_WEIGHT * math.log(max(dispersion, 1.0))
-        )
-        self._dispersion = usual if usual > MAX_POISSON_DISPERSION else 1.0
+        self._told += 1
+        weight = max(DISPERSION_WEIGHT, 1 / (self._told + 1))  # beside 1, which is expected at first
+        log = (1 - weight) * math.log(self._dispersion) + weight * math.log(max(dispersion, 1.0))
+        self._dispersion = math.exp(log)
 
 
 def as_windows(
@@ -200,8 +219,10 @@ def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.
         within = place * np.repeat(requests, items) // np.repeat(items, items) / np.repeat(requests, items)
         return np.asarray(np.repeat(starts_s, items) + within * np.repeat(lengths_s, items))
     dispersion = max(measurement.dispersion, 1.0) if math.isfinite(measurement.dispersion) else 1.0
-    requests_s = measurement.duration_s * _invented(rng, max(measurement.arrivals, 1), dispersion)
-    return np.repeat(requests_s, round(items_per_request(measurement)))
+    count = max(measurement.arrivals, 1)
+    requests_s = measurement.duration_s * _invented(rng, count, dispersion)
+    items = np.diff(np.round(items_per_request(measurement) * np.arange(count + 1))).astype(int)
+    return np.repeat(requests_s, items)
 
 
 def items_per_request(measurement: Measurement) -> float:

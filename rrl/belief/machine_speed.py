@@ -52,4 +52,8 @@ class MachineSpeed:
         self._shocks = dict(zip(numbers, zip(again.drift, again.scatter, strict=True), strict=True))
 
     def _effects_of(self, time: int) -> tuple[float, float]:
-        return self._effects.get(time, (0.0, 0.0))
+        """d and s; of an interval that told nothing, what is left of the last drift that was told."""
+        if time in self._effects or not self._effects:
+            return self._effects.get(time, (0.0, 0.0))
+        last = max(self._effects)
+        return drift.persisting(time - last) * self._effects[last][0], 0.0

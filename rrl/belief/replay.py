@@ -105,7 +105,10 @@ class Replay:
             queue = interference.predict(times_s, self.instances[numbers], rate_per_s)
             mean_ms = 1e3 * queue.mean_latency_s
         else:
-            mean_ms = self.replayed(numbers, scale, _beginning(windows)).mean_ms.mean(axis=1)
+            found = self.replayed(numbers, scale, _newest(windows))
+            mean_ms = np.where(found.completions > 0, found.mean_ms, 0.0) * found.completions
+            mean_ms = mean_ms.sum(axis=1) / np.maximum(found.completions.sum(axis=1), 1e-9)
+            mean_ms[found.completions.sum(axis=1) == 0] = np.inf
         unstable_ms = 1e9 * scale / np.maximum(self.capacity_per_s[numbers], 1e-9)
         return np.where(np.isfinite(mean_ms), mean_ms, unstable_ms)
 
@@ -137,7 +140,7 @@ class Replay:
         return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
 
 
-def _beginning(windows: Windows) -> Windows:
+def _newest(windows: Windows) -> Windows:
     """The newest windows with about `SCREENING_REQUESTS` requests, served to their end."""
     bounds = windows.bounds
     first = max(0, int(np.searchsorted(bounds, bounds[-1] - SCREENING_REQUESTS)) - 1)

@@ -108,6 +108,10 @@ class ServiceTimeModel:
         """How slow the machine was in the intervals remembered."""
         return self._machine.speeds
 
+    def skip(self, intervals: int) -> None:
+        """Intervals that tell nothing."""
+        self._time += intervals
+
     def add(
         self,
         configuration: Configuration,

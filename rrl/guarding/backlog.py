@@ -59,22 +59,31 @@ def runs_away(progress: Progress, settings: GuardSettings, start_ms: float) -> s
 
 
 class Looks:
-    """The looks at a running interval, and how fast its configuration answers while a queue waits."""
+    """The looks at a running interval, and how fast its configuration answers while a queue waits.
+
+    The interval's begin is a look that found what the first one did.
+    """
 
     def __init__(self) -> None:
-        self.throughput_per_s = (
-            0.0  # the most answers a second between any two looks; few may have come before
-        )
-        self._seen: list[Progress] = [Progress(0.0, 0, 0, 0, 0)]
+        self.throughput_per_s: float | None = None
+        """The most answers a second between any two looks.
+
+        None until some time has passed since a look found requests: in a silence none can be answered.
+        """
+        self._seen: list[Progress] = []
 
     def add(self, progress: Progress) -> None:
-        rates_per_s = [
-            (progress.completions - each.completions) / (progress.elapsed_s - each.elapsed_s)
-            for each in self._seen
-            if progress.elapsed_s - each.elapsed_s >= MIN_LOOKED_AT_S
-        ]
+        if not self._seen:
+            self._seen.append(Progress(0.0, 0, 0, progress.backlog, 0))
+        before = [each for each in self._seen if progress.elapsed_s - each.elapsed_s >= MIN_LOOKED_AT_S]
         self._seen.append(progress)
-        self.throughput_per_s = max([self.throughput_per_s, *rates_per_s])
+        if any(each.backlog > 0 for each in before):
+            spans = [(a, b) for k, b in enumerate(self._seen) for a in self._seen[:k]]
+            self.throughput_per_s = max(
+                (b.completions - a.completions) / (b.elapsed_s - a.elapsed_s)
+                for a, b in spans
+                if b.elapsed_s - a.elapsed_s >= MIN_LOOKED_AT_S
+            )
 
 
 @dataclass

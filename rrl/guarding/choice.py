@@ -129,15 +129,29 @@ class Choice:
         return self._by_means()
 
     def _as_expected(self, best: int) -> ToKeep:
+        """The best where that is expected without doubt to be better; else the best of those that are.
+
+        A start that cannot bear the load with something to spare is left for what bears more.
+        """
+        if not self.is_proven(best):
+            best = self._best_proven() or best
         gain = self.expected.gain(self.start, best)
         words = in_words(gain, EXPECTED_CONFIDENCE)
         if gain.beyond_noise:
             return ToKeep(best, f"{words}, expected of both under the same load")
-        if gain.estimate > 1 and self.expected.bears(best) and not self.expected.bears(self.start):
-            return ToKeep(best, f"{words}, expected of both; the start cannot bear the load")
+        bears_more = self.expected.capacity_per_s(best) > self.expected.capacity_per_s(self.start)
+        if gain.estimate > 1 and self.start_is_overloaded and bears_more:
+            why = "the start cannot bear the load with something to spare"
+            return ToKeep(best, f"{words}, expected of both; {why}")
         if best == self.start:
             return ToKeep(self.start, "nothing else is expected to be better")
         return ToKeep(self.start, f"nothing is better beyond noise: the best is expected to have {words}")
+
+    def _best_proven(self) -> int | None:
+        """Of the fit configurations measured that are expected without doubt to cost less than the start."""
+        unfit = self.fitness.unfit(self.memory.near_present_load())
+        proven = [n for n in {seen.number for seen in self.memory.all} - unfit if self.is_proven(n)]
+        return self.expected.cheapest(proven) if proven else None
 
     def _by_means(self) -> ToKeep:
         best = self.best

@@ -49,6 +49,10 @@ class CostExpectation(Protocol):
         """
         ...
 
+    def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
+        """(K,) the p95 that each would have had in it."""
+        ...
+
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +60,7 @@ class CostExpectation(Protocol):
         ...
 
     def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
-        """(K,) the rate that each is expected to bear at most, on the machine as it is now."""
+        """(K,) the requests per s that each is expected to bear at most, on the machine as it is now."""
         ...
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
@@ -107,6 +111,10 @@ class LikeWithLike:
         """m and s of what a configuration would have cost in the interval learned last."""
         m, s = self._asked.log_costs(np.array([number]), measurement)
         return float(m[0]), float(s[0])
+
+    def p95_beside_ms(self, number: int, measurement: Measurement) -> float:
+        """The p95 that a configuration would have had in the interval learned last."""
+        return float(self._asked.p95s_ms(np.array([number]), measurement)[0])
 
     def capacity_per_s(self, number: int) -> float:
         return float(self._asked.capacities_per_s(np.array([number]))[0])

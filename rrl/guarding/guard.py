@@ -38,7 +38,7 @@ from rrl.guarding.interval_memory import IntervalMemory, Seen
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
 from rrl.journal import Decision, Kind, Record
-from rrl.measurement import Measurement, Progress, has_traffic
+from rrl.measurement import Measurement, Progress, has_traffic, tells_nothing
 from rrl.objective import slo_violated
 
 
@@ -178,6 +178,8 @@ class Guard:
             return self._after_gap(number, measurement.gap)
         if not has_traffic(measurement):
             return self._hold(number, "no requests arrive", must_act=False)
+        if tells_nothing(measurement):
+            return self._hold(number, "too few requests came to tell anything", must_act=False)
         if share == 1 or not self.memory.rate_per_s:  # a short turn's few requests tell no load
             self.memory.rate_per_s = measurement.arrival_rate_per_s
         self.expected.learn(number, measurement)
@@ -221,12 +223,15 @@ class Guard:
     def _safe_bears_better(self) -> bool:
         """True if what is safe is expected to bear clearly more than what is in force bears now.
 
-        That is what it is seen to answer a second while its queue grows, or what it is known to bear.
+        That is what it is seen to answer a second while its queue grows, or what it is known to bear. While
+        neither is known, nothing is.
         """
         if not self.expected.known:
             return True
         number, safe = self._in_force.number, self._in_force.safe
         bears_per_s = self._looks.throughput_per_s
+        if bears_per_s is None:
+            return False
         if self.memory.knows(number):
             bears_per_s = max(bears_per_s, self.expected.capacity_per_s(number))
         most_per_s = max(map(self.expected.capacity_per_s, safe))

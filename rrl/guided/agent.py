@@ -19,8 +19,11 @@ from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
 from rrl.guided.settings import GUIDED, GuidedSettings
+from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
 
+# The horizon grows for so many intervals: no more is known of what has lasted longer than what is remembered.
+REMEMBERED = 80
 # The rule of thumb is tried within so many intervals, or not at all.
 RULE_WITHIN = 4
 # From this probability of being better on, a change is explained by what is expected.
@@ -50,7 +53,8 @@ class Guided(Agent):
         """Learns from one interval, unless it has a gap or no cost, and chooses the next configuration."""
         measurement = transition.measurement
         self._in_force = self.space.number_of_action(transition.action)
-        if not transition.has_cost or measurement.arrivals == 0:
+        unanswered = not (measurement.gap or measurement.completions or tells_nothing(measurement))
+        if measurement.arrivals == 0 or not (transition.has_cost or unanswered):
             return
         self._changes.interval_s = measurement.duration_s
         self.belief.learn(self._in_force, measurement)
@@ -102,10 +106,11 @@ class Guided(Agent):
         self._compared = self._rule.contenders(numbers, self._in_force)
         s = self.settings
         self._learned += 1
-        value = self._compared.value(s.horizon + s.horizon_growth * self._learned)
-        if self._in_force == self._thumb:
+        lasting = min(self._learned, REMEMBERED)
+        value = self._compared.value(s.horizon + s.horizon_growth * lasting)
+        if self._in_force == self._thumb or self._learned > RULE_WITHIN:
             self._thumb = None
         thumb = self._thumb
-        if thumb is not None and self._learned <= RULE_WITHIN and allowed[thumb] and self._bears(thumb):
+        if thumb is not None and allowed[thumb] and self._bears(thumb):
             return thumb
         return int(self._compared.numbers[np.argmax(value)])

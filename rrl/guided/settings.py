@@ -17,7 +17,7 @@ class GuidedSettings:
 
     # The horizon of the knowledge gradient: the decisions over which what is found must pay, at first.
     horizon: float = 8.0
-    # It grows by so much with every interval: what has lasted long will last.
+    # It grows by so much with each interval that is remembered: what has lasted long will last.
     horizon_growth: float = 0.5
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5

@@ -1,7 +1,8 @@
 """What the start would have cost in each interval of a run: at the same arrivals and the same machine speed.
 
-It is asked of a belief that learns the records of the journal in their order. Where nothing is known yet, the
-mean latency measured at the start stands for it.
+It is asked of a belief that learns the records of the journal in their order. What a run cost its users is
+counted against the start living through all of it: what a burst leaves waiting waits in the next interval.
+Where nothing is known, the mean latency measured at the start stands for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
+from rrl.belief.load_forecast import arrival_offsets_s
 from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
@@ -23,13 +25,16 @@ from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, make_objective
 from rrl.views.exploration_cost import StartLatencies, part_of
 
+LEAST_S = 1e-3  # of a stretch, so that it has a length
+
 
 class StartBeside(NamedTuple):
     """The start in an interval of another configuration."""
 
     log_cost: float  # expected; NaN where it is not known
     sd: float  # of that
-    latencies_ms: tuple[float, ...]  # mean latency while the change settled, if there was one, and then
+    latency_ms: float  # mean, of an interval that begins with an empty queue
+    lived_ms: tuple[float, ...]  # mean, in force all the time: while the change settled, if any, and then
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,11 @@ class SameArrivals:
 
     @property
     def start_ms(self) -> StartLatencies:
-        return [each.latencies_ms for each in self.beside]
+        return [each.lived_ms for each in self.beside]
 
     def start_latency_ms(self, among: Sequence[Record]) -> float:
         """The start's mean latency at the arrivals of these intervals; NaN where it is not known."""
-        told = [(r.measurement.completions, each.latencies_ms[-1]) for r, each in self._of(among)]
+        told = [(r.measurement.completions, each.latency_ms) for r, each in self._of(among)]
         told = [(weight, ms) for weight, ms in told if weight and math.isfinite(ms)]
         total = sum(weight for weight, _ in told)
         return sum(weight * ms for weight, ms in told) / total if total else math.nan
@@ -82,29 +87,36 @@ def at_same_arrivals(
     settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=is_latency)
     guard = Guard(header.space.number(header.start), settings, expectation=belief)
     beside: list[StartBeside] = []
-    before = guard.start
+    slowness: list[float] = []
     for record in records:
         guard.replay(record)
         if latencies is not belief and record.counted:
             latencies.learn(record.number, record.measurement)
-        told = _beside(record, guard, belief, latencies)
-        if before == guard.start != record.number and record.settling is not None:
-            settled_ms = _left_waiting(record.settling, told.latencies_ms[0])
-            told = told._replace(latencies_ms=(settled_ms, *told.latencies_ms[1:]))
-        beside.append(told)
-        before = record.number
+        slowness += [latencies.service_times.log_slowness] * len(record.with_settling)
+        beside.append(_beside(record, guard, belief, latencies))
+    if latencies.known:
+        beside = _with_lived(records, guard.start, beside, latencies, np.array(slowness))
     return SameArrivals(guard, records, beside)
 
 
-def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> StartBeside:
-    seen, start = record.with_settling, np.array([guard.start])
-    if record.number == guard.start:
-        return StartBeside(math.nan, math.nan, tuple(each.latency.mean_ms for each in seen))
-    if part_of(record) is None or not belief.known:
-        return StartBeside(math.nan, math.nan, (guard.memory.start_latency_ms,) * len(seen))
-    costs, sds = belief.log_costs(start, _fresh(record.measurement))
-    logs = [latencies.log_costs(start, _fresh(each))[0] for each in seen]
-    return StartBeside(float(costs[0]), float(sds[0]), tuple(math.exp(float(log[0])) for log in logs))
+def _with_lived(
+    records: Sequence[Record],
+    start: int,
+    beside: Sequence[StartBeside],
+    belief: Belief,
+    log_slowness: np.ndarray,
+) -> list[StartBeside]:
+    """Tells what the start would have cost where another was explored, had it been in force all the time."""
+    lived_ms = iter(_lived_ms(records, start, belief, log_slowness))
+    before, found = start, []
+    for record, each in zip(records, beside, strict=True):
+        ms = [next(lived_ms) for _ in record.with_settling]
+        if before == start and record.settling is not None:
+            ms[0] = _left_waiting(record.settling, ms[0])
+        explored = record.number != start and part_of(record) is not None
+        found.append(each._replace(lived_ms=tuple(ms)) if explored else each)
+        before = record.number
+    return found
 
 
 def _left_waiting(settling: Measurement, start_ms: float) -> float:
@@ -112,6 +124,33 @@ def _left_waiting(settling: Measurement, start_ms: float) -> float:
     waited = settling.backlog - settling.backlog_growth
     share = min(1.0, max(0, waited) / max(1, settling.completions))
     return share * max(settling.latency.mean_ms, start_ms) + (1 - share) * start_ms
+
+
+def _lived_ms(records: Sequence[Record], start: int, belief: Belief, log_slowness: np.ndarray) -> list[float]:
+    """The start's mean latency in each change and interval. What is measured stands for what is not known."""
+    seen = [each for record in records for each in record.with_settling]
+    rng = np.random.default_rng(0)
+    none = np.empty(0)
+    stretches = [
+        (arrival_offsets_s(each, rng) if each.arrivals else none, max(each.duration_s, LEAST_S))
+        for each in seen
+    ]
+    lived_ms = belief.lived_through_ms(start, stretches, log_slowness)
+    return np.where(np.isfinite(lived_ms), lived_ms, [each.latency.mean_ms for each in seen]).tolist()
+
+
+def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> StartBeside:
+    seen, start = record.with_settling, np.array([guard.start])
+    own_ms = tuple(each.latency.mean_ms for each in seen)
+    if record.number == guard.start:
+        return StartBeside(math.nan, math.nan, own_ms[-1], own_ms)
+    usual_ms = guard.memory.start_latency_ms
+    if part_of(record) is None or not belief.known:
+        return StartBeside(math.nan, math.nan, usual_ms, (usual_ms,) * len(seen))
+    fresh = _fresh(record.measurement)
+    costs, sds = belief.log_costs(start, fresh)
+    latency_ms = math.exp(float(latencies.log_costs(start, fresh)[0][0]))
+    return StartBeside(float(costs[0]), float(sds[0]), latency_ms, (usual_ms,) * len(seen))
 
 
 def _fresh(measurement: Measurement) -> Measurement:

@@ -25,6 +25,7 @@ class ToldCosts:
         self.costs_ms, self.sd = dict(costs_ms), sd
         self.capacities = dict(capacities_per_s or {})
         self.then = self.now = 1.0
+        self.p95_over_cost = 2.0
         self.rate_per_s = 40.0
         self.known = True
         self.learned: list[tuple[int, Measurement]] = []
@@ -42,6 +43,9 @@ class ToldCosts:
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         return np.log(self._costs_ms(numbers) * self.now), self._sds(numbers, beside)
+
+    def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
+        return np.asarray(self.p95_over_cost * self._costs_ms(numbers) * self.then)
 
     def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
         return np.array([self.capacities.get(number, 100.0) for number in numbers.tolist()])

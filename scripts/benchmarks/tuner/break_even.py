@@ -1,7 +1,7 @@
 """`break-even`: when tuning has paid for itself against a competent start, from light to heavy load.
 
-The start is the rule of thumb: an instance a core, one thread each. It is left alone in one run, and tuned from
-in the other, with the same requests. The load is a given share of the largest capacity of any configuration.
+The start is the rule of thumb: an instance a core, one thread each. One run leaves it alone, and another one
+tunes from it, with the same requests. The load is a given share of the largest capacity of any configuration.
 
 | machines | cores | configurations |
 |---|---|---|

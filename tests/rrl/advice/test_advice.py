@@ -239,7 +239,9 @@ def test_without_service_times_or_costs_there_is_nothing_to_go_by() -> None:
 
 def foreseen(*costs: list[float], observed_cost: float = 43.0, extrapolates: bool = True) -> Source:
     k = len(costs)
-    possible = PossibleCosts(np.array(costs), np.arange(float(k)), observed_cost, np.arange(k))
+    possible = PossibleCosts(
+        np.array(costs), np.arange(float(k)), observed_cost, np.arange(k), np.arange(len(costs[0]))
+    )
     return Source(possible, "by what there is", extrapolates)
 
 

@@ -18,13 +18,23 @@ def possible(sure: float = 30.0, failures: int = 3) -> PossibleCosts:
     """Of two better configurations the one promises less but surely, the other overloads in some worlds."""
     risky = [math.inf] * failures + [10.0] * (WORLDS - failures)
     costs = [[sure] * WORLDS, risky, [39.5] * WORLDS, [40.0] * WORLDS]
-    return PossibleCosts(np.array(costs), DISTANCES, 40.0, np.arange(4))
+    return PossibleCosts(np.array(costs), DISTANCES, 40.0, np.arange(4), np.arange(WORLDS))
 
 
 def test_the_largest_gain_that_is_probably_none_the_worse_is_recommended() -> None:
     assert possible(failures=3).no_worse.tolist() == [1.0, 0.85, 1.0, 1.0]
     assert possible(failures=3).recommended() == SURE
     assert possible(failures=2).recommended() == RISKY
+
+
+def test_a_world_that_was_drawn_twice_does_not_judge_what_it_chose() -> None:
+    """Two worlds, drawn ten times each: each is for another configuration, so that nothing is sure."""
+    costs = np.array([[10.0] * 10 + [90.0] * 10, [90.0] * 10 + [10.0] * 10, [40.0] * WORLDS])
+    worlds = np.repeat([0, 1], 10)
+    alternating = np.arange(WORLDS) // 2 + np.arange(WORLDS) % 2 * 10
+    costs, worlds = costs[:, alternating % WORLDS], worlds[alternating % WORLDS]
+    two = PossibleCosts(costs, np.array([2.0, 1.0, 0.0]), 40.0, np.arange(3), worlds)
+    assert two.recommended() is None
 
 
 def test_the_best_guess_need_not_be_sure() -> None:
@@ -38,7 +48,7 @@ def test_a_gain_too_small_is_no_reason_to_change() -> None:
 
 def test_of_gains_as_good_as_equal_that_of_the_smallest_change_is_taken() -> None:
     costs = np.array([[20.0] * WORLDS, [20.3] * WORLDS, [20.3] * WORLDS, [22.0] * WORLDS, [40.0] * WORLDS])
-    equal = PossibleCosts(costs, np.array([3.0, 2.0, 1.0, 0.5, 0.0]), 40.0, np.arange(5))
+    equal = PossibleCosts(costs, np.array([3.0, 2.0, 1.0, 0.5, 0.0]), 40.0, np.arange(5), np.arange(WORLDS))
     assert equal.recommended() == equal.best_guess() == 2
 
 
@@ -50,16 +60,16 @@ def test_an_overload_counts_as_ten_times_the_cost_observed() -> None:
 
 def test_an_overload_is_no_better_than_an_overload() -> None:
     costs = np.array([[math.inf] * WORLDS, [math.inf] * WORLDS])
-    overloaded = PossibleCosts(costs, np.array([1.0, 0.0]), 5000.0, np.arange(2))
+    overloaded = PossibleCosts(costs, np.array([1.0, 0.0]), 5000.0, np.arange(2), np.arange(WORLDS))
     assert overloaded.no_worse.tolist() == [0.0, 0.0]
     assert overloaded.recommended() is None
 
 
 def test_an_interval_holds_nine_in_ten_worlds() -> None:
     costs = np.stack([np.arange(1.0, 101.0)])
-    assert PossibleCosts(costs, np.zeros(1), 50.0, np.arange(1)).expectation(0) == pytest.approx(
-        (6, 50, 95), abs=1.5
-    )
+    assert PossibleCosts(costs, np.zeros(1), 50.0, np.arange(1), np.arange(100)).expectation(
+        0
+    ) == pytest.approx((6, 50, 95), abs=1.5)
     assert math.isinf(possible(failures=3).expectation(RISKY).high)
 
 

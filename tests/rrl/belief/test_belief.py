@@ -162,8 +162,7 @@ def test_a_cost_is_of_the_objective_and_of_the_arrivals(objective: Objective) ->
     belief = Belief(SPACE, objective, cores=2)
     for measurement in run.measurements:
         belief.learn(TWO, measurement)
-    offsets_s, duration_s = belief._as_seen(run.measurements[-1])
-    windows = as_windows([(offsets_s, duration_s)])
+    windows = as_windows(belief._possible(run.measurements[-1]))
     latencies = belief.replay.replayed(np.array([TWO]), np.ones(1), windows)
     found = np.exp(belief.log_costs(np.array([TWO]), run.measurements[-1])[0][0])
     expected = latencies.mean_ms if isinstance(objective, MeanLatency) else latencies.p95_ms

@@ -125,7 +125,7 @@ def test_a_limit_that_the_start_would_have_broken_as_well_speaks_against_nobody(
     judgement = tell(guard, BAD, 350.0, **BURST)
     assert not judgement.rollback
     assert judgement.reason.startswith(
-        "p95 of 700 ms broke the limit of 300 ms; the start would have cost 400"
+        "p95 of 700 ms broke the limit of 300 ms; the start would have had 800 ms"
     )
     assert guard.choice.fitness.fits(BAD)
     told.then = told.now = 1.0

@@ -107,7 +107,7 @@ def test_values_added_as_the_run_starts_there_do_not_matter(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"agent": "random"}, "another agent: rrl, not random"),
+        ({"agent": "random"}, "another agent: guided, not random"),
         ({"objective": "strict-slo"}, "another objective: latency, not strict-slo"),
         ({"slo_p95_ms": 80.0}, "another p95 limit: none, not 80 ms"),
         (

@@ -200,7 +200,7 @@ def told(costs_ms: dict[int, float], start_per_s: float = 100.0) -> tuple[Guard,
     ("best_ms", "start_per_s", "turns", "keeps_best"),
     [
         (50.0, 100.0, 0, True),  # without doubt
-        (95.0, 11.0, 0, False),  # doubtful, but the start has nothing to spare
+        (95.0, 11.0, 0, True),  # doubtful, but the start has nothing to spare
         (95.0, 9.0, 0, True),  # the start does not even bear the load
         (95.0, 100.0, 2, None),  # doubtful: what the turns show decides
     ],
