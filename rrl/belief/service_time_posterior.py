@@ -24,7 +24,7 @@ NOISE_SDS = (0.004, 0.03, 0.1)
 UTILISATIONS = (0.6, 1.0)  # η
 # Nats of the tempered likelihood below the best, up to which a hypothesis is plausible.
 MAX_NATS_BELOW_BEST = 3.0
-MAX_PLAUSIBLE = 4
+MAX_PLAUSIBLE = 8
 # From so many entries on, hypotheses hardly differ in how uncertain they are.
 MANY_ENTRIES = 60
 # Added to variances, so that entries that go together can be drawn together.

@@ -37,7 +37,7 @@ AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, l
 FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
 CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
 CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
-TEMPER = 0.5  # of the posterior: φ is only nearly right, so the data say less than they seem to
+TEMPER = 0.25  # of the posterior: φ is only nearly right, so the data say less than they seem to
 
 
 class Hypothesis(NamedTuple):

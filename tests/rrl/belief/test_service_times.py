@@ -101,6 +101,16 @@ def test_a_slow_interval_is_told_as_the_machines() -> None:
     assert abs(model.speeds.seen[3]) < 0.1
 
 
+def test_a_slow_machine_is_not_fast_again_because_an_interval_tells_nothing() -> None:
+    machine = family_machine(1)
+    visits = [(CENTRE, 1.0)] * 6 + [(CENTRE, 1.3)] * 3
+    model = taught(ServiceTimeModel(SPACE, family_cores(1)), machine, visits)
+    told = model.log_slowness_ahead
+    model.add(SPACE.configuration(CENTRE), [])
+    assert 0.5 * told < model.log_slowness <= told
+    assert 0 < model.log_slowness_ahead < model.log_slowness
+
+
 def test_a_machine_that_is_slower_for_good_becomes_the_usual_one() -> None:
     machine = family_machine(1)
     visits = [(CENTRE, 1.0)] * 5 + [(CENTRE, 1.5)] * 40

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -340,6 +341,17 @@ def test_a_best_that_begins_to_fail_is_rolled_back_from() -> None:
         tell(guard, GOOD, 10.0)
     assert tell(guard, GOOD, 10.0, failures=30).rollback
     assert guard.admit(None)[:2] == (START, "rollback")
+
+
+def test_a_few_requests_that_came_too_late_to_be_answered_tell_nothing() -> None:
+    """As where a burst begins just before an interval ends."""
+    guard = begun()
+    guard.admit(BAD)
+    late = replace(measured(math.nan, completions=0), arrivals=3, backlog=3, backlog_growth=3)
+    assert guard.judge(BAD, math.nan, late) == (False, False, "too few requests came to tell anything")
+    assert guard.admit(None)[:2] == (BAD, "hold")
+    waited = replace(late, backlog=6)
+    assert guard.judge(BAD, math.nan, waited).rollback
 
 
 def test_an_interval_in_which_nothing_completes_is_an_abort_unless_it_is_the_starts() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.measurement import Progress
+from rrl.measurement import LatencySummary, Progress
 from tests.support.guard_told import ABORTED, BAD, GOOD, START, measured, tell, turn
 from tests.support.told_costs import ToldCosts
 
@@ -133,6 +134,16 @@ def test_a_limit_that_the_start_would_have_broken_as_well_speaks_against_nobody(
     assert not guard.choice.fitness.fits(BAD)
 
 
+def test_a_limit_that_the_start_would_have_kept_is_broken_however_low_the_mean() -> None:
+    guard, told = guarded(settings=GuardSettings(slo_p95_ms=150.0))
+    told.costs_ms[START], told.p95_over_cost = 140.0, 1.06
+    guard.admit(BAD)
+    assert guard.judge(
+        BAD, 160.0, replace(measured(10.0), latency=LatencySummary(10.0, 10.0, 160.0, 170.0))
+    ).rollback
+    assert not guard.choice.fitness.fits(BAD)
+
+
 GROWN = Progress(3.0, 300, 60, 240, 240)  # answers 20 a second
 
 
@@ -156,6 +167,15 @@ def test_a_growing_queue_is_a_runaway_only_where_what_is_safe_bears_clearly_more
     told.capacities[START] = 10.0
     guard.admit(BAD)
     assert bool(guard.watch(GROWN)) is aborts
+
+
+def test_while_nothing_could_be_answered_yet_a_queue_is_no_runaway() -> None:
+    """Silence, then 100 requests at once, of which those that there was time for were answered."""
+    guard, _ = guarded(capacities_per_s={START: 100.0, GOOD: 100.0})
+    guard.admit(BAD)
+    for look in (Progress(0.3, 0, 0, 0, 0), Progress(0.9, 0, 0, 0, 0), Progress(1.0, 100, 9, 91, 91)):
+        assert guard.watch(look) == ""
+    assert guard.watch(Progress(2.1, 400, 20, 380, 380))  # 10 a second
 
 
 def test_a_burst_after_a_silence_tells_what_is_answered_since_it_began() -> None:

@@ -9,7 +9,9 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
-from rrl.guided.agent import Guided
+from rrl.guided.acquisition import Contenders
+from rrl.guided.agent import REMEMBERED, Guided
+from rrl.guided.settings import GUIDED
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.space import ConfigurationSpace
 
@@ -36,6 +38,20 @@ def test_it_is_near_the_best_within_ten_decisions(seed: int) -> None:
     costs = ExpectedCosts(scenario, SPACE, MeanLatency()).costs(RATE_PER_S)
     chosen = costs[numbers(transitions(seed, Guided(Task(SPACE))))]
     assert np.median(chosen[9:]) <= 1.1 * costs.min()
+
+
+def test_exploration_does_not_come_back_however_long_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    horizons, value = [], Contenders.value
+
+    def seen(self: Contenders, horizon: float) -> np.ndarray:
+        horizons.append(horizon)
+        return value(self, horizon)
+
+    monkeypatch.setattr(Contenders, "value", seen)
+    agent = Guided(Task(SPACE))
+    agent._learned = 5000
+    transitions(0, agent, 3)
+    assert horizons == [GUIDED.horizon + GUIDED.horizon_growth * REMEMBERED] * 3
 
 
 def test_the_same_seed_decides_the_same() -> None:
