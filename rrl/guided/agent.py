@@ -113,4 +113,5 @@ class Guided(Agent):
         thumb = self._thumb
         if thumb is not None and allowed[thumb] and self._bears(thumb):
             return thumb
-        return int(self._compared.numbers[np.argmax(value)])
+        value = np.where(allowed[self._compared.numbers], value, -np.inf)  # what is in force may not be
+        return int(self._compared.numbers[np.argmax(value)]) if np.isfinite(value).any() else self._in_force

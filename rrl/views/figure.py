@@ -35,7 +35,7 @@ def draw(header: Header, records: Sequence[Record], summary: RunSummary, path: P
     else:
         ends_min = time_axis.ends_min(shown, header.interval_s)
         _title(figure, header, summary)
-        _latency(axes[0], header, shown, ends_min, summary)
+        _latency(axes[0], shown, ends_min, summary)
         _steps(axes[1], ends_min, [r.measurement.arrival_rate_per_s for r in shown], INK, fill=True)
         axes[1].set_ylim(0, 1.25 * max(r.measurement.arrival_rate_per_s for r in shown))
         axes[1].yaxis.set_major_locator(MaxNLocator(2))
@@ -64,9 +64,7 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     figure.text(0.105, 1 - 0.56 / height, line, fontsize=9.5, color=SOFT, va="center")
 
 
-def _latency(
-    ax: Axes, header: Header, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary
-) -> None:
+def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary) -> None:
     middles = ends_min - np.diff(ends_min, prepend=0.0) / 2
     means = np.array([r.measurement.latency.mean_ms for r in shown])
     p95s = np.array([r.measurement.latency.p95_ms for r in shown])
@@ -88,7 +86,7 @@ def _latency(
     _level(ax, summary.start.mean_ms, "mean at the start", START, at=0.6)
     if summary.found_better:
         _level(ax, summary.best.mean_ms, "mean of the best", BEST, at=0.07)
-    _label_improvements(ax, header, shown, middles, means)
+    _label_improvements(ax, shown, middles, means)
     ax.set_ylabel("latency (ms)", color=INK, fontsize=9.5)
     ax.legend(loc="upper right", fontsize=8, ncols=5, frameon=False, bbox_to_anchor=(1.0, 1.085),
               borderaxespad=0, handlelength=1.4, columnspacing=1.4, labelcolor=INK)  # fmt: skip
@@ -110,9 +108,7 @@ def _level(ax: Axes, level_ms: float, name: str, colour: str, at: float) -> None
     )
 
 
-def _label_improvements(
-    ax: Axes, header: Header, shown: Sequence[Record], middles: np.ndarray, means: np.ndarray
-) -> None:
+def _label_improvements(ax: Axes, shown: Sequence[Record], middles: np.ndarray, means: np.ndarray) -> None:
     """Names the configurations that were the best known when first measured, best last, well apart."""
     records = [i for i, r in enumerate(shown) if r.learned and r.kind == "tune" and math.isfinite(means[i])]
     lowest, improvements = math.inf, []

@@ -40,6 +40,18 @@ def test_it_is_near_the_best_within_ten_decisions(seed: int) -> None:
     assert np.median(chosen[9:]) <= 1.1 * costs.min()
 
 
+def test_what_is_excluded_is_left_though_it_is_in_force() -> None:
+    start = SPACE.number({"instances": 4, "intra_op_threads": 2})
+    agent = Guided(Task(SPACE, excluded=frozenset({start})))
+    (scenario,) = scenarios("family:0")
+    env = scenario.environment(SPACE, MeanLatency(), PerIntervalPoisson(np.full(4, RATE_PER_S)))
+    observation, _ = env.reset(seed=0)
+    for _ in range(2):
+        after, _, _, _, info = env.step(SPACE.action(start))
+        agent.update(Transition(observation, SPACE.action(start), info["cost"], after, info["measurement"]))
+        assert SPACE.number_of_action(agent.act(after)) != start
+
+
 def test_exploration_does_not_come_back_however_long_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     horizons, value = [], Contenders.value
 
