@@ -21,6 +21,7 @@ import numpy as np
 CREDIBILITY = 0.9  # Of the intervals, and of being no worse.
 MIN_GAIN_TO_RECOMMEND = 1.05  # Less is not worth a change.
 EQUAL_GAINS_RATIO = 1.02  # Gains within such a factor count as equal.
+CHOICES = 2  # that are judged, one after the other.
 MAX_DISTANCE_SD = 3.5  # Worlds farther than this from what was observed are all equally unlikely.
 MAX_COST_RATIO = 10.0  # To the observed cost: an overload, or anything worse, counts as much in a gain.
 
@@ -74,16 +75,21 @@ class PossibleCosts:
 
         Every other world chooses, and the rest judge what was chosen: the largest of many gains is partly
         luck, which the worlds that chose it do not show. A world that was drawn twice does only one of both.
+        Where what was chosen does not stand, the largest of the surer gains is judged.
         """
         _, place = np.unique(self.worlds, return_inverse=True)
         if place.max() == 0:
             return None
         choosing, judging = self._in_worlds(place % 2 == 0), self._in_worlds(place % 2 == 1)
-        best = self._nearest_of_the_largest(np.where(choosing.no_worse >= CREDIBILITY, choosing.gain, 0.0))
-        sure = min(choosing.no_worse[best], judging.no_worse[best]) >= CREDIBILITY
-        if best == self.present or not sure or judging.gain[best] < MIN_GAIN_TO_RECOMMEND:
-            return None
-        return best
+        sure = choosing.no_worse >= CREDIBILITY
+        for _ in range(CHOICES):
+            best = self._nearest_of_the_largest(np.where(sure, choosing.gain, 0.0))
+            if not sure[best] or best == self.present:
+                break
+            if judging.no_worse[best] >= CREDIBILITY and judging.gain[best] >= MIN_GAIN_TO_RECOMMEND:
+                return best
+            sure &= choosing.no_worse > choosing.no_worse[best]
+        return None
 
     def _in_worlds(self, some: np.ndarray) -> PossibleCosts:
         return replace(self, costs=self.costs[:, some], worlds=self.worlds[some])

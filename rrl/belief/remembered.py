@@ -1,7 +1,7 @@
 """What is remembered of past intervals, and what is forgotten.
 
 What was seen long ago of one configuration is kept beside what was seen lately, ever farther apart in the
-past, so that a slow spell does not become what is usual.
+past. So a slow spell does not become what is usual.
 """
 
 from __future__ import annotations
