@@ -13,7 +13,7 @@ import numpy as np
 from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, Objective
 from rrl.queueing.machine import Machine
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace
 
 OBSERVATION_FIELDS = (
     "arrival_rate_per_s",
@@ -53,6 +53,7 @@ class Task:
     settles: bool = (
         False  # after a change it takes a while until latencies are those of what was put in force
     )
+    found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
 
     @property
     def reloading(self) -> tuple[str, ...]:

@@ -192,3 +192,9 @@ def with_values(space: ConfigurationSpace, start: Configuration) -> Configuratio
     """The grid with the values of a configuration added to it."""
     values = {knob.name: {*knob.values, start.get(knob.name, knob.values[0])} for knob in space.knobs}
     return ConfigurationSpace.of(**{name: sorted(v) for name, v in values.items()})
+
+
+def with_fixed(space: ConfigurationSpace, found: Configuration) -> ConfigurationSpace:
+    """The same configurations by the same numbers, with the knobs that are not tuned as they were found."""
+    fixed = tuple(Knob(name, (value,)) for name, value in found.items() if name not in space.names)
+    return ConfigurationSpace(space.knobs + fixed)

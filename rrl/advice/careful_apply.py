@@ -149,9 +149,8 @@ class AgreedChange:
         applied = space.number({name: self.recommended[name] for name in space.names})
         objective = make_objective(header.objective, header.slo_p95_ms)
         settings = GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=objective.unit == "ms")
-        guard = ApplyingGuard(
-            start, settings, expectation=Belief(space, objective, header.cores), applied=applied
-        )
+        belief = Belief(space, objective, header.cores, found=header.found)
+        guard = ApplyingGuard(start, settings, expectation=belief, applied=applied)
         log = Journal.create(self.folder, header)
         try:
             self.point.claim(header.found, header.found_config_pbtxt or "")

@@ -52,7 +52,7 @@ Simulate = Callable[[float, float], np.ndarray]
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> PossibleCosts | None:
     """From intervals of the configuration in force. None if they tell no service times by batch size."""
     task = replace(task, cores=_cores_left(task, observed))
-    belief = Belief(task.space, task.objective, task.cores, task.excluded, seed)
+    belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, found=task.found)
     for transition in observed:
         if transition.has_cost:
             belief.learn(_present(task, observed), transition.measurement)

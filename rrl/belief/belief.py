@@ -42,7 +42,7 @@ from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective
 from rrl.queueing.kernels import Windows
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace, with_fixed
 
 # Up to this σ service times count as deterministic.
 MAX_DETERMINISTIC_SD = 0.08
@@ -89,8 +89,13 @@ class Belief:
         seed: int = 0,
         errors: ErrorSettings = ErrorSettings(),
         kinds: Sequence[Kind] | None = None,
+        found: Configuration | None = None,
     ) -> None:
-        """`kinds` is the learned prior; None: the one that comes with the package."""
+        """`kinds` is the learned prior; None: the one that comes with the package.
+
+        A knob that is not in the space has the value in `found`, or 1 (no delay).
+        """
+        space = with_fixed(space, found or {})
         self._space, self._objective = space, objective
         rng = np.random.default_rng(seed)
         kinds = shipped() if kinds is None else kinds

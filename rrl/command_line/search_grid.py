@@ -89,6 +89,7 @@ class SearchGrid:
             in_place=self.target.in_place_knobs,
             excluded=self.over_budget,
             settles=True,
+            found=self.found,
         )
 
     def header(self, start: int) -> Header:

@@ -125,7 +125,7 @@ def _open(
 def _guard(start: int, task: Task, slo_p95_ms: float | None) -> Guard:
     """The guard with a belief of its own, whatever the agent believes."""
     settings = GuardSettings(slo_p95_ms=slo_p95_ms, cost_is_latency=task.objective.unit == "ms")
-    belief = Belief(task.space, task.objective, task.cores)
+    belief = Belief(task.space, task.objective, task.cores, found=task.found)
     return Guard(start, settings, task.excluded, belief)
 
 

@@ -36,7 +36,9 @@ class Guided(Agent):
     def __init__(self, task: Task, settings: GuidedSettings = GUIDED, seed: int = 0) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
-        self.belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, settings.errors)
+        self.belief = Belief(
+            task.space, task.objective, task.cores, task.excluded, seed, settings.errors, found=task.found
+        )
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)
         self._in_force = NONE_YET

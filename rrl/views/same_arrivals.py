@@ -79,10 +79,10 @@ def at_same_arrivals(
 ) -> SameArrivals:
     """Replays a journal's records."""
     objective = make_objective(header.objective, header.slo_p95_ms)
-    belief = Belief(header.space, objective, header.cores)
+    belief = Belief(header.space, objective, header.cores, found=header.found)
     latencies = belief
     if objective != MeanLatency():
-        latencies = Belief(header.space, MeanLatency(), header.cores)
+        latencies = Belief(header.space, MeanLatency(), header.cores, found=header.found)
     is_latency = objective.unit == "ms"
     settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=is_latency)
     guard = Guard(header.space.number(header.start), settings, expectation=belief)

@@ -110,6 +110,19 @@ def test_a_slow_interval_is_expected_to_have_been_slow_and_the_next_less_so() ->
     assert 0.9 * before_ms < ahead_ms < 0.97 * run.expected_ms[-1]
 
 
+def test_a_knob_that_is_not_tuned_has_the_value_that_was_found() -> None:
+    """Two instances bear 25/s here, one does not: telling the belief so is as good as tuning the knob."""
+    run = lived([TWO] * 4, Poisson(40.0))
+    tuned = ConfigurationSpace.of(max_batch_size=[1, 8])
+    found, untold = (Belief(tuned, MeanLatency(), cores=2, found=found) for found in ({"instances": 2}, None))
+    for measurement in run.measurements:
+        found.learn(0, measurement)
+        untold.learn(0, measurement)
+    both = run.belief.capacities_per_s(np.array([TWO]))
+    assert found.capacities_per_s(np.array([0])) == pytest.approx(both, rel=0.05)
+    assert untold.capacities_per_s(np.array([0])) < 0.7 * both
+
+
 def test_what_bears_the_load_is_told_with_what_it_has_to_spare() -> None:
     run = lived([TWO] * 4, Poisson(60.0))
     numbers = np.array([START, TWO])
