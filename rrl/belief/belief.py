@@ -201,7 +201,7 @@ class Belief:
     ) -> tuple[np.ndarray, np.ndarray]:
         """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last.
 
-        The sd is of the ratio to the cost of the configuration `beside`, if one is given.
+        The sd is of the ratio to the cost of `beside`, one of these configurations, if it is given.
         """
         windows = as_windows(self._possible(measurement))
         return self._log_costs(numbers, windows, self.service_times.log_slowness, beside, 1)
@@ -236,20 +236,18 @@ class Belief:
         self, numbers: np.ndarray, windows: Windows, log_slowness: float, beside: int | None, mean_of: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """The cost is of so many of such windows on average: the fewer, the more chance there is in it."""
-        asked = numbers if beside is None else np.append(numbers, beside)
-        sd = np.zeros(len(asked))
-        sd[: len(numbers)] = self.standard_deviations(numbers, beside)
+        sd = self.standard_deviations(numbers, beside)
         error_sd = self.model_error.standard_deviations(numbers, beside)
         slower = self._slower(log_slowness)
-        found = [self._replayed(asked, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
-        logs = [np.log(np.maximum(self._predicted(asked, each).cost, 1e-9)) for each in found]
-        spread = 0.5 * (logs[2] - logs[0])[: len(numbers)]
+        found = [self._replayed(numbers, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
+        logs = [np.log(np.maximum(self._predicted(numbers, each).cost, 1e-9)) for each in found]
+        spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
-        by_window = np.log(np.clip(self._costs(asked, found[1])[:, answered], 1e-9, LARGEST_COST))
+        by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
         if beside is not None:
-            by_window = by_window - by_window[-1]
-        chance = by_window[: len(numbers)].std(axis=1) / math.sqrt(mean_of) if answered.any() else 0.0
-        return logs[1][: len(numbers)], np.sqrt(spread**2 + error_sd**2 + chance**2)
+            by_window = by_window - by_window[numbers == beside]
+        chance = by_window.std(axis=1) / math.sqrt(mean_of) if answered.any() else 0.0
+        return logs[1], np.sqrt(spread**2 + error_sd**2 + chance**2)
 
     def _slower(self, log_slowness: float) -> float:
         """How many times as long as in the replay's table everything takes on a machine so slow."""

@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.belief.load_forecast import as_windows
+from rrl.belief.load_forecast import MEMORY, as_windows
 from rrl.belief.model_error import ReplayError
 from rrl.belief.replay import Replay
 from rrl.belief.service_times import ServiceTimeModel
 
-REMEMBERED = 20  # intervals that are replayed
 # The hypotheses are compared after every so many intervals.
 COMPARED = 4
 MIN_NATS = 1.0  # by which the other must explain them better to be taken
@@ -58,7 +57,7 @@ class Disciplines:
         self.in_force = make(FIXED)
         self.other: Hypothesised | None = None
         """None while the target has told nothing that its service times could be of."""
-        self._seen: deque[SeenLatency] = deque(maxlen=REMEMBERED)
+        self._seen: deque[SeenLatency] = deque(maxlen=MEMORY)
         self._intervals = 0
 
     @property

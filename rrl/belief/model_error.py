@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief import cholesky
+from rrl.belief.remembered import MAX_INTERVALS
 from rrl.space import ConfigurationSpace
 
-MAX_REMEMBERED = 80  # intervals
 ERROR_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 # How large errors and noise are here, over what was expected: variances, with the ln of their prior.
 SCALES = ((0.1, -0.5), (0.4, 0.0), (1.0, 0.0), (2.5, -1.0))
@@ -49,7 +49,7 @@ class ReplayError:
         self._forget()
 
     def _forget(self) -> None:
-        self._seen: deque[_Seen] = deque(maxlen=MAX_REMEMBERED)
+        self._seen: deque[_Seen] = deque(maxlen=MAX_INTERVALS)
         self._mean = np.zeros(len(self._covariance))
         self._factor: np.ndarray | None = None
         self._numbers = np.empty(0, int)

@@ -70,6 +70,7 @@ class Looks:
 
         None until some time has passed since a look found requests: in a silence none can be answered.
         """
+        self._most_per_s = 0.0
         self._seen: list[Progress] = []
 
     def add(self, progress: Progress) -> None:
@@ -77,13 +78,11 @@ class Looks:
             self._seen.append(Progress(0.0, 0, 0, progress.backlog, 0))
         before = [each for each in self._seen if progress.elapsed_s - each.elapsed_s >= MIN_LOOKED_AT_S]
         self._seen.append(progress)
+        for each in before:
+            rate_per_s = (progress.completions - each.completions) / (progress.elapsed_s - each.elapsed_s)
+            self._most_per_s = max(self._most_per_s, rate_per_s)
         if any(each.backlog > 0 for each in before):
-            spans = [(a, b) for k, b in enumerate(self._seen) for a in self._seen[:k]]
-            self.throughput_per_s = max(
-                (b.completions - a.completions) / (b.elapsed_s - a.elapsed_s)
-                for a, b in spans
-                if b.elapsed_s - a.elapsed_s >= MIN_LOOKED_AT_S
-            )
+            self.throughput_per_s = self._most_per_s
 
 
 @dataclass

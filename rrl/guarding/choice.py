@@ -54,11 +54,10 @@ class Choice:
 
         What was measured counts at the present load, or at the nearest load at which a fit one is.
         """
+        if self.expected.known:
+            return self.expected.cheapest(sorted(self._fit | {self.start}))
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
-        if self.expected.known:
-            known = {seen.number for seen in self.memory.all} - unfit | {self.start}
-            return self.expected.cheapest(sorted(known))
         fit = [seen for seen in near if seen.number not in unfit]
         fit = fit or self.memory.nearest([seen for seen in self.memory.all if seen.number not in unfit])
         return best_known(costs_of(fit), self.settings.noise) if fit else self.start
@@ -149,9 +148,14 @@ class Choice:
 
     def _best_proven(self) -> int | None:
         """Of the fit configurations measured that are expected without doubt to cost less than the start."""
-        unfit = self.fitness.unfit(self.memory.near_present_load())
-        proven = [n for n in {seen.number for seen in self.memory.all} - unfit if self.is_proven(n)]
+        proven = [number for number in self._fit if self.is_proven(number)]
         return self.expected.cheapest(proven) if proven else None
+
+    @property
+    def _fit(self) -> set[int]:
+        """The configurations that were measured and are fit at the present load."""
+        unfit = self.fitness.unfit(self.memory.near_present_load())
+        return {seen.number for seen in self.memory.all} - unfit
 
     def _by_means(self) -> ToKeep:
         best = self.best

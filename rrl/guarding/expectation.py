@@ -45,7 +45,7 @@ class CostExpectation(Protocol):
         """(K,), (K,): m and s of what each would have cost in the interval learned last.
 
         With the arrivals of this measurement, on the machine as it was then. s is of the ratio to the cost of
-        the configuration `beside`, if one is given.
+        `beside`, one of these configurations, if it is given.
         """
         ...
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief
+from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
@@ -22,8 +23,6 @@ from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
 
-# The horizon grows for so many intervals: no more is known of what has lasted longer than what is remembered.
-REMEMBERED = 80
 # The rule of thumb is tried within so many intervals, or not at all.
 RULE_WITHIN = 4
 # From this probability of being better on, a change is explained by what is expected.
@@ -108,7 +107,7 @@ class Guided(Agent):
         self._compared = self._rule.contenders(numbers, self._in_force)
         s = self.settings
         self._learned += 1
-        lasting = min(self._learned, REMEMBERED)
+        lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
         value = self._compared.value(s.horizon + s.horizon_growth * lasting)
         if self._in_force == self._thumb or self._learned > RULE_WITHIN:
             self._thumb = None

@@ -149,8 +149,8 @@ def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> 
         return StartBeside(math.nan, math.nan, usual_ms, (usual_ms,) * len(seen))
     fresh = _fresh(record.measurement)
     costs, sds = belief.log_costs(start, fresh)
-    latency_ms = math.exp(float(latencies.log_costs(start, fresh)[0][0]))
-    return StartBeside(float(costs[0]), float(sds[0]), latency_ms, (usual_ms,) * len(seen))
+    logs = costs if latencies is belief else latencies.log_costs(start, fresh)[0]
+    return StartBeside(float(costs[0]), float(sds[0]), math.exp(float(logs[0])), (usual_ms,) * len(seen))
 
 
 def _fresh(measurement: Measurement) -> Measurement:

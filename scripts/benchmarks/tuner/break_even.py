@@ -31,6 +31,7 @@ import numpy as np
 
 from baselines import make_agent
 from baselines.comparison.run import compile_kernels
+from baselines.comparison.summary import WARM_UP
 from envs.scenarios.families import scenarios, space_of
 from envs.scenarios.paper_load import RATE_PER_S, at_utilisation
 from envs.scenarios.scenario import Scenario
@@ -44,7 +45,6 @@ from scripts.serving.served_agents import DEFAULT, RULE
 from serving_adapter.load.arrivals import Poisson
 from serving_adapter.options import fail, parse
 
-WARM_UP = 30  # decisions
 SMALL = ConfigurationSpace.parse("instances=1:4,intra_op_threads=1:2,max_batch_size=1,2,4,8")
 
 
@@ -68,6 +68,14 @@ class Options:
             raise ValueError(f"--sources must be of family and small, got {' '.join(self.sources)}")
         if self.decisions <= WARM_UP:
             raise ValueError(f"--decisions must be above {WARM_UP}, got {self.decisions}")
+
+
+class TunedMachine(NamedTuple):
+    """A machine, the configurations to choose among, and the largest batch that defines its capacity."""
+
+    scenario: Scenario
+    space: ConfigurationSpace
+    largest_batch: int
 
 
 class BreakEven(NamedTuple):
@@ -107,7 +115,7 @@ def run() -> dict[str, Any]:
     print("machines  utilisation   gain  after 30  least  cheaper  even")
     found = []
     for source in options.sources:
-        machines = family if source == "family" else [_small(each) for each in family]
+        machines = [(_of_the_family if source == "family" else _small)(each) for each in family]
         for utilisation in options.utilisations:
             runs = [_latencies_ms(each, utilisation, options.decisions) for each in machines]
             line = BreakEven.of(*(np.array(each) for each in zip(*runs, strict=True)))
@@ -125,17 +133,21 @@ def run() -> dict[str, Any]:
     }
 
 
-def _small(like: Scenario) -> Scenario:
+def _of_the_family(scenario: Scenario) -> TunedMachine:
+    return TunedMachine(scenario, space_of("model", scenario.machine), largest_batch=1)
+
+
+def _small(like: Scenario) -> TunedMachine:
     """The machine of 2 cores of the same seed."""
     seed = int(like.name.rpartition("-")[2])
-    return Scenario(random_machine(seed)[0], f"small-{seed}", cores=CORES)
+    scenario = Scenario(random_machine(seed)[0], f"small-{seed}", cores=CORES)
+    return TunedMachine(scenario, SMALL, int(scenario.machine.batch_size[-1]))
 
 
-def _latencies_ms(scenario: Scenario, utilisation: float, decisions: int) -> list[np.ndarray]:
+def _latencies_ms(tuned: TunedMachine, utilisation: float, decisions: int) -> list[np.ndarray]:
     """(decisions,) mean latencies of the tuned run and of the rule's."""
-    of_batches = int(scenario.machine.batch_size[-1]) if scenario.cores == CORES else 1
-    space = SMALL if scenario.cores == CORES else space_of("model", scenario.machine)
-    fast = replace(scenario, machine=at_utilisation(scenario.machine, utilisation, of_batches))
+    scenario, space, largest_batch = tuned
+    fast = replace(scenario, machine=at_utilisation(scenario.machine, utilisation, largest_batch))
     start = rule_of_thumb(space, scenario.cores)
     assert start is not None  # the family's cores are known
     seed = int.from_bytes(scenario.name.encode(), "little") % 2**32

@@ -9,8 +9,9 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
+from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guided.acquisition import Contenders
-from rrl.guided.agent import REMEMBERED, Guided
+from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.space import ConfigurationSpace
@@ -63,7 +64,7 @@ def test_exploration_does_not_come_back_however_long_a_run_lasts(monkeypatch: py
     agent = Guided(Task(SPACE))
     agent._learned = 5000
     transitions(0, agent, 3)
-    assert horizons == [GUIDED.horizon + GUIDED.horizon_growth * REMEMBERED] * 3
+    assert horizons == [GUIDED.horizon + GUIDED.horizon_growth * MAX_INTERVALS] * 3
 
 
 def test_the_same_seed_decides_the_same() -> None:
