@@ -421,18 +421,24 @@ def summaries_ms(arrival_s: np.ndarray, start_s: np.ndarray, finish_s: np.ndarra
 def _mean_busy(start_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
     """(batches,) how many of them were in service on average while each was, itself included."""
     count = len(start_s)
-    order = np.argsort(np.concatenate((start_s, finish_s)))
-    busy_s = np.empty(2 * count)  # the integral of the number in service, at each start and finish
-    before_s, in_service, total_s = 0.0, 0, 0.0
-    for event in order:
-        now_s = start_s[event] if event < count else finish_s[event - count]
-        total_s += in_service * (now_s - before_s)
-        in_service += 1 if event < count else -1
-        before_s, busy_s[event] = now_s, total_s
+    order = np.arange(count)
+    for k in range(1, count):
+        if start_s[k] < start_s[k - 1]:
+            order = np.argsort(start_s)
+            break
+    together_s = np.zeros(count)  # what each shared with each other, summed
+    for i in range(count):
+        k = order[i]
+        for j in order[i + 1 :]:
+            if start_s[j] >= finish_s[k]:
+                break
+            shared_s = min(finish_s[k], finish_s[j]) - start_s[j]
+            together_s[k] += shared_s
+            together_s[j] += shared_s
     result = np.ones(count)
     for k in range(count):
         if finish_s[k] > start_s[k]:
-            result[k] = (busy_s[count + k] - busy_s[k]) / (finish_s[k] - start_s[k])
+            result[k] += together_s[k] / (finish_s[k] - start_s[k])
     return result
 
 
