@@ -16,10 +16,10 @@ class CompareOptions:
 
     machine: str = ComparisonSettings.machine
     """FILE.npz[,FILE.npz] that rrl-profile measured, or SOURCE:SEEDS of invented ones, e.g. family:1000-1019.
-    SOURCE is family, usl or roofline. Seeds from 1000 are for judging: no agent was tuned on them."""
+    SOURCE is family, usl, roofline or profiled. No agent was tuned on seeds from 1000 on."""
     truth: str = ComparisonSettings.truth
     """How the machine departs from the queueing model: model (not at all), processor-sharing, variation,
-    backlog, batching, two-sizes, slowdown."""
+    backlog, batches, batching, two-sizes, slowdown."""
     workload: str = ComparisonSettings.workload
     """stationary, dynamic, wiki or a trace FILE.csv (the whole trace, spread over the decisions)."""
     rate: float = ComparisonSettings.rate_per_s

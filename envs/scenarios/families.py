@@ -4,6 +4,7 @@
 |---|---|
 | `family` | those of this page: agents are tuned on their like, and the shipped prior is learned from some |
 | `usl`, `roofline` | of another structure (`usl`, `roofline`): no prior is learned from them |
+| `profiled` | five served models as they were measured (`profiled`): nor from them |
 
 Seeds below 1000 are for tuning agents, seeds from 1000 on for judging them. No setting of any agent may be
 chosen by a judging machine. With i inter-op and a intra-op threads, n busy instances and batches of b:
@@ -35,7 +36,8 @@ chosen by a judging machine. With i inter-op and a intra-op threads, n busy inst
 | `processor-sharing` | batches in service share the processors from moment to moment |
 | `variation` | lognormal service times, squared coefficient of variation 0.5 |
 | `backlog` | requests not served in an interval wait into the next |
-| `batching` | g in [0.75, 0.95], and so slow that u is in [0.4, 0.7] with batches of up to 8 |
+| `batches` | not at all, and the knobs are those of batching |
+| `batching` | likewise, with g in [0.75, 0.95], and so slow that u is in [0.4, 0.7] with batches of up to 8 |
 | `two-sizes` | a quarter of the requests is four times as large; the table holds for the mean size |
 | `slowdown` | from decision 150 on everything takes 1.25 to 1.6 times as long |
 """
@@ -51,6 +53,7 @@ import numpy as np
 
 from envs.scenarios import paper_load
 from envs.scenarios.paper_load import at_utilisation
+from envs.scenarios.profiled import profiled_machine
 from envs.scenarios.roofline import roofline_machine
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.usl import usl_machine
@@ -102,7 +105,7 @@ def family_machine(seed: int) -> Machine:
 
 def space_of(truth: str, machine: Machine) -> ConfigurationSpace:
     """The grid that suits a truth, without the values beyond the machine's table."""
-    space = ConfigurationSpace.parse(BATCHING_SPACE if truth == "batching" else PAPER_SPACE)
+    space = ConfigurationSpace.parse(BATCHING_SPACE if truth in WITH_BATCHES else PAPER_SPACE)
     knobs = []
     for knob in space.knobs:
         largest = machine.largest(knob.name) or math.inf
@@ -179,16 +182,21 @@ TRUTHS: dict[str, Callable[[Machine, str, int], Scenario]] = {
     "processor-sharing": _processor_sharing,
     "variation": _variation,
     "backlog": _backlog,
+    "batches": _model,
     "batching": _batching,
     "two-sizes": _two_sizes,
     "slowdown": _slowdown,
 }
 """What is true beyond the table of service times, as functions (machine, name, seed) -> scenario."""
 
+WITH_BATCHES = ("batches", "batching")
+"""Truths under which the knobs of batching are tuned."""
+
 SOURCES: dict[str, Callable[[int], tuple[Machine, int]]] = {
     "family": lambda seed: (family_machine(seed), family_cores(seed)),
     "usl": usl_machine,
     "roofline": roofline_machine,
+    "profiled": profiled_machine,
 }
 """Where machines come from that are no files, as functions seed -> machine, cores."""
 

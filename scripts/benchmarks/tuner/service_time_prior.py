@@ -75,7 +75,7 @@ def _of_source(name: str) -> Callable[[int], Machine]:
 
 
 GENERATORS = {
-    **{name: Generator(_of_source(name), LARGE) for name in SOURCES},
+    **{name: Generator(_of_source(name), SMALL if name == "profiled" else LARGE) for name in SOURCES},
     "invented": Generator(lambda seed: Machine.invent(FIRST_INVENTED + seed, batch_size=(1, 2, 4)), LARGE),
     "small": Generator(lambda seed: small_machines.random_machine(seed)[0], SMALL),
 }

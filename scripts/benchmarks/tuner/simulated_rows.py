@@ -5,6 +5,7 @@
 | home | `family` | the queueing model | stationary, wiki, dynamic |
 | another truth | `family` | processor sharing, variation, two sizes | stationary |
 | out of family | `usl`, `roofline` | the queueing model | stationary |
+| served models | `profiled` | the queueing model, with the knobs of batching | stationary |
 
 The expected costs of a machine at a load take long simulations. They are kept in `--folder` by the machine's
 table of service times, as they do not depend on any agent.
@@ -50,6 +51,7 @@ ROWS = (
     SimulatedRow("family", "two-sizes", "stationary"),
     SimulatedRow("usl", "model", "stationary"),
     SimulatedRow("roofline", "model", "stationary"),
+    SimulatedRow("profiled", "batches", "stationary"),
 )
 
 

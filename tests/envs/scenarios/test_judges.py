@@ -1,4 +1,4 @@
-"""The machines of another structure than the family's: `usl` and `roofline`."""
+"""The machines of another structure than the family's: `usl`, `roofline` and `profiled`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from envs.scenarios import paper_load
 from envs.scenarios.families import SOURCES, scenarios, space_of
+from envs.scenarios.profiled import MODELS, profiled_machine
 from envs.scenarios.roofline import Roofline, roofline, roofline_machine
 from envs.scenarios.usl import sharing, usl_machine
 from rrl.queueing.machine import Machine
@@ -53,12 +54,45 @@ def test_every_source_has_the_seeds_asked_for_and_its_cores(source: str) -> None
         machine, cores = SOURCES[source](seed)
         assert scenario.cores == cores
         np.testing.assert_array_equal(scenario.machine.service_time_s, machine.service_time_s)
-        assert len(space_of("model", scenario.machine)) == 1000
 
 
 def test_a_judge_may_depart_from_the_queueing_model_too() -> None:
     (scenario,) = scenarios("usl:3", "processor-sharing")
     assert (scenario.discipline, scenario.cores) == ("ps", usl_machine(3)[1])
+
+
+def test_the_judges_that_are_formulas_have_the_papers_grid() -> None:
+    for source in ("family", "usl", "roofline"):
+        (scenario,) = scenarios(f"{source}:1")
+        assert len(space_of("model", scenario.machine)) == 1000
+
+
+# ---- profiled ----
+
+
+def test_profiled_machines_are_the_served_models_in_turn_at_other_utilisations() -> None:
+    models = len(MODELS)
+    for seed in range(models):
+        first, again = (profiled_machine(k)[0].service_time_s for k in (seed, seed + models))
+        ratio = again / first
+        np.testing.assert_allclose(ratio, ratio[0, 0, 0, 0])
+        assert not np.isclose(ratio[0, 0, 0, 0], 1)
+
+
+def test_the_papers_load_takes_a_share_of_profiled_machines_with_batches() -> None:
+    for seed in SEEDS:
+        machine, cores = profiled_machine(seed)
+        assert cores == 2
+        rates = machine.busy_instances[:, None] * machine.batch_size / machine.service_time_s
+        low, high = paper_load.UTILISATION
+        assert low <= paper_load.RATE_PER_S / np.max(rates) <= high
+
+
+def test_profiled_machines_are_tuned_with_the_knobs_of_batching() -> None:
+    (scenario,) = scenarios("profiled:2", "batches")
+    space = space_of("batches", scenario.machine)
+    assert space.names == ("instances", "intra_op_threads", "max_batch_size", "max_queue_delay_us")
+    assert len(space) == 4 * 2 * 4 * 5
 
 
 # ---- usl ----
