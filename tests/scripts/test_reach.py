@@ -17,10 +17,12 @@ from scripts.benchmarks.tuner.simulated_rows import ROWS, SimulatedRow, rows_nam
 
 HOME, JUDGE = SimulatedRow("family", "model", "stationary"), SimulatedRow("usl", "model", "stationary")
 
+KNOBS = ("instances",)
+
 
 def decided(expected_ms: list[float], far: int = 0) -> np.ndarray:
     """A run's rows, where the oracle's latency is 100 ms and the p95 is far in the first few."""
-    rows = np.zeros(len(expected_ms), run_dtype(("instances",)))
+    rows = np.zeros(len(expected_ms), run_dtype(KNOBS))
     rows["expected_ms"], rows["oracle_ms"], rows["best_p95_ms"] = expected_ms, 100.0, 300.0
     rows["p95_ms"] = np.where(np.arange(len(rows)) < far, 601.0, 599.0)
     rows["decide_ms"] = 4.0
@@ -32,7 +34,7 @@ ORACLES = {name: decided([100.0] * 40, far=1) for name in ("a", "b")}
 
 def test_the_columns_are_over_machines() -> None:
     runs = {"a": decided([200.0] * 5 + [100.0] * 35, far=2), "b": decided([200.0] * 20 + [102.0] * 20, far=4)}
-    found = reach.ReachLine.of(runs, ORACLES)
+    found = reach.ReachLine.of(runs, ORACLES, KNOBS)
     assert (found.soon, found.machines) == (1, 2)
     assert found.first_ten == pytest.approx((1.5 * 2.0) ** 0.5)
     assert (found.far, found.oracle_far) == pytest.approx((3 / 40, 1 / 40))
@@ -41,10 +43,18 @@ def test_the_columns_are_over_machines() -> None:
     assert found.decide_p99_ms == 4.0
 
 
+def test_a_change_is_one_of_any_number_of_knobs() -> None:
+    rows = np.zeros(5, run_dtype(("instances", "intra_op_threads")))
+    rows["instances"], rows["intra_op_threads"] = [1, 2, 2, 2, 1], [1, 2, 2, 1, 1]
+    assert reach.changes_of(rows, ("instances", "intra_op_threads")) == 3
+
+
 def test_what_misses_its_limit_is_marked() -> None:
-    near = reach.ReachLine.of({name: decided([100.0] * 40, far=2) for name in "ab"}, ORACLES)
+    near = reach.ReachLine.of({name: decided([100.0] * 40, far=2) for name in "ab"}, ORACLES, KNOBS)
     assert near.misses(reach.limits_of(HOME)) == set()
-    late = reach.ReachLine.of({name: decided([200.0] * 20 + [103.0] * 20, far=3) for name in "ab"}, ORACLES)
+    late = reach.ReachLine.of(
+        {name: decided([200.0] * 20 + [103.0] * 20, far=3) for name in "ab"}, ORACLES, KNOBS
+    )
     assert late.misses(reach.limits_of(HOME)) == {"soon", "first ten", "p95 far", "median"}
     assert late.misses(reach.limits_of(JUDGE)) == {"first ten", "p95 far", "median"}
     assert reach.line_of(HOME, "guided", late).count("*") == 4

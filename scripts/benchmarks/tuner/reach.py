@@ -115,12 +115,15 @@ class ReachLine(NamedTuple):
     after_30_worst: float
     worst_machine: str
     whole_run: float
+    changes: float  # of the configuration in a run, on average
     decide_median_ms: float
     decide_p99_ms: float
     machines: int
 
     @classmethod
-    def of(cls, runs: dict[str, np.ndarray], oracles: dict[str, np.ndarray]) -> ReachLine:
+    def of(
+        cls, runs: dict[str, np.ndarray], oracles: dict[str, np.ndarray], knobs: Sequence[str]
+    ) -> ReachLine:
         """Of the decisions of one agent, and of the oracle, by machine."""
         named, rows = figures(), list(runs.values())
         after = [ratio_of_sums(each[WARM_UP:]) for each in rows]
@@ -135,6 +138,7 @@ class ReachLine(NamedTuple):
             after_30_worst=max(after),
             worst_machine=list(runs)[int(np.argmax(after))],
             whole_run=geometric_mean(map(ratio_of_sums, rows)),
+            changes=float(np.mean([changes_of(each, knobs) for each in rows])),
             decide_median_ms=float(np.median(times_ms)),
             decide_p99_ms=float(np.quantile(times_ms, 0.99)),
             machines=len(rows),
@@ -150,6 +154,11 @@ class ReachLine(NamedTuple):
             "worst": self.after_30_worst <= limits.worst,
         }
         return {name for name, holds in held.items() if not holds}
+
+
+def changes_of(rows: np.ndarray, knobs: Sequence[str]) -> int:
+    """How often the configuration of a run was changed."""
+    return int(np.any([np.diff(rows[name]) != 0 for name in knobs], axis=0).sum())
 
 
 def run() -> dict[str, Any]:
@@ -183,7 +192,7 @@ def run() -> dict[str, Any]:
 
 HEAD = (
     f"{'row':36} {'agent':12} soon   first ten   p95 far (oracle)   after 30    worst            "
-    "   whole run  ms"
+    "   whole run  changes  ms"
 )
 
 
@@ -200,7 +209,8 @@ def line_of(row: SimulatedRow, agent: str, found: ReachLine) -> str:
         f" {starred(f'{found.far:.2%}', 'p95 far'):>9} ({found.oracle_far:.2%})"
         f" {starred(f'{found.after_30_median:.4f}', 'median'):>15}"
         f" {starred(f'{found.after_30_worst:.4f}', 'worst'):>9} {found.worst_machine:12}"
-        f" {found.whole_run:.4f}  {found.decide_median_ms:.1f} / {found.decide_p99_ms:.1f}"
+        f" {found.whole_run:.4f}     {found.changes:7.1f}"
+        f"  {found.decide_median_ms:.1f} / {found.decide_p99_ms:.1f}"
     )
 
 
@@ -217,7 +227,8 @@ def _reached(runs: Sequence[SimulatedRun], options: Options, workers: Workers) -
         assert rows is not None
         lived.setdefault(job.agent, {})[job.load.scenario.name] = rows
         job.path.unlink()
-    return {name: ReachLine.of(lived[name], lived[ORACLE]) for name in options.agents}
+    knobs = runs[0].space.names
+    return {name: ReachLine.of(lived[name], lived[ORACLE], knobs) for name in options.agents}
 
 
 def _job(run: SimulatedRun, agent: str, options: Options) -> RunJob:
