@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import NamedTuple
@@ -36,7 +35,7 @@ from rrl.belief.load_forecast import (
     as_windows,
     items_per_request,
 )
-from rrl.belief.model_error import ERROR_LIMIT, ReplayError
+from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
@@ -61,15 +60,6 @@ WINDOWS_TOGETHER = 2
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
 
 
-@dataclass(frozen=True)
-class ErrorSettings:
-    """Standard deviations of what the queueing model gets wrong, as ln of a latency."""
-
-    common_sd: float = 0.1
-    knob_sd: float = 0.06
-    own_sd: float = 0.06
-
-
 class Predicted(NamedTuple):
     """Of K configurations."""
 
@@ -87,13 +77,14 @@ class Belief:
         cores: int | None = None,
         excluded: frozenset[int] = frozenset(),
         seed: int = 0,
-        errors: ErrorSettings = ErrorSettings(),
+        error_sd: float = ERROR_SD,
         kinds: Sequence[Kind] | None = None,
         found: Configuration | None = None,
     ) -> None:
         """`kinds` is the learned prior; None: the one that comes with the package.
 
-        A knob that is not in the space has the value in `found`, or 1 (no delay).
+        `error_sd`: of what the queueing model gets wrong (`ReplayError`). A knob that is not in the space has
+        the value in `found`, or 1 (no delay).
         """
         space = with_fixed(space, found or {})
         self._space, self._objective = space, objective
@@ -104,7 +95,7 @@ class Belief:
             return Hypothesised(
                 sharing,
                 ServiceTimeModel(space, cores, kinds, by_mean_busy=sharing),
-                ReplayError(space, errors.common_sd, errors.knob_sd, errors.own_sd),
+                ReplayError(space, error_sd),
             )
 
         self._disciplines = Disciplines(believed)

@@ -1,6 +1,6 @@
 """What the queueing model gets wrong of each configuration: random effects, learned from replayed intervals.
 
-    ln(observed / replayed) of interval t = common + sum over knobs of that of its value + own + noise
+    ln(observed / replayed) of interval t = sum over knobs of that of its value + own + noise
 
 | symbol | here | meaning |
 |---|---|---|
@@ -24,6 +24,8 @@ from rrl.belief import cholesky
 from rrl.belief.remembered import MAX_INTERVALS
 from rrl.space import ConfigurationSpace
 
+# Standard deviation of each effect, as ln of a latency, before anything is known.
+ERROR_SD = 0.06
 ERROR_LIMIT = 1.0  # of r_t: what an overloaded interval says of the model is not worth more
 # How large errors and noise are here, over what was expected: variances, with the ln of their prior.
 SCALES = ((0.1, -0.5), (0.4, 0.0), (1.0, 0.0), (2.5, -1.0))
@@ -39,13 +41,13 @@ class _Seen(NamedTuple):
 class ReplayError:
     """The posterior of ln(latency / replayed) of every configuration."""
 
-    def __init__(self, space: ConfigurationSpace, common_sd: float, knob_sd: float, own_sd: float) -> None:
-        size = len(space)
-        covariance = common_sd**2 * np.ones((size, size)) + own_sd**2 * np.eye(size)
+    def __init__(self, space: ConfigurationSpace, sd: float = ERROR_SD) -> None:
+        """`sd`: of what a configuration has alone, and of what each value of a knob adds."""
+        together = np.eye(len(space))
         for column in space.values.T:
             if len(np.unique(column)) > 1:
-                covariance += knob_sd**2 * (column[:, None] == column[None])
-        self._covariance = covariance
+                together += column[:, None] == column[None]
+        self._covariance = sd**2 * together
         self._forget()
 
     def _forget(self) -> None:

@@ -36,7 +36,7 @@ class Guided(Agent):
         self.space, self.settings = task.space, settings
         self._objective = task.objective
         self.belief = Belief(
-            task.space, task.objective, task.cores, task.excluded, seed, settings.errors, found=task.found
+            task.space, task.objective, task.cores, task.excluded, seed, settings.error_sd, found=task.found
         )
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)

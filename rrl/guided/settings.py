@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rrl.belief.belief import ErrorSettings
+from rrl.belief.model_error import ERROR_SD
 
 
 @dataclass(frozen=True)
@@ -27,26 +27,18 @@ class GuidedSettings:
     probably_better: float = 0.2
     # The most promising configurations, which are replayed.
     contenders: int = 16
-    # What the queueing model gets wrong, as standard deviations of ln of a latency.
-    # It is wrong of all configurations alike, of those that share a knob's value, and of each alone.
-    common_error_sd: float = ErrorSettings.common_sd
-    knob_error_sd: float = ErrorSettings.knob_sd
-    own_error_sd: float = ErrorSettings.own_sd
+    # What the queueing model gets wrong, as a standard deviation of ln of a latency. It is wrong of
+    # configurations that share a knob's value alike, and of each alone.
+    error_sd: float = ERROR_SD
     # What any change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
     # The same where a change takes a while to settle.
     settling_share: float = 1.0
     # Seconds that one process takes to start, measured of a stock Triton on 2 cores.
     process_start_s: float = 0.9
-    # Batches take so many times as long beside a start, measured there too.
-    beside_a_start: float = 1.8
-
-    @property
-    def errors(self) -> ErrorSettings:
-        return ErrorSettings(self.common_error_sd, self.knob_error_sd, self.own_error_sd)
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "safe_p95", "contenders", "beside_a_start"):
+        for name in ("horizon", "safe_p95", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("horizon_growth", "safe_sd", "change_share", "settling_share", "process_start_s"):

@@ -69,9 +69,9 @@ def test_rows_are_chosen_by_the_beginnings_of_their_names() -> None:
 
 
 def test_settings_reach_the_agents_and_those_of_the_models_errors() -> None:
-    found = guided_settings(["horizon=3.5", "own_error_sd=0.2"])
-    assert (found.horizon, found.own_error_sd) == (3.5, 0.2)
-    assert found.common_error_sd == GUIDED.common_error_sd
+    found = guided_settings(["horizon=3.5", "error_sd=0.2"])
+    assert (found.horizon, found.error_sd) == (3.5, 0.2)
+    assert found.contenders == GUIDED.contenders
     assert guided_settings([]) == GUIDED
 
 

@@ -37,7 +37,7 @@ it stands each agent's latency over that of the rule of thumb (`rule`), which ne
 What the two differ by is the chance of such runs.
 
 The default agent is given the measured cost of starting a process, and how slow the rest is meanwhile
-(`GuidedSettings.process_start_s`, `beside_a_start`). Its settings were chosen on these very runs.
+(`GuidedSettings.process_start_s`, `BESIDE_A_START`). Its settings were chosen on these very runs.
 
     scripts/bench triton-simulated [--agents guided quick-search] [--seeds 12] [--machines 80]
                                    [--intervals 45] [--baseline 1] [--settings horizon=16 safe_sd=2]

@@ -7,7 +7,7 @@ import pytest
 
 from rrl.agent import Task
 from rrl.belief.belief import Belief
-from rrl.guided.change_costs import NONE_YET, ChangeCosts
+from rrl.guided.change_costs import BESIDE_A_START, NONE_YET, ChangeCosts
 from rrl.guided.settings import GUIDED
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import LeastResources, MeanLatency, Objective
@@ -63,7 +63,7 @@ def test_before_the_first_interval_nothing_is_started() -> None:
 def test_each_process_adds_the_time_in_which_batches_are_slower() -> None:
     """At half of the load that it bears there is no queue beside that."""
     costs = change_costs().cost(ONE, EVERYTHING, PRESENT_MS)
-    each = (GUIDED.beside_a_start - 1) * GUIDED.process_start_s / INTERVAL_S * PRESENT_MS
+    each = (BESIDE_A_START - 1) * GUIDED.process_start_s / INTERVAL_S * PRESENT_MS
     any_change = GUIDED.change_share * PRESENT_MS
     assert of(costs, 2, 1) == pytest.approx(any_change + each)
     assert of(costs, 4, 2) == pytest.approx(any_change + 4 * each)
@@ -72,7 +72,7 @@ def test_each_process_adds_the_time_in_which_batches_are_slower() -> None:
 def test_under_a_load_that_is_hardly_borne_a_queue_is_added() -> None:
     light, heavy = (change_costs(rate_per_s=rate).cost(ONE, EVERYTHING, PRESENT_MS) for rate in (10.0, 18.0))
     # Beside a start it bears 20 / 1.8 = 11.1 a second. Of 18 a second 6.2 wait after 0.9 s.
-    queued = (18.0 - 20.0 / GUIDED.beside_a_start) * GUIDED.process_start_s
+    queued = (18.0 - 20.0 / BESIDE_A_START) * GUIDED.process_start_s
     least_ms = 1e3 * queued * GUIDED.process_start_s / 2 / (18.0 * INTERVAL_S)
     assert of(heavy, 2, 1) > of(light, 2, 1) + 0.9 * least_ms
     assert of(heavy, 1, 2) > of(light, 1, 2)
@@ -81,7 +81,7 @@ def test_under_a_load_that_is_hardly_borne_a_queue_is_added() -> None:
 
 def test_no_waiting_is_added_to_a_cost_that_is_no_time() -> None:
     heavy = change_costs(rate_per_s=18.0, objective=LeastResources(200.0)).cost(ONE, EVERYTHING, 2.0)
-    each = (GUIDED.beside_a_start - 1) * GUIDED.process_start_s / INTERVAL_S * 2.0
+    each = (BESIDE_A_START - 1) * GUIDED.process_start_s / INTERVAL_S * 2.0
     assert of(heavy, 2, 1) == pytest.approx(GUIDED.change_share * 2.0 + each)
 
 
