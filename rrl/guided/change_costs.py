@@ -25,7 +25,6 @@ class ChangeCosts:
     def __init__(self, task: Task, belief: Belief, settings: GuidedSettings) -> None:
         self._space, self._belief, self._settings = task.space, belief, settings
         self._reloading = [task.space.names.index(name) for name in task.reloading]
-        self._delay_reloads = "max_queue_delay_us" in task.reloading
         self._settles = task.settles
         self._ms = task.objective.unit == "ms"
         self.interval_s = 1.0  # the length of the last interval
@@ -76,11 +75,11 @@ class ChangeCosts:
         return np.asarray(1e3 * queued * (lasts_s + drains_s) / 2 / (rate_per_s * self.interval_s))
 
     def without_vain_delays(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
-        """Those numbers without changes of the delay that cost users something and bring nothing.
+        """Those numbers without changes of the delay that bring nothing.
 
         A batch of one is full at once, whatever the delay.
         """
-        if not self._delay_reloads or in_force == NONE_YET:
+        if in_force == NONE_YET:
             return numbers
         batch, delay_s = self._belief.replay.max_batch_size, self._belief.replay.delay_s
         return numbers[(batch[numbers] > 1) | (delay_s[numbers] == delay_s[in_force])]

@@ -85,13 +85,11 @@ def test_no_waiting_is_added_to_a_cost_that_is_no_time() -> None:
     assert of(heavy, 2, 1) == pytest.approx(GUIDED.change_share * 2.0 + each)
 
 
-def test_a_delay_is_not_changed_where_batches_are_of_one_and_that_starts_processes() -> None:
+@pytest.mark.parametrize("in_place", [IN_PLACE, None])
+def test_a_delay_is_not_changed_where_batches_are_of_one(in_place: frozenset[str] | None) -> None:
     space = ConfigurationSpace.of(instances=[1], max_batch_size=[1, 4], max_queue_delay_us=[0, 1000])
-    kept = {}
-    for in_place in (IN_PLACE, None):
-        belief = Belief(space, MeanLatency(), cores=4)
-        changes = ChangeCosts(Task(space, in_place=in_place), belief, GUIDED)
-        kept[in_place] = changes.without_vain_delays(0, np.arange(len(space))).tolist()
+    belief = Belief(space, MeanLatency(), cores=4)
+    changes = ChangeCosts(Task(space, in_place=in_place), belief, GUIDED)
+    kept = changes.without_vain_delays(0, np.arange(len(space))).tolist()
     vain = space.number({"instances": 1, "max_batch_size": 1, "max_queue_delay_us": 1000})
-    assert kept[IN_PLACE] == [number for number in range(len(space)) if number != vain]
-    assert kept[None] == list(range(len(space)))
+    assert kept == [number for number in range(len(space)) if number != vain]
