@@ -89,6 +89,6 @@ def _is_ended(tmp_path: Path, program: str) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-    assert running.returncode == -signal.SIGINT
+    assert running.returncode == -signal.SIGINT, error
     assert error.rstrip().endswith("KeyboardInterrupt")
     assert "the block was left" not in output
