@@ -1,7 +1,8 @@
 """What a change of the configuration in force costs a target's users (ours: no paper has it).
 
-Where every knob changes in place, as on our own server, it costs nothing. A stock Triton starts a process for
-each new instance beside the load. Where another knob changes, it starts those of all instances anew.
+Any change costs a share of an interval. Where every knob changes in place, as on our own server, that is all.
+A stock Triton starts a process for each new instance beside the load. Where another knob changes, it starts
+those of all instances anew.
 """
 
 from __future__ import annotations
