@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup tune test coverage check docs clean
+.PHONY: setup tune test coverage check docs front chaos fuzz soak clean
 
 setup: $(VENV)/.installed
 
@@ -33,6 +33,10 @@ check: setup
 docs: setup
 	$(BIN)/python -m scripts.docs
 	$(BIN)/mkdocs build --quiet --strict
+
+# The machines of robustness at full size. `make chaos ARGS="--changes 100 --kills 100"` passes options on.
+front chaos fuzz soak: setup
+	$(BIN)/python -m scripts.robustness $@ $(ARGS)
 
 clean:
 	rm -rf $(VENV) .triton site

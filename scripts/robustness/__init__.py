@@ -1,0 +1,1 @@
+"""The machines that look for ways to break the server: fuzz, chaos, soak, and the front by seed."""
