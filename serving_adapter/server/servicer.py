@@ -22,9 +22,12 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter import model_configuration
 from serving_adapter.control_key import CONTROL_KEY_HEADER
+from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
+from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.answers import InferenceFailed
 from serving_adapter.server.configuration import Knobs
+from serving_adapter.server.lease import LeaseHeld, ModelLease
 from serving_adapter.server.redundancy.settings import ResilienceSettings, as_parameters, from_parameters
 from serving_adapter.server.requests import EXACT, InputTensor
 from serving_adapter.server.served_model import MODEL_VERSION, QueueFull, ServedModel
@@ -48,6 +51,9 @@ CONTENTS_FIELD = {
     "FP64": "fp64_contents",
 }
 """Where a tensor's values are if they are not raw; FP16 travels raw only."""
+
+
+LOAD_PARAMETERS = ("config", OWNER_PARAMETER, DURATION_PARAMETER)
 
 
 class Refused(Exception):
@@ -97,12 +103,14 @@ class InferenceService(GRPCInferenceServiceServicer):
         self._control_key = control_key
         self._max_message_bytes = max_message_bytes
         self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
+        self._leases = {name: ModelLease(name) for name in models}
         self._extensions = [
             "statistics",
             "model_configuration",
             "model_repository",
             f"metrics({metrics_port})",
             EXTENSION,
+            LEASE_EXTENSION,
         ]
 
     # --- health and metadata -------------------------------------------------------------------------
@@ -207,12 +215,16 @@ class InferenceService(GRPCInferenceServiceServicer):
     ) -> Message:
         self._check_control_key(context)
         model = self._known(request.model_name)
-        unknown = set(request.parameters) - {"config"}
+        unknown = set(request.parameters) - set(LOAD_PARAMETERS)
         if unknown:
-            raise _invalid(f"load takes the parameter 'config' only, got {', '.join(sorted(unknown))}")
+            known = ", ".join(LOAD_PARAMETERS)
+            raise _invalid(f"load takes the parameters {known} only, got {', '.join(sorted(unknown))}")
         knobs, resilience = model.knobs, model.resilience
         if "config" in request.parameters:
             knobs, resilience = self._override(model, request.parameters["config"].string_param)
+        self._take_lease(request)
+        if "config" not in request.parameters and OWNER_PARAMETER in request.parameters:
+            return pb.RepositoryModelLoadResponse()
         # It runs to its end even if the client does not wait: a change is in force whole or not at all.
         await asyncio.shield(asyncio.ensure_future(model.apply(knobs, resilience)))
         return pb.RepositoryModelLoadResponse()
@@ -256,6 +268,19 @@ class InferenceService(GRPCInferenceServiceServicer):
         except ValueError as error:
             raise _invalid(str(error)) from None
         return knobs, resilience
+
+    def _take_lease(self, request: pb.RepositoryModelLoadRequest) -> None:
+        """Takes or prolongs the lease that a load asks for; a load that asks for none is let through."""
+        if not {OWNER_PARAMETER, DURATION_PARAMETER} & set(request.parameters):
+            return
+        owner = request.parameters[OWNER_PARAMETER].string_param
+        duration_ms = request.parameters[DURATION_PARAMETER].int64_param
+        try:
+            self._leases[request.model_name].take(owner, duration_ms)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        except LeaseHeld as held:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(held)) from None
 
     def _check_control_key(self, context: grpc.aio.ServicerContext) -> None:
         if self._control_key is None:

@@ -14,6 +14,7 @@
 | `checks` | what may be tuned, and what is refused |
 | `reconfiguration`, `change` | puts a configuration in force, or the one before it back |
 | `found_configuration`, `kept_configuration` | configurations that outlast a connection |
+| `lease` | keeps other tuners off a model |
 | `error` | why a target fails |
 """
 
@@ -24,18 +25,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from serving_adapter.target.error import (
+        LeaseTaken,
         LostInChange,
         NotPutBack,
         RequestsRefused,
         TargetError,
         TargetLost,
     )
+    from serving_adapter.target.lease import TunerLease
     from serving_adapter.target.reading import Reading
     from serving_adapter.target.reconfiguration import Applied
     from serving_adapter.target.target import Target
 
 __all__ = [
     "Applied",
+    "LeaseTaken",
     "LostInChange",
     "NotPutBack",
     "Reading",
@@ -43,9 +47,10 @@ __all__ = [
     "Target",
     "TargetError",
     "TargetLost",
+    "TunerLease",
 ]
 
-_MODULES = {"Applied": "reconfiguration", "Reading": "reading", "Target": "target"}
+_MODULES = {"Applied": "reconfiguration", "TunerLease": "lease", "Reading": "reading", "Target": "target"}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from serving_adapter.model_configuration import Configuration, as_json
 from serving_adapter.target.checks import tunable
 from serving_adapter.target.connection import Connection
-from serving_adapter.target.error import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target.error import LeaseTaken, LostInChange, NotPutBack, TargetError, TargetLost
 
 TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
 READY_POLL_S = 0.05
@@ -52,6 +52,8 @@ def put_in_force(
             _load(connection, config)
             _wait_until_ready(connection, config.name)
         _check_in_force(connection, before.name, changes)
+    except LeaseTaken:  # refused before anything was changed
+        raise
     except TargetError as error:
         _check_lives(connection, changes)
         why_not = _put_back(connection, before)
@@ -79,6 +81,8 @@ def _with_count(config: ModelConfig, count: int) -> ModelConfig:
 def _load(connection: Connection, config: ModelConfig) -> None:
     request = messages.RepositoryModelLoadRequest(model_name=config.name)
     request.parameters["config"].string_param = as_json(config)
+    if connection.lease is not None:
+        connection.lease.put_into(request)
     connection.call("RepositoryModelLoad", request, TIMEOUT_S)
 
 

@@ -10,6 +10,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.target.error import TargetError, explain
+from serving_adapter.target.lease import TunerLease
 
 
 class Connection:
@@ -26,6 +27,7 @@ class Connection:
     ) -> None:
         self.address = address
         self.known = False
+        self.lease: TunerLease | None = None  # what every load carries
         self._timeout_s = timeout_s
         self._calls = calls
         self._metadata = ((CONTROL_KEY_HEADER, control_key),) if control_key else ()

@@ -13,6 +13,10 @@ class TargetLost(TargetError):
     """A target that answered before does not answer now; it may come back."""
 
 
+class LeaseTaken(TargetError):
+    """Another tuner has the lease on the model; nothing was changed."""
+
+
 class LostInChange(TargetLost):
     """It was lost in the middle of a change of its configuration, which may be what brought it down."""
 
@@ -34,6 +38,8 @@ def explain(
 ) -> TargetError:
     """The error of a failed call; lost only if the target had answered before."""
     code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.FAILED_PRECONDITION and "is leased to" in details:
+        return LeaseTaken(f"{address}: {_one_line(details)}")
     refusal = _refusal(code, details, address)
     if refusal:
         return TargetError(refusal)

@@ -11,12 +11,14 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.model_configuration import KNOBS, SERVER_NAME
 from serving_adapter.recent_arrivals import METHOD, Question, Told, pack_question, unpack_answer
 from serving_adapter.target import checks
 from serving_adapter.target.change import model_config
 from serving_adapter.target.connection import Connection
 from serving_adapter.target.error import TargetError
+from serving_adapter.target.lease import TunerLease
 from serving_adapter.target.reading import Reading, parse_statistics
 
 ABSENT_MODEL = "no-model-but-a-question-whether-models-may-be-loaded"
@@ -38,6 +40,7 @@ class InferenceServer:
         self.name = ""  # with its version
         self.extensions: frozenset[str] = frozenset()
         self._connection: Connection | None = None
+        self._lease: TunerLease | None = None
 
     @property
     def is_rrl_serve(self) -> bool:
@@ -59,6 +62,7 @@ class InferenceServer:
 
     def connect(self, connection: Connection) -> None:
         """Uses the connection from now on. No call is made."""
+        connection.lease = self._lease
         self._connection = connection
 
     def close(self) -> None:
@@ -90,6 +94,16 @@ class InferenceServer:
         """
         request = messages.RepositoryModelLoadRequest(model_name=ABSENT_MODEL)
         self.connection.fails_by("RepositoryModelLoad", request, CODES_FOR_ABSENT_MODELS)
+
+    def take_lease(self, model: str, lease: TunerLease) -> bool:
+        """Takes or prolongs the lease on a model, as every load does from now on; false if it has none."""
+        if LEASE_EXTENSION not in self.extensions:
+            return False
+        request = messages.RepositoryModelLoadRequest(model_name=model)
+        lease.put_into(request)
+        self.call("RepositoryModelLoad", request)
+        self._lease = self.connection.lease = lease if lease.duration_s else None
+        return True
 
     # --- its models --------------------------------------------------------------------------------
 

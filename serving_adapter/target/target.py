@@ -34,6 +34,7 @@ from serving_adapter.target.counters import PageLocation, TargetCounters, find_c
 from serving_adapter.target.error import TargetError, TargetLost
 from serving_adapter.target.found_configuration import FoundConfiguration
 from serving_adapter.target.inference_server import InferenceServer
+from serving_adapter.target.lease import TunerLease
 from serving_adapter.target.reading import Reading
 from serving_adapter.target.reconfiguration import Applied, Reconfiguration
 
@@ -174,6 +175,17 @@ class Target:
     def refuses_more_than_found(self, configuration: Configuration) -> str:
         """Says in one sentence that more requests are refused than before; empty if none are."""
         return self._reconfiguration.refuses_more_than_found(configuration)
+
+    # --- keeping others off ------------------------------------------------------------------------
+
+    def take_lease(self, lease: TunerLease) -> bool:
+        """Keeps other tuners off the model for so long; false where the server has no leases.
+
+        Every change prolongs it; between changes call this again, well before it ends. A lease of 0 s gives
+        it back. LeaseTaken if another tuner has it, then or at a later change. People's changes by hand are
+        let through. A stock Triton has no leases.
+        """
+        return self._inference_server.take_lease(self.model, lease)
 
     # --- changing it -------------------------------------------------------------------------------
 
