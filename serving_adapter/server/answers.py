@@ -6,7 +6,6 @@ or a resilience mode with an approximation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.requests import EXACT, Answer, Batch, Request, Specs, cut
 from serving_adapter.server.statistics import ComputeTimes, ModelStatistics
+from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import read_outputs
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import BatchError, BatchReply
@@ -30,16 +30,21 @@ class Answers:
     """Settles every request of one model once: with an answer, or with a sentence why there is none."""
 
     def __init__(
-        self, in_flight: InFlight, statistics: ModelStatistics, outputs: Specs, max_attempts: int
+        self,
+        in_flight: InFlight,
+        statistics: ModelStatistics,
+        outputs: Specs,
+        max_attempts: int,
+        now_ns: Clock,
     ) -> None:
         self._in_flight, self._statistics = in_flight, statistics
-        self._outputs, self._max_attempts = outputs, max_attempts
+        self._outputs, self._max_attempts, self._now_ns = outputs, max_attempts, now_ns
 
     # --- from workers of the deployed model --------------------------------------------------------
 
     def worker_answered(self, execution: Execution, worker: WorkerHandle, reply: BatchReply) -> None:
         """A worker ran a batch, or its model refused it."""
-        batch, now_ns = execution.batch, time.monotonic_ns()
+        batch, now_ns = execution.batch, self._now_ns()
         service_ns = now_ns - execution.dispatched_ns
         busy_ns = self._in_flight.busy_ns(now_ns) - execution.busy_ns
         self._left_worker(batch, now_ns)
@@ -59,7 +64,7 @@ class Answers:
 
     def worker_died(self, batch: Batch) -> None:
         """A worker ended with a batch, which runs again unless it has ended too many workers."""
-        self._left_worker(batch, time.monotonic_ns())
+        self._left_worker(batch, self._now_ns())
         batch.losses += 1
         if not batch.finished and not batch.is_wanted():
             self.give_up(batch, NOBODY_WAITS)
@@ -77,7 +82,7 @@ class Answers:
 
     def handed_back(self, batch: Batch) -> None:
         """A worker that is not needed any more ended before it answered a batch, which runs elsewhere."""
-        self._left_worker(batch, time.monotonic_ns())
+        self._left_worker(batch, self._now_ns())
         if batch.copies:
             return
         if batch.finished:
@@ -102,7 +107,7 @@ class Answers:
         """Answers one request, which may still be queued."""
         if request.batch is None:
             self._in_flight.withdraw(request)
-            self._settle(request, time.monotonic_ns(), outputs, 0, origin, NOT_COMPUTED)
+            self._settle(request, self._now_ns(), outputs, 0, origin, NOT_COMPUTED)
         else:
             self._settle(request, request.batch.dispatched_ns, outputs, 0, origin, NOT_COMPUTED)
             self._finish_if_settled(request.batch)
@@ -116,7 +121,7 @@ class Answers:
         batch.listener.batch_given_up(batch)
 
     def fail(self, requests: Sequence[Request], sentence: str) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         for request in requests:
             if request.settled:
                 continue
@@ -136,7 +141,7 @@ class Answers:
     ) -> None:
         request.settled = True
         queue_ns = dispatched_ns - request.arrived_ns
-        service_ns = time.monotonic_ns() - dispatched_ns
+        service_ns = self._now_ns() - dispatched_ns
         self._statistics.record_success(request.rows, queue_ns, service_ns, compute, origin)
         if not request.future.done():
             tensors = cut(outputs, self._outputs, first_row, request.rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import grpc
@@ -22,6 +21,6 @@ def arrivals_handler(models: Mapping[str, ServedModel]) -> grpc.GenericRpcHandle
         model = models.get(question.model)
         if model is None:
             return await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model {question.model!r}")
-        return pack_answer(model.statistics.arrivals.since(question.known, time.monotonic_ns()))
+        return pack_answer(model.statistics.arrivals.since(question.known, model.surroundings.now_ns()))
 
     return grpc.method_handlers_generic_handler(SERVICE, {CALL: grpc.unary_unary_rpc_method_handler(since)})

@@ -6,7 +6,6 @@ Only the pure rule in `batching` decides what makes a batch and when. The way ba
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import NamedTuple
 
 from serving_adapter.server.answers import NOBODY_WAITS, Answers, Execution
@@ -17,6 +16,7 @@ from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.requests import Batch, Specs
 from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.pool import WorkerPool
 
 
@@ -37,9 +37,10 @@ class Dispatcher:
         answers: Answers,
         inputs: Specs,
         statistics: ModelStatistics,
+        now_ns: Clock,
     ) -> None:
         self._pool, self._in_flight, self._answers = pool, in_flight, answers
-        self._inputs, self._statistics = inputs, statistics
+        self._inputs, self._statistics, self._now_ns = inputs, statistics, now_ns
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
@@ -54,7 +55,7 @@ class Dispatcher:
             if self._in_flight.again:
                 self._run_copy(self._in_flight.again.popleft(), slot)
                 continue
-            decision = next_batch(self._in_flight.queue, self._batching, time.monotonic_ns())
+            decision = next_batch(self._in_flight.queue, self._batching, self._now_ns())
             if not decision.take:
                 if decision.wait_until_ns is not None:
                     self._look_again_at(decision.wait_until_ns)
@@ -101,7 +102,7 @@ class Dispatcher:
                 sentence = f"the batch does not fit in shared memory ({error}); send smaller requests"
                 self._answers.give_up(batch, sentence)
             return False
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         busy_ns = self._in_flight.started(now_ns)
         execution = Execution(self._answers, batch, self._in_flight.running, now_ns, busy_ns)
         batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
@@ -113,7 +114,7 @@ class Dispatcher:
             return
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(0.0, (when_ns - time.monotonic_ns()) * 1e-9)
+        delay_s = max(0.0, (when_ns - self._now_ns()) * 1e-9)
         self._timer_ns = when_ns
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_fired)
 

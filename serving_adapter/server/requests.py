@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -59,13 +58,14 @@ class Request:
         inputs: Sequence[InputTensor],
         shape_key: Hashable,
         future: asyncio.Future[Answer],
+        arrived_ns: int,
         accepts_approximation: bool = True,
     ) -> None:
         self.inputs = inputs
         self.rows = inputs[0].shape[0]
         self.shape_key = shape_key
         self.accepts_approximation = accepts_approximation
-        self.arrived_ns = time.monotonic_ns()
+        self.arrived_ns = arrived_ns
         self.future = future
         self.batch: Batch | None = None  # set while its batch is out
         self.settled = False  # answered or failed, and counted as such

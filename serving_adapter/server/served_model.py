@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Hashable, Sequence
 
 from serving_adapter.server.answers import Answers
@@ -24,6 +23,7 @@ from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import Answer, InputTensor, Request, as_array
 from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.pool import Parallelism, WorkerPool
@@ -51,18 +51,24 @@ class ServedModel:
         protection: Protection,
         resilience: ResilienceSettings,
         redundant_models: RedundantModels,
+        surroundings: Surroundings = THIS_MACHINE,
     ) -> None:
-        self.name, self.model, self.device = name, model, device
+        self.name, self.model, self.device, self.surroundings = name, model, device, surroundings
         self.protection = protection
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
         self.ready = False
         self.recording: Recording | None = None
-        self.pool = WorkerPool([model], device, lambda: self.dispatcher.dispatch())
+        self.pool = WorkerPool([model], device, lambda: self.dispatcher.dispatch(), surroundings.launch)
         self._in_flight = InFlight()
-        self.answers = Answers(self._in_flight, self.statistics, self.outputs, protection.max_attempts)
-        self.dispatcher = Dispatcher(self.pool, self._in_flight, self.answers, self.inputs, self.statistics)
+        now_ns = surroundings.now_ns
+        self.answers = Answers(
+            self._in_flight, self.statistics, self.outputs, protection.max_attempts, now_ns
+        )
+        self.dispatcher = Dispatcher(
+            self.pool, self._in_flight, self.answers, self.inputs, self.statistics, now_ns
+        )
         self._modes = ModeSwitch(self, redundant_models)
         self._put_in_force(knobs, resilience, ResilienceMode(ResilienceSettings()))
         self._apply_lock = asyncio.Lock()
@@ -165,7 +171,7 @@ class ServedModel:
         timeout_s = self.protection.worker_timeout_s
         while True:
             await asyncio.sleep(timeout_s / WATCHES_PER_TIMEOUT)
-            late_ns = time.monotonic_ns() - int(timeout_s * 1e9)
+            late_ns = self.surroundings.now_ns() - int(timeout_s * 1e9)
             for pool in self.pools:
                 for worker in pool.workers:
                     if worker.job is not None and worker.job.dispatched_ns < late_ns:
@@ -177,14 +183,16 @@ class ServedModel:
     async def infer(self, inputs: Sequence[InputTensor], accepts_approximation: bool = True) -> Answer:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
         if self.queued >= self.protection.max_queue_size:
-            self.statistics.arrivals.record(time.monotonic_ns(), inputs[0].shape[0])
+            self.statistics.arrivals.record(self.surroundings.now_ns(), inputs[0].shape[0])
             self.statistics.record_failure(0)
             raise QueueFull(
                 f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
                 "send less, or later"
             )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = Request(inputs, self._shape_key(inputs), future, accepts_approximation)
+        request = Request(
+            inputs, self._shape_key(inputs), future, self.surroundings.now_ns(), accepts_approximation
+        )
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
         self._in_flight.add(request)
         self._mode.request_arrived(request)
@@ -196,7 +204,7 @@ class ServedModel:
             return await future
         except asyncio.CancelledError:  # the client went away, or its deadline passed
             if self._in_flight.withdraw(request):
-                self.statistics.record_failure(time.monotonic_ns() - request.arrived_ns)
+                self.statistics.record_failure(self.surroundings.now_ns() - request.arrived_ns)
             raise
 
     def _shape_key(self, inputs: Sequence[InputTensor]) -> Hashable:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 
+from serving_adapter.server.surroundings import Surroundings
 from serving_adapter.server.workers.arena import Arena, Placed, read_outputs
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.messages import BatchError, BatchReply, ModelReference
@@ -52,6 +52,7 @@ class LaneHost(Protocol):
 
     model: ModelReference
     device: str
+    surroundings: Surroundings
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
 
@@ -65,7 +66,7 @@ class Lane:
     def __init__(self, model: ModelReference, host: LaneHost) -> None:
         self.reference, self._host = model.reference, host
         models = [model, host.model]
-        self.pool = WorkerPool(models, host.device, self._freed, is_redundant=True)
+        self.pool = WorkerPool(models, host.device, self._freed, host.surroundings.launch, is_redundant=True)
         self.executed = 0  # batches run so far
         self._queue: deque[tuple[RedundantBatch, int]] = deque()
         self._intra_op_threads = 1
@@ -119,7 +120,8 @@ class Lane:
             self.pool.idle.append(worker)
             return
         self.executed += 1
-        self.pool.run(worker, LaneRun(self, batch, number), placed, self._intra_op_threads)
+        run = LaneRun(self, batch, number, self._host.surroundings.now_ns())
+        self.pool.run(worker, run, placed, self._intra_op_threads)
 
     def worker_answered(self, run: LaneRun, worker: WorkerHandle, reply: BatchReply) -> None:
         if isinstance(reply, BatchError):
@@ -151,9 +153,9 @@ class LaneRun:
 
     __slots__ = ("_lane", "batch", "dispatched_ns", "number")
 
-    def __init__(self, lane: Lane, batch: RedundantBatch, number: int) -> None:
+    def __init__(self, lane: Lane, batch: RedundantBatch, number: int, dispatched_ns: int) -> None:
         self._lane, self.batch, self.number = lane, batch, number
-        self.dispatched_ns = time.monotonic_ns()
+        self.dispatched_ns = dispatched_ns
 
     def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
         self._lane.worker_answered(self, worker, reply)

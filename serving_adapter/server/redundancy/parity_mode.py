@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -123,7 +122,7 @@ class Parity(ResilienceMode):
             timer.cancel()
         if not group.is_decodable or not self.needs_parity(group):
             return
-        now_ns = time.monotonic_ns()
+        now_ns = self._host.surroundings.now_ns()
         due = {member: self._unavailable_ns(member) for member in group.missing if member in self._batches}
         if any(due_ns <= now_ns for due_ns in due.values()):
             for member, outputs in group.reconstruct().items():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -14,6 +12,7 @@ from serving_adapter.messages import socket_pair
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.fault_file import Delay
+from serving_adapter.server.workers.launching import Launch, ZygoteProcess
 from serving_adapter.server.workers.messages import (
     BatchReply,
     BuildError,
@@ -26,13 +25,6 @@ from serving_adapter.server.workers.messages import (
     WorkerSignal,
 )
 
-ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait steal the cores of other workers
-    "OPENBLAS_NUM_THREADS": "1",  # or importing NumPy starts a thread, and a zygote must have one only
-    "MALLOC_MMAP_MAX_": "0",  # freed memory stays with the worker: no page faults batch after batch
-    "MALLOC_TRIM_THRESHOLD_": "1000000000",
-}
-"""Variables that a zygote and its workers run with, unless the front's environment sets them."""
 START_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 5.0
@@ -80,9 +72,9 @@ class WorkerHandle:
 class ZygoteHandle:
     """The front's end of a zygote, which builds the given models and forks workers from itself."""
 
-    def __init__(self, models: Sequence[ModelReference], device: str) -> None:
-        self._order = BuildModels(tuple(models), device)
-        self._process: asyncio.subprocess.Process | None = None
+    def __init__(self, models: Sequence[ModelReference], device: str, launch: Launch) -> None:
+        self._order, self._launch = BuildModels(tuple(models), device), launch
+        self._process: ZygoteProcess | None = None
         self.pid = 0
         self.is_gone = False
 
@@ -92,13 +84,7 @@ class ZygoteHandle:
         `on_end` is called on the event loop if the process ends before `close`.
         """
         ours, theirs = socket_pair()
-        command = [sys.executable, "-m", "serving_adapter.server.workers.zygote", str(theirs.fileno())]
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
-            pass_fds=[theirs.fileno()],
-            env=ENVIRONMENT | dict(os.environ),
-            stdin=asyncio.subprocess.DEVNULL,
-        )
+        self._process = await self._launch(theirs)
         theirs.close()
         self._control, self.is_gone = ours, False
         self._control.setblocking(False)

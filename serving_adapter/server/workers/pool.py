@@ -17,6 +17,7 @@ import numpy as np
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Placed
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, ZygoteHandle
+from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
     BatchOutputs,
     ForkWorker,
@@ -59,16 +60,17 @@ class WorkerPool:
         models: Sequence[ModelReference],
         device: str,
         on_free: Callable[[], None],
+        launch: Launch,
         is_redundant: bool = False,
     ) -> None:
-        self._zygote = ZygoteHandle(models, device)
+        self._zygote = ZygoteHandle(models, device, launch)
         self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
         self._lock = asyncio.Lock()
         self._repair: asyncio.Task[None] | None = None
         self._closing = False
-        self.workers: set[WorkerHandle] = set()
+        self.workers: list[WorkerHandle] = []  # in the order in which they were started
         self.idle: list[WorkerHandle] = []
         self.replacements = 0
         self._rng = np.random.default_rng(0)  # draws injected delays
@@ -113,7 +115,7 @@ class WorkerPool:
     async def _fork(self, kind: tuple[int, ...]) -> None:
         threads = ForkWorker(self._parallelism.inter_op_threads, self._parallelism.intra_op_threads)
         worker = await self._zygote.fork(threads, kind)
-        self.workers.add(worker)
+        self.workers.append(worker)
         self.idle.append(worker)
         asyncio.get_running_loop().add_reader(worker.channel, self._worker_answered, worker)
         self._on_free()
@@ -215,7 +217,8 @@ class WorkerPool:
 
     def _close(self, worker: WorkerHandle) -> None:
         asyncio.get_running_loop().remove_reader(worker.channel)
-        self.workers.discard(worker)
+        if worker in self.workers:
+            self.workers.remove(worker)
         if worker in self.idle:
             self.idle.remove(worker)
         worker.close()

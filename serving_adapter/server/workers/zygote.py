@@ -191,7 +191,7 @@ class Zygote:
 def _give_memory_back() -> None:
     """Returns the memory of weights that lie in the store now.
 
-    The allocator keeps what is freed, because the front says so (`ENVIRONMENT` in `handles`).
+    The allocator keeps what is freed, because the front says so (`ENVIRONMENT` in `launching`).
     """
     gc.collect()
     if sys.platform == "linux":

@@ -11,6 +11,7 @@ import pytest
 from serving_adapter import messages
 from serving_adapter.server.redundancy import lane as lanes
 from serving_adapter.server.redundancy.lane import Lane
+from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference
@@ -20,7 +21,7 @@ class RecordingHost:
     """Stands where the deployed model does."""
 
     def __init__(self) -> None:
-        self.model, self.device = ModelReference("sleep"), "cpu"
+        self.model, self.device, self.surroundings = ModelReference("sleep"), "cpu", THIS_MACHINE
         self.inputs: dict[str, object] = {}
         self.outputs: dict[str, object] = {}
         self.back: list[object] = []
@@ -55,7 +56,7 @@ def with_a_busy_worker(host: RecordingHost, job: HeldJob) -> Iterator[tuple[Lane
     ours, theirs = messages.socket_pair()
     worker = WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0))
     worker.job = job
-    lane.pool.workers.add(worker)
+    lane.pool.workers.append(worker)
     with theirs:
         yield lane, worker
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from serving_adapter.server.redundancy.modes import INITIAL_LATE_NS, Lateness
 from serving_adapter.server.redundancy.parity_mode import Parity
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import Batch, InputTensor, Request
+from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.arena import Arena, Placed
 from serving_adapter.tensors import TensorSpec
 
@@ -44,6 +46,7 @@ class RecordingHost:
         self.inputs = {"x": TensorSpec("x", "FP32", (WIDTH,))}
         self.outputs = {"y": TensorSpec("y", "FP32", (WIDTH,))}
         self.approximated: list[tuple[Batch, np.ndarray]] = []
+        self.surroundings = THIS_MACHINE
 
     @property
     def dispatcher(self) -> RecordingHost:
@@ -89,7 +92,9 @@ class Setting:
 
     def batch(self, values: np.ndarray, accepts: bool = True) -> Batch:
         future = asyncio.get_running_loop().create_future()
-        request = Request([InputTensor(values.tobytes(), values.shape)], None, future, accepts)
+        request = Request(
+            [InputTensor(values.tobytes(), values.shape)], None, future, time.monotonic_ns(), accepts
+        )
         return Batch([request], self.mode)
 
     async def dispatch(self, batch: Batch) -> None:

@@ -1,0 +1,23 @@
+"""What the front takes from outside itself: a clock, and processes. A simulation gives it others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving_adapter.server.workers.launching import Launch, launch_zygote
+
+Clock = Callable[[], int]
+"""Nanoseconds that only grow, from any beginning."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The clock and the processes of a served model; the defaults are those of this machine."""
+
+    now_ns: Clock = time.monotonic_ns
+    launch: Launch = launch_zygote
+
+
+THIS_MACHINE = Surroundings()
