@@ -365,7 +365,7 @@ def _connect_in_turn(sock: socket.socket, path: str) -> None:
 @contextlib.contextmanager
 def _one_starter(endpoint: Endpoint) -> Iterator[None]:
     """One process at a time looks for a store and starts one."""
-    with (endpoint.folder / "starting").open("w") as lock:
+    with (endpoint.folder / "starting").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -47,7 +47,7 @@ class StoreServeOptions:
     gpu_bytes: str = "0"
     """GPU memory for weights (needs CUDA); 0 is no GPU tier."""
     cache: Path | None = None
-    """Folder of the disk tier, one for each store (default: one in ~/.cache/rrl-store)."""
+    """Folder of the disk tier: empty, or this store's own (default: one in ~/.cache/rrl-store)."""
     policy: Literal["reload-cost", "lru", "lcu"] = "reload-cost"
     """Whom to evict from a full tier: what is cheapest to load again for its bytes, the least recently used,
     or the least commonly used."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from serving_adapter.model_store import cache_folder
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
@@ -71,7 +72,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
     make_folder(endpoint)
     with (
         _only_one(endpoint.lock, f"a store serves {endpoint.folder} already"),
-        _only_one(_made(settings.cache) / "lock", f"another store keeps its cache in {settings.cache}"),
+        _only_one(_claimed(settings.cache), f"another store keeps its cache in {settings.cache}"),
     ):
         _allow_many_descriptors()
         costs = SharingCosts.read(endpoint.folder) or measure(settings.cache)
@@ -189,15 +190,16 @@ def _nobody_else() -> Any:
         os.umask(before)
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+def _claimed(cache: Path) -> Path:
+    """The lock of a cache folder that is a store's; StoreError where it is anybody else's."""
+    cache_folder.claim(cache)
+    return cache / cache_folder.LOCK
 
 
 @contextlib.contextmanager
 def _only_one(path: Path, otherwise: str) -> Any:
     """Holds a lock, which the kernel frees when the process ends."""
-    with path.open("w") as lock:
+    with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

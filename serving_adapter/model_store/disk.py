@@ -2,6 +2,7 @@
 
     blobs/<hash>                             a weight file, as it came; the hash is that of its manifest
     models/<namespace>/<name>@<version>.json its manifest: the file's hash and size
+    rrl-store-cache                          the mark by which a folder is known as a store's (`cache_folder`)
 
 Files appear whole or not at all (written beside, then renamed), so a store that is killed leaves nothing
 half-written behind. A file is hashed whenever it is read, and one that does not match its manifest is thrown
@@ -13,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,13 +23,20 @@ from urllib.parse import quote, unquote
 
 from blake3 import blake3
 
+from serving_adapter.model_store.cache_folder import (
+    BLOBS,
+    MODELS,
+    blob_names,
+    is_blob,
+    leftovers,
+    written_whole,
+)
 from serving_adapter.model_store.eviction import EvictionPolicy
 from serving_adapter.model_store.host_memory import Weights, tensor_bytes
 from serving_adapter.model_store.tier import Address, Tier, TierEntry
 
 log = logging.getLogger(__name__)
 
-TEMPORARY = ".part"
 ASSUMED_REMOTE_BYTES_PER_S = 100e6  # for models that an earlier store has fetched
 
 
@@ -50,8 +56,9 @@ class Disk(Tier[Manifest]):
     def __init__(self, folder: Path, capacity_bytes: int, policy: EvictionPolicy) -> None:
         super().__init__(capacity_bytes, policy)
         self.folder = folder
-        self._blobs, self._models = folder / "blobs", folder / "models"
+        self._blobs, self._models = folder / BLOBS, folder / MODELS
         self._users: Counter[str] = Counter()  # models that lie in a blob
+        self._writers: Counter[str] = Counter()  # of models that will
         for part in (self._blobs, self._models):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._find_what_is_there()
@@ -63,22 +70,30 @@ class Disk(Tier[Manifest]):
         """The model's file; OSError if somebody removed it."""
         return (self._blobs / entry.content.blob).open("rb", buffering=1 << 20)
 
-    def write(self, address: Address, weights: Weights) -> Manifest:
-        """Writes the model's file and manifest (blocking); `admit` then makes it part of the tier."""
-        blob = content_hash(weights)
+    @contextlib.contextmanager
+    def kept(self, blob: str) -> Iterator[None]:
+        """That file stays meanwhile, whatever is evicted; afterwards it does if a model lies in it."""
+        self._writers[blob] += 1
+        try:
+            yield
+        finally:
+            self._writers[blob] -= 1
+            self._unlink_unless_used(blob)
+
+    def write(self, address: Address, weights: Weights, blob: str) -> Manifest:
+        """Writes the model's file and manifest (blocking); `admit` then makes it part of the tier.
+
+        `blob` is its `content_hash`, which the caller has `kept`: the event loop may evict others meanwhile.
+        """
         path = self._blobs / blob
         if not path.exists():
-            with _written_whole(path) as file:
+            with written_whole(path) as file:
                 file.write(weights.header.raw)
                 for _, data in tensor_bytes(weights):
                     file.write(data)
         manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes)
-        try:
-            with _written_whole(self._manifest_path(address)) as file:
-                file.write(json.dumps(asdict(manifest)).encode())
-        except OSError:
-            self._unlink_unless_used(blob)
-            raise
+        with written_whole(self._manifest_path(address)) as file:
+            file.write(json.dumps(asdict(manifest)).encode())
         return manifest
 
     def admit(self, address: Address, manifest: Manifest, reload_s: float) -> TierEntry[Manifest]:
@@ -96,13 +111,12 @@ class Disk(Tier[Manifest]):
     def _free(self, entry: TierEntry[Manifest]) -> None:
         blob = entry.content.blob
         self._users[blob] -= 1
-        if not self._users[blob]:
-            del self._users[blob]
         self._manifest_path(entry.usage.key).unlink(missing_ok=True)
         self._unlink_unless_used(blob)
 
     def _unlink_unless_used(self, blob: str) -> None:
-        if not self._users[blob]:
+        if not self._users[blob] and not self._writers[blob]:
+            del self._users[blob], self._writers[blob]
             (self._blobs / blob).unlink(missing_ok=True)
 
     def _manifest_path(self, address: Address) -> Path:
@@ -110,7 +124,7 @@ class Disk(Tier[Manifest]):
         return self._models / quote(address.namespace, safe="") / name
 
     def _find_what_is_there(self) -> None:
-        for leftover in self.folder.rglob(f"*{TEMPORARY}"):
+        for leftover in leftovers(self.folder):
             leftover.unlink()
         for path in sorted(self._models.glob("*/*@*.json"), key=lambda p: p.stat().st_mtime_ns):
             name, _, version = path.stem.rpartition("@")
@@ -121,9 +135,9 @@ class Disk(Tier[Manifest]):
                 continue
             self.admit(address, manifest, manifest.size_bytes / ASSUMED_REMOTE_BYTES_PER_S)
         known = {entry.content.blob for entry in self.entries.values()}
-        for path in self._blobs.iterdir():
-            if path.name not in known:
-                path.unlink()
+        for name in blob_names(self.folder):
+            if name not in known:
+                (self._blobs / name).unlink()
         self.shrink_to(self.capacity_bytes)
 
 
@@ -141,25 +155,8 @@ def _read_manifest(path: Path) -> Manifest | None:
         blob, size_bytes = str(content["blob"]), int(content["size_bytes"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return Manifest(blob, size_bytes) if blob.isalnum() else None
+    return Manifest(blob, size_bytes) if is_blob(blob) else None
 
 
 def _has_size(path: Path, size_bytes: int) -> bool:
     return path.is_file() and path.stat().st_size == size_bytes
-
-
-@contextlib.contextmanager
-def _written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there under its name only once it is complete and on the disk."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from serving_adapter.model_store.blocking_calls import BlockingCalls
-from serving_adapter.model_store.disk import Disk
+from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom
 from serving_adapter.model_store.host_memory import HostMemory, Weights
 from serving_adapter.model_store.reclaimer import Reclaimer
@@ -55,10 +55,12 @@ class DiskWriter:
             self._disk.reserve(size_bytes)
             try:
                 await asyncio.sleep(WRITE_DELAY_S)
-                manifest = await self._blocking_calls.run(self._disk.write, address, weights)
+                blob = await self._blocking_calls.run(content_hash, weights)
+                with self._disk.kept(blob):
+                    manifest = await self._blocking_calls.run(self._disk.write, address, weights, blob)
+                    self._disk.admit(address, manifest, from_remote_s)
             finally:
                 self._disk.unreserve(size_bytes)
-            self._disk.admit(address, manifest, from_remote_s)
             entry.usage.reload_s = size_bytes / self._costs().disk_bytes_per_s
         except (NoRoom, OSError) as error:
             log.warning("%s is not kept on disk: %s", address, error)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save
 
 from serving_adapter.model_store.account import Account
-from serving_adapter.model_store.disk import Disk
+from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom, UnknownModel
 from serving_adapter.model_store.eviction import LeastRecentlyUsed
 from serving_adapter.model_store.host_memory import Weights, fill, place, tensor_bytes
@@ -41,11 +41,12 @@ def put(disk: Disk, name: str, data: bytes, version: str = "1"):
     weights = read(data)
     disk.reserve(len(data))
     try:
-        manifest = disk.write(address(name, version), weights)
+        blob = content_hash(weights)
+        with disk.kept(blob):
+            return disk.admit(address(name, version), disk.write(address(name, version), weights, blob), 1.0)
     finally:
         disk.unreserve(len(data))
         weights.close()
-    return disk.admit(address(name, version), manifest, 1.0)
 
 
 @pytest.fixture
@@ -147,6 +148,18 @@ def test_a_manifest_under_another_spelling_of_its_models_name_is_removed(folder)
     assert (files(folder), disk.used_bytes) == (complete, len(model()))
 
 
+def test_files_that_no_store_wrote_are_left_alone(folder):
+    put(disk_of(folder), "a", model())
+    complete = files(folder)
+    others = ["blobs/sha256-weights", "blobs/film.mkv.part", "downloads/tmp1234.part", "models/x/notes.txt"]
+    for name in others:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("precious")
+    (folder / "blobs" / ("cd" * 32)).mkdir()  # a folder is no weight file, whatever it is called
+    assert list(disk_of(folder).entries) == [address("a")]
+    assert files(folder) == sorted([*complete, *others])
+
+
 @pytest.mark.parametrize("damage", ["cut", "longer", "deleted"])
 def test_a_file_of_another_size_is_not_found_again(folder, damage):
     put(disk_of(folder), "a", model())
@@ -192,6 +205,22 @@ def test_another_header_over_the_same_tensors_is_another_file(folder):
     put(disk, "b", save(tensors, {"format": "pt"}))
     put(disk, "c", save({"weight": np.zeros((2, 4), np.uint8)}))
     assert len(list((folder / "blobs").iterdir())) == 3
+
+
+def test_a_file_stays_while_a_model_of_its_content_is_written(folder):
+    """The last model in it may be evicted by the event loop while a thread writes the next one's manifest."""
+    disk = disk_of(folder)
+    first = put(disk, "a", model())
+    weights = read(model())
+    blob = content_hash(weights)
+    with disk.kept(blob):
+        disk.evict(first)
+        assert blob_of(folder).read_bytes() == model()
+        second = disk.admit(address("b"), disk.write(address("b"), weights, blob), 1.0)
+    weights.close()
+    assert list(disk_of(folder).entries) == [address("b")]
+    disk.evict(second)
+    assert files(folder) == []
 
 
 # --- capacity --------------------------------------------------------------------------------------
