@@ -15,8 +15,9 @@ configuration that was read, with only the knobs edited.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
@@ -45,6 +46,7 @@ _PARAMETER = {
     "intra_op_threads": "INTRA_OP_THREAD_COUNT",
     "inter_op_threads": "INTER_OP_THREAD_COUNT",
 }
+PARAMETERS_EXAMPLE = '{"INTRA_OP_THREAD_COUNT": {"string_value": "2"}}'
 
 
 def check(configuration: Mapping[str, object]) -> None:
@@ -64,19 +66,50 @@ def check(configuration: Mapping[str, object]) -> None:
 def parse(text: str | bytes) -> ModelConfig:
     """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, otherwise."""
     try:
-        if not isinstance(json.loads(text), dict):
-            raise json_format.ParseError('a JSON object is expected, such as {"max_batch_size": 8}')
-        config = json_format.Parse(text, ModelConfig())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the configuration is not a ModelConfig in JSON: {error}") from None
+        document = json.loads(text, object_pairs_hook=_each_field_once)
+        if not isinstance(document, dict):
+            raise ValueError('a JSON object is expected, such as {"max_batch_size": 8}')
+        _check_parameters_form(document.get("parameters", {}))
+        return json_format.Parse(text, ModelConfig())
     except json_format.ParseError as error:
-        raise ValueError(
-            f"the configuration is not a ModelConfig in JSON: {_first_line(error)}; "
-            "send the model's configuration as the server reports it, edited"
-        ) from None
+        problem = f"{_first_line(error)}; send the model's configuration as the server reports it, edited"
     except UnicodeDecodeError:
-        raise ValueError("the configuration is not a ModelConfig in JSON: it is not UTF-8 text") from None
-    return config
+        problem = "it is not UTF-8 text"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except ValueError as error:
+        problem = str(error)
+    raise ValueError(f"the configuration is not a ModelConfig in JSON: {problem}")
+
+
+def _each_field_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError if it names a field twice, be it in the two spellings that it has."""
+    spellings: dict[str, str] = {}
+    for name, _ in pairs:
+        field = name.replace("_", "").lower()
+        if field in spellings:
+            raise ValueError(
+                f"it has {spellings[field]!r} and {name!r}, which are one field; send one of them"
+            )
+        spellings[field] = name
+    return dict(pairs)
+
+
+def _check_parameters_form(parameters: object) -> None:
+    """Raises ValueError unless they look as a server reports them; json_format's own words are no help."""
+    if not isinstance(parameters, dict):
+        raise ValueError(f"parameters must be {PARAMETERS_EXAMPLE}, got {_shortened(parameters)}")
+    for name, value in parameters.items():
+        text = value.get("string_value", value.get("stringValue", "")) if isinstance(value, dict) else None
+        if not isinstance(text, str):
+            raise ValueError(
+                f"the parameter {name!r} must look like {PARAMETERS_EXAMPLE}, got {_shortened(value)}"
+            )
+
+
+def _shortened(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]} ..."
 
 
 def knob_values(config: ModelConfig | str) -> dict[str, int]:
@@ -124,6 +157,18 @@ def edited(
         else:
             copy.parameters[_parameter(copy, name)].string_value = str(value)
     return copy
+
+
+def clear_knobs(config: ModelConfig) -> None:
+    """Takes the values of all knobs out, so that two configurations can be compared in the rest."""
+    config.max_batch_size = 0
+    for group in config.instance_group:
+        group.count = 0
+    for name in _PARAMETER:
+        for key in (_PARAMETER[name], _PARAMETER[name].lower()):
+            config.parameters.pop(key, None)
+    if config.HasField("dynamic_batching"):
+        config.dynamic_batching.max_queue_delay_microseconds = 0
 
 
 def _places(group: ModelInstanceGroup) -> int:
@@ -185,12 +230,17 @@ def _bytes(config: ModelConfig) -> bytes:
 
 
 def _integer(text: str, parameter: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
+    number = whole_number(text)
+    if number is None:
         raise ValueError(
-            f'parameters.{parameter}.string_value must be an integer as text, e.g. "2", got {text!r}'
-        ) from None
+            f'parameters.{parameter}.string_value must be an integer as text, e.g. "2", got {text[:80]!r}'
+        )
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """A number as other programs read it too: digits, with a sign and blanks at most; None for any other."""
+    return int(text) if re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text) else None
 
 
 def _first_line(error: Exception) -> str:

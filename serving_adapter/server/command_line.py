@@ -14,7 +14,6 @@ from typing import Literal
 
 import grpc
 import numpy as np
-from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from tyro.conf import UseAppendAction
 
 from serving_adapter import model_configuration, resources
@@ -23,6 +22,7 @@ from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.arrivals_service import arrivals_handler
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.metrics import serve_metrics
+from serving_adapter.server.protocol import protocol_handler
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
@@ -173,11 +173,10 @@ async def serve(options: ServeOptions) -> None:
     service = InferenceService(
         models,
         metrics_port=metrics_port,
-        max_message_bytes=options.max_message_bytes,
         control_key=_control_key(options),
     )
-    add_GRPCInferenceServiceServicer_to_server(service, server)
-    server.add_generic_rpc_handlers((arrivals_handler(models),))
+    handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
+    server.add_generic_rpc_handlers(handlers)
     await server.start()
     names = ", ".join(models)
     metrics_url = f"http://{options.host}:{metrics_port}/metrics"

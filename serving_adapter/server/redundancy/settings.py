@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from serving_adapter.model_configuration import whole_number
+
 MODES = {
     "none": "every batch runs once",
     "equal-resources": "the redundant workers run the deployed model like the others",
@@ -112,7 +114,7 @@ def _flag(name: str) -> str:
 
 
 def _whole_number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"parameters.{name}.string_value must be a whole number, got {text!r}") from None
+    number = whole_number(text)
+    if number is None:
+        raise ValueError(f"parameters.{name}.string_value must be a whole number, got {text!r}")
+    return number

@@ -1,0 +1,209 @@
+"""What a client asks for in an inference request: obeyed, or refused by name.
+
+Nothing is left out in silence. A parameter that would change the answer or its time, and that this server
+does not have, is an error: the client would go on in the belief that it was heard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from serving_adapter import model_configuration
+from serving_adapter.server.received import InferenceMessage
+from serving_adapter.server.refusals import invalid
+from serving_adapter.server.requests import InputTensor
+from serving_adapter.server.served_model import ServedModel
+from serving_adapter.tensors import TensorSpec
+
+CONTENTS_FIELD = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+"""Where a tensor's values are if they are not raw; FP16 travels raw only."""
+
+REQUEST_PARAMETERS = ("exact", "timeout")
+UNSUPPORTED = {
+    "priority": "requests are served in the order in which they come",
+    "sequence_id": "there is no batching of sequences",
+    "sequence_start": "there is no batching of sequences",
+    "sequence_end": "there is no batching of sequences",
+    "triton_enable_empty_final_response": "every request has one response",
+    "classification": "outputs are answered whole",
+    "shared_memory_region": "there is no shared memory with clients; send tensors in raw_input_contents",
+    "shared_memory_offset": "there is no shared memory with clients; send tensors in raw_input_contents",
+    "shared_memory_byte_size": "there is no shared memory with clients; send tensors in raw_input_contents",
+    "binary_data": "that is of the protocol over HTTP; here all outputs are raw",
+    "binary_data_size": "that is of the protocol over HTTP; send tensors in raw_input_contents",
+}
+"""What stock clients may ask for, and why it cannot be had. Asking for its absence (0, false, "") is fine."""
+
+MAX_TIMEOUT_US = 86_400_000_000
+
+
+class RequestOptions(NamedTuple):
+    """What the parameters of a request ask for."""
+
+    accepts_approximation: bool = True
+    timeout_us: int = 0  # from its arrival; 0 is none
+
+
+def read_options(request: pb.ModelInferRequest) -> RequestOptions:
+    """The options of a request; raises Refused, in one sentence, for one that cannot be obeyed."""
+    if not request.parameters:
+        return RequestOptions()
+    _check_parameters(request.parameters, REQUEST_PARAMETERS, "request")
+    return RequestOptions(not _exact(request), _timeout_us(request))
+
+
+def wanted_outputs(request: pb.ModelInferRequest, model: ServedModel) -> list[str]:
+    """The names of the outputs that are asked for; empty for all."""
+    for output in request.outputs:
+        if output.name not in model.outputs:
+            raise invalid(
+                f"model {model.name!r} has no output {output.name!r}; it has {names(model.outputs)}"
+            )
+        if output.parameters:
+            _check_parameters(output.parameters, (), f"output {output.name!r}")
+    return [output.name for output in request.outputs]
+
+
+def read_inputs(message: InferenceMessage, model: ServedModel) -> list[InputTensor]:
+    """The request's inputs in the model's order; raises Refused, in one sentence, where they do not fit."""
+    request, raw = message.request, message.raw
+    given = {tensor.name: (i, tensor) for i, tensor in enumerate(request.inputs)}
+    if given.keys() != model.inputs.keys() or len(given) != len(request.inputs):
+        got = ", ".join(repr(tensor.name) for tensor in request.inputs) or "none"
+        raise invalid(f"model {model.name!r} takes the inputs {names(model.inputs)}, got {got}")
+    if raw and len(raw) != len(request.inputs):
+        raise invalid(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+    inputs = []
+    for spec in model.inputs.values():
+        i, tensor = given[spec.name]
+        if tensor.parameters:
+            _check_parameters(tensor.parameters, (), f"input {spec.name!r}")
+        shape = tuple(tensor.shape)
+        _check_shape(spec, tensor.datatype, shape)
+        data = _raw(spec, tensor, shape, raw[i]) if raw else _contents(spec, tensor, shape)
+        inputs.append(InputTensor(data, shape))
+    if len({tensor.shape[0] for tensor in inputs}) > 1:
+        raise invalid("all inputs of a request must have the same batch dimension (the first of the shape)")
+    return inputs
+
+
+def names(known: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in known) or "none"
+
+
+def _exact(request: pb.ModelInferRequest) -> bool:
+    """A client refuses approximate answers with the request parameter `exact`."""
+    if "exact" not in request.parameters:
+        return False
+    if request.parameters["exact"].WhichOneof("parameter_choice") != "bool_param":
+        raise invalid("the request parameter 'exact' must be a bool_param: true refuses approximate answers")
+    return bool(request.parameters["exact"].bool_param)
+
+
+def _timeout_us(request: pb.ModelInferRequest) -> int:
+    if "timeout" not in request.parameters:
+        return 0
+    value = _value(request.parameters["timeout"])
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TIMEOUT_US:
+        raise invalid(
+            f"the request parameter 'timeout' must be a whole number of microseconds up to {MAX_TIMEOUT_US}, "
+            f"got {value!r}"
+        )
+    return value
+
+
+def _check_parameters(given: Mapping[str, Any], known: Sequence[str], of: str) -> None:
+    """Raises Refused for a parameter that is asked for and not known, or known to be not supported."""
+    for name, parameter in given.items():
+        if name in known:
+            continue
+        why = UNSUPPORTED.get(name)
+        if why is None:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise invalid(f"the {of} has the unknown parameter {name!r}; {takes}")
+        if _value(parameter):
+            raise invalid(f"the {of} asks for {name!r}, which this server does not support: {why}")
+
+
+def _value(parameter: pb.InferParameter) -> Any:
+    choice = parameter.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(parameter, choice)
+
+
+def _check_shape(spec: TensorSpec, datatype: str, shape: tuple[int, ...]) -> None:
+    if datatype != spec.datatype:
+        raise invalid(f"input {spec.name!r} must have datatype {spec.datatype}, got {datatype!r}")
+    fits = len(shape) == 1 + len(spec.shape) and all(
+        given >= 1 and wanted in (-1, given) for given, wanted in zip(shape[1:], spec.shape, strict=True)
+    )
+    most_rows = model_configuration.KNOBS["max_batch_size"].high
+    if not fits or not 1 <= shape[0] <= most_rows:
+        raise invalid(
+            f"input {spec.name!r} must have shape {[-1, *spec.shape]} (-1: any length from 1; the first is "
+            f"the batch, at most {most_rows}), got {_shape(shape)}"
+        )
+    if spec.max_size is not None:
+        longest = max((g for g, w in zip(shape[1:], spec.shape, strict=True) if w == -1), default=0)
+        if longest > spec.max_size:
+            raise invalid(f"input {spec.name!r} may be at most {spec.max_size} long, got {longest}")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    """A client's shape in a sentence, however many dimensions it has."""
+    return str(list(shape)) if len(shape) <= 16 else f"one of {len(shape)} dimensions"
+
+
+def _raw(
+    spec: TensorSpec, tensor: Any, shape: tuple[int, ...], data: bytes | memoryview
+) -> bytes | memoryview:
+    if tensor.HasField("contents") and tensor.contents.ListFields():
+        raise invalid(
+            f"input {spec.name!r} has typed contents beside raw_input_contents; send one of the two"
+        )
+    expected_bytes = math.prod(shape) * spec.dtype.itemsize
+    if len(data) != expected_bytes:
+        raise invalid(
+            f"input {spec.name!r} of shape {list(shape)} and datatype {spec.datatype} needs "
+            f"{expected_bytes} bytes, got {len(data)}"
+        )
+    return data
+
+
+def _contents(spec: TensorSpec, tensor: Any, shape: tuple[int, ...]) -> bytes:
+    """A tensor sent as typed contents instead of raw bytes; its length is compared before its values."""
+    field = CONTENTS_FIELD.get(spec.datatype)
+    if field is None:
+        raise invalid(f"input {spec.name!r} of datatype {spec.datatype} must be sent in raw_input_contents")
+    filled = {descriptor.name for descriptor, _ in tensor.contents.ListFields()}
+    if filled - {field}:
+        raise invalid(
+            f"input {spec.name!r} of datatype {spec.datatype} must be sent in {field} or raw_input_contents, "
+            f"got {', '.join(sorted(filled))}"
+        )
+    contents, expected = getattr(tensor.contents, field), math.prod(shape)
+    if len(contents) != expected:
+        raise invalid(
+            f"input {spec.name!r} of shape {list(shape)} needs {expected} values in {field}, "
+            f"got {len(contents)}"
+        )
+    if spec.dtype.kind not in "iu":
+        return np.fromiter(contents, spec.dtype, expected).tobytes()
+    values = np.fromiter(contents, np.int64, expected)
+    limits = np.iinfo(spec.dtype)
+    if values.min() < limits.min or values.max() > limits.max:
+        raise invalid(f"input {spec.name!r} has values that do not fit {spec.datatype}")
+    return values.astype(spec.dtype).tobytes()

@@ -1,0 +1,56 @@
+"""The methods of the protocol as gRPC calls them: those that the server has, else a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor
+from tritonclient.grpc import service_pb2 as pb
+
+from serving_adapter.server.received import inference_reader, reader
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+INFER = "ModelInfer"
+
+NO_SHARED_MEMORY = "there is no shared memory with clients; send tensors in raw_input_contents"
+INSTEAD = {
+    "ModelStreamInfer": "there are no streams of requests; send each with ModelInfer",
+    "TraceSetting": "there is no tracing; the metrics page has distributions of the times",
+    "LogSettings": "the log has one level; it goes to standard error",
+} | {
+    f"{kind}SharedMemory{what}": NO_SHARED_MEMORY
+    for kind in ("System", "Cuda")
+    for what in ("Status", "Register", "Unregister")
+}
+"""What is to be said of a method that the server does not have."""
+
+
+def protocol_handler(service: Any, max_message_bytes: int) -> grpc.GenericRpcHandler:
+    """Answers every method of the protocol with the method of `service` that has its name."""
+    handlers = {method.name: _handler(method, service, max_message_bytes) for method in SERVICE.methods}
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+
+
+def _handler(method: MethodDescriptor, service: Any, max_message_bytes: int) -> grpc.RpcMethodHandler:
+    behaviour = getattr(service, method.name, None)
+    if behaviour is None:
+        return _not_implemented(method)
+    if method.name == INFER:
+        read: Any = inference_reader(max_message_bytes)
+    else:
+        read = reader(message_factory.GetMessageClass(method.input_type))
+    answer = message_factory.GetMessageClass(method.output_type)
+    return grpc.unary_unary_rpc_method_handler(behaviour, read, answer.SerializeToString)
+
+
+def _not_implemented(method: MethodDescriptor) -> grpc.RpcMethodHandler:
+    sentence = f"this server has no {method.name}: {INSTEAD.get(method.name, 'it is not supported')}"
+
+    async def refuse(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+
+    if method.client_streaming:
+        return grpc.stream_stream_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)

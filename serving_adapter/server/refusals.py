@@ -1,0 +1,58 @@
+"""How a method of the server says no: a status code and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from serving_adapter.server.answers import InferenceFailed
+from serving_adapter.server.served_model import QueueFull
+from serving_adapter.server.workers.handles import ModelFailed
+
+MAX_SENTENCE_BYTES = 2000  # a status travels in the trailing headers, which clients bound
+
+Method = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Message]]
+
+
+class Refused(Exception):
+    """A request that gets a status code and one sentence instead of an answer."""
+
+    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def invalid(sentence: str) -> Refused:
+    return Refused(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+
+
+def answers(method: Method) -> Method:
+    """Turns what a method raises, or what its request was refused with, into the status that clients see."""
+
+    @wraps(method)
+    async def answer(self: Any, request: Any, context: grpc.aio.ServicerContext) -> Message:
+        try:
+            if isinstance(request, Refused):
+                raise request
+            return await method(self, request, context)
+        except Refused as refused:
+            code, sentence = refused.code, str(refused)
+        except QueueFull as full:
+            code, sentence = grpc.StatusCode.RESOURCE_EXHAUSTED, str(full)
+        except (InferenceFailed, ModelFailed) as failed:
+            code, sentence = grpc.StatusCode.INTERNAL, str(failed)
+        return await context.abort(code, bounded(sentence))
+
+    return answer
+
+
+def bounded(sentence: str) -> str:
+    """A sentence that fits into a status, whatever names a client had it repeat."""
+    data = sentence.encode(errors="replace")
+    if len(data) <= MAX_SENTENCE_BYTES:
+        return sentence
+    return data[:MAX_SENTENCE_BYTES].decode(errors="ignore") + " ..."

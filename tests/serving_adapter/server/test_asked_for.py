@@ -1,0 +1,212 @@
+"""What a client asks for is obeyed or refused by name, in a request, in a configuration and as a method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient import grpc as triton
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
+
+INVALID, LATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.fixture
+def client(server) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(server.address) as client:
+        yield client
+
+
+@pytest.fixture
+def stub(server) -> Iterator[GRPCInferenceServiceStub]:
+    with grpc.insecure_channel(server.address) as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+def request(rows: int = 1) -> pb.ModelInferRequest:
+    asked = pb.ModelInferRequest(model_name="sleep")
+    asked.inputs.add(name="x", datatype="FP32", shape=[rows, 16])
+    asked.raw_input_contents.append(bytes(64 * rows))
+    return asked
+
+
+def refused(stub, asked: pb.ModelInferRequest) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(asked, timeout=30)
+    return caught.value.code(), caught.value.details()
+
+
+# --- requests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "says"),
+    [
+        ("priority", "uint64_param", 1, "asks for 'priority', which this server does not support"),
+        ("sequence_id", "int64_param", 7, "asks for 'sequence_id'"),
+        ("sequence_id", "string_param", "abc", "asks for 'sequence_id'"),
+        ("sequence_end", "bool_param", True, "asks for 'sequence_end'"),
+        ("timeuot", "int64_param", 5, "the unknown parameter 'timeuot'; it takes exact, timeout"),
+        ("timeout", "int64_param", -1, "'timeout' must be a whole number of microseconds"),
+        ("timeout", "string_param", "soon", "got 'soon'"),
+    ],
+)
+def test_a_request_parameter_that_cannot_be_obeyed_is_refused_by_name(stub, name, field, value, says):
+    asked = request()
+    setattr(asked.parameters[name], field, value)
+    code, sentence = refused(stub, asked)
+    assert code is INVALID
+    assert says in sentence
+
+
+def test_parameters_that_ask_for_nothing_are_fine(stub):
+    asked = request()
+    asked.parameters["priority"].uint64_param = 0
+    asked.parameters["sequence_start"].bool_param = False
+    asked.parameters["timeout"].int64_param = 0
+    assert len(stub.ModelInfer(asked, timeout=30).outputs) == 1
+
+
+def test_inputs_and_outputs_have_no_shared_memory_and_no_classes(stub):
+    asked = request()
+    asked.inputs[0].parameters["shared_memory_region"].string_param = "mine"
+    assert "input 'x' asks for 'shared_memory_region'" in refused(stub, asked)[1]
+    asked = request()
+    asked.outputs.add(name="y").parameters["classification"].int64_param = 3
+    assert "output 'y' asks for 'classification'" in refused(stub, asked)[1]
+
+
+def test_a_timeout_ends_a_request_that_waits_and_lets_the_others_be(start_server):
+    server = start_server("--model", "sleep", "--model-option", "ms=300")
+    with grpc.insecure_channel(server.address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        ahead = [stub.ModelInfer.future(request(), timeout=30) for _ in range(3)]
+        asked = request()
+        asked.parameters["timeout"].int64_param = 50_000
+        code, sentence = refused(stub, asked)
+        assert not all(call.done() for call in ahead)
+        assert [len(call.result().outputs) for call in ahead] == [1, 1, 1]
+    assert code is LATE
+    assert "no answer within the request's timeout of 50000 us" in sentence
+
+
+@pytest.mark.parametrize(
+    ("contents", "says"),
+    [
+        ({"fp32_contents": [0.0] * 17}, "needs 16 values in fp32_contents, got 17"),
+        ({"int64_contents": [0] * 16}, "must be sent in fp32_contents or raw_input_contents, got int64"),
+        ({}, "needs 16 values in fp32_contents, got 0"),
+    ],
+)
+def test_typed_contents_that_do_not_fit_are_refused_by_their_number(stub, contents, says):
+    asked = pb.ModelInferRequest(model_name="sleep")
+    asked.inputs.add(name="x", datatype="FP32", shape=[1, 16], contents=pb.InferTensorContents(**contents))
+    assert says in refused(stub, asked)[1]
+
+
+def test_a_tensor_is_sent_one_way(stub):
+    asked = request()
+    asked.inputs[0].contents.fp32_contents.extend([0.0] * 16)
+    assert "typed contents beside raw_input_contents" in refused(stub, asked)[1]
+
+
+def test_a_sentence_is_short_enough_for_a_client_however_long_the_name_it_repeats(stub):
+    asked = request()
+    asked.inputs[0].name = "\N{SNOWMAN}" * 50_000
+    code, sentence = refused(stub, asked)
+    assert code is INVALID
+    assert sentence.startswith("model 'sleep' takes the inputs 'x', got")
+
+
+def test_large_raw_tensors_are_answered_and_bytes_that_are_no_request_are_refused(server, stub):
+    values = np.arange(1024 * 16, dtype=np.float32).reshape(1024, 16)
+    asked = request(1024)
+    asked.raw_input_contents[0] = values.tobytes()
+    data = asked.SerializeToString()
+    with grpc.insecure_channel(server.address) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = pb.ModelInferResponse.FromString(infer(data, timeout=30))
+        assert answer.raw_output_contents[0] == values.tobytes()
+        for broken in (data[:-1], b"\x07" * 70_000, b"\xff" * 70_000, b"\xff" * 9):
+            with pytest.raises(grpc.RpcError, match="these bytes are no ModelInferRequest") as caught:
+                infer(broken, timeout=30)
+            assert caught.value.code() is INVALID
+
+
+# --- configurations --------------------------------------------------------------------------------
+
+NOT_KNOBS = [
+    ('{"parameters": {"INTRA_OP_THREADS": {"string_value": "2"}}}', r"'parameters\.INTRA_OP_THREADS'"),
+    ('{"instance_group": [{"count": 1}, {"count": 2}]}', r"'instance_group'"),
+    ('{"instance_group": [{"count": 1, "kind": "KIND_GPU"}]}', r"'instance_group\[0\]\.kind'"),
+    ('{"instance_group": [{"count": 1, "gpus": [0]}]}', r"'instance_group\[0\]\.gpus'"),
+    ('{"dynamic_batching": {"preferred_batch_size": [4]}}', r"'dynamic_batching\.preferred_batch_size'"),
+    (
+        '{"dynamic_batching": {"default_queue_policy": {"max_queue_size": 3}}}',
+        r"'dynamic_batching\.default_queue_policy'",
+    ),
+    ('{"sequence_batching": {}}', r"'sequence_batching'"),
+    ('{"ensemble_scheduling": {}}', r"'ensemble_scheduling'"),
+    ('{"input": [{"name": "y"}]}', r"'input\[0\]\.name'"),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), NOT_KNOBS)
+def test_a_field_that_is_no_knob_and_differs_is_refused_by_its_path(client, text, path):
+    before = client.get_model_config("sleep", as_json=True)
+    with pytest.raises(InferenceServerException, match=rf"changes {path} of model 'sleep'") as caught:
+        client.load_model("sleep", config=text)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert client.get_model_config("sleep", as_json=True) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"max_batch_size": 8, "maxBatchSize": 4}', "'max_batch_size' and 'maxBatchSize', which are one"),
+        ('{"max_batch_size": 0}', "max_batch_size must be from 1 to 1024, got 0"),
+        ('{"parameters": {"key": "INTRA_OP_THREAD_COUNT"}}', "the parameter 'key' must look like"),
+        ('{"parameters": {"INTRA_OP_THREAD_COUNT": {"string_value": "1_0"}}}', "must be an integer as text"),
+        ("[" * 60_000, "it is nested too deeply"),
+        (json.dumps({"name": "x" * 70_000}), "at most 65536 characters"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_one_way_is_refused(client, text, says):
+    with pytest.raises(InferenceServerException, match=says) as caught:
+        client.load_model("sleep", config=text)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_a_configuration_of_another_type_or_size_is_refused(stub):
+    load = pb.RepositoryModelLoadRequest(model_name="sleep")
+    load.parameters["config"].int64_param = 8
+    with pytest.raises(grpc.RpcError, match="'config' must be a string_param") as caught:
+        stub.RepositoryModelLoad(load, timeout=30)
+    assert caught.value.code() is INVALID
+    load.parameters["config"].string_param = " " * 300_000
+    with pytest.raises(grpc.RpcError, match="may have at most 262144 bytes") as caught:
+        stub.RepositoryModelLoad(load, timeout=30)
+    assert caught.value.code() is INVALID
+
+
+# --- methods ---------------------------------------------------------------------------------------
+
+
+def test_methods_that_the_server_does_not_have_say_so(client, stub):
+    with pytest.raises(
+        InferenceServerException, match="no SystemSharedMemoryRegister: there is no shared"
+    ) as e:
+        client.register_system_shared_memory("mine", "/mine", 64)
+    assert e.value.status() == "StatusCode.UNIMPLEMENTED"
+    for ask in (client.get_trace_settings, client.get_log_settings, client.get_cuda_shared_memory_status):
+        with pytest.raises(InferenceServerException, match="this server has no") as e:
+            ask()
+        assert e.value.status() == "StatusCode.UNIMPLEMENTED"
+    with pytest.raises(grpc.RpcError, match="send each with ModelInfer") as caught:
+        list(stub.ModelStreamInfer(iter([request()]), timeout=30))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
