@@ -27,7 +27,7 @@ from rrl.agent_names import present_name
 from rrl.file_lock import lock
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
-from rrl.target_name import canonical
+from serving_adapter.address import canonical
 
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"

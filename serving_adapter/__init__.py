@@ -11,6 +11,7 @@
 
 | module | what is in it |
 |---|---|
+| `address` | where a server is: HOST:PORT in all its forms |
 | `model_configuration` | the knobs as fields of a Triton ModelConfig |
 | `tensors` | data types and specifications of tensors |
 | `messages` | messages between processes of one machine |

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from rrl.file_lock import lock
-from rrl.target_name import canonical
+from serving_adapter.address import canonical
 
 
 class TargetTaken(ValueError):

@@ -15,7 +15,7 @@ from rrl.load_levels import LoadLevels
 from rrl.measured_costs import best_known, costs_by_configuration
 from rrl.objective import slo_violated
 from rrl.space import ConfigurationSpace
-from rrl.target_name import canonical
+from serving_adapter.address import canonical
 
 FILE_NAME = "reference_table.yaml"
 

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import math
-import re
 import selectors
 import signal
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from serving_adapter.address import ServerAddress
 from serving_adapter.load.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, make_arrivals
 from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
@@ -73,8 +73,10 @@ class LoadOptions:
     """A trace: where to start, on its own clock."""
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"(\[[^\]]+\]|[^:/\s]+):\d+", self.target):
-            raise ValueError(f"--target must be HOST:PORT, such as localhost:8500, got {self.target!r}")
+        try:
+            ServerAddress.parse(self.target)
+        except ValueError as error:
+            raise ValueError(f"--target {error}") from None
         if self.requests and self.out is None:
             raise ValueError("--requests writes into a directory: name it with --out")
         for flag in ("rate", "timeout_s", "connections"):

@@ -13,6 +13,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.address import ServerAddress
 from serving_adapter.target import TargetError
 from serving_adapter.target.error import explain
 
@@ -40,9 +41,10 @@ class ModelSignature:
 
 def open_channels(address: str, connections: int, tls_ca: Path | None) -> list[grpc.aio.Channel]:
     """Channels with a connection each, that find a server which comes back within a second."""
-    is_local = address.startswith(("localhost:", "127.", "[::1]:"))
+    where = ServerAddress.parse(address)
+    address = str(where)
     options = [
-        ("grpc.enable_http_proxy", int(not is_local)),  # no proxy is between a machine and itself
+        ("grpc.enable_http_proxy", int(not where.is_local)),  # no proxy is between a machine and itself
         ("grpc.use_local_subchannel_pool", 1),  # or channels to one address would share a connection
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),

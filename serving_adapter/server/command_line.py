@@ -17,6 +17,7 @@ import numpy as np
 from tyro.conf import UseAppendAction
 
 from serving_adapter import model_configuration, resources
+from serving_adapter.address import bracketed
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.arrivals_service import arrivals_handler
@@ -157,10 +158,10 @@ async def serve(options: ServeOptions) -> None:
     server = grpc.aio.server(options=service_limits)
     port = _bind(server, options)
     try:
-        metrics_port = serve_metrics(models, options.host, options.metrics_port)
+        metrics_port = serve_metrics(models, options.host.strip("[]"), options.metrics_port)
     except OSError as error:
         fail(
-            f"cannot serve metrics on {options.host}:{options.metrics_port} ({error.strerror}); "
+            f"cannot serve metrics on {bracketed(options.host)}:{options.metrics_port} ({error.strerror}); "
             "choose another --metrics-port, or 0 for any free one"
         )
     stop = stop_on_signal()
@@ -179,8 +180,8 @@ async def serve(options: ServeOptions) -> None:
     server.add_generic_rpc_handlers(handlers)
     await server.start()
     names = ", ".join(models)
-    metrics_url = f"http://{options.host}:{metrics_port}/metrics"
-    print(f"serving {names} on {options.host}:{port}, metrics on {metrics_url}", flush=True)
+    host = bracketed(options.host)
+    print(f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True)
     injecting = asyncio.create_task(_inject(faults, models))
     injecting.add_done_callback(_note_end_of_faults)
     await stop.wait()
@@ -326,8 +327,7 @@ def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str,
 
 
 def _bind(server: grpc.aio.Server, options: ServeOptions) -> int:
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    address = f"{host}:{options.port}"
+    address = f"{bracketed(options.host)}:{options.port}"
     try:
         if options.tls_cert is None and options.tls_key is None:
             return server.add_insecure_port(address)

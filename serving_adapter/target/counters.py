@@ -8,12 +8,14 @@ without a load both count the same. The page of our own server tells all, and co
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from serving_adapter.address import bracketed
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.resources import Gpus, cpu_times
 from serving_adapter.target.arrival_log import ArrivalLog
@@ -29,6 +31,7 @@ _MAX_CONTRADICTIONS = (
     2  # readings in a row that contradict each other: one may be the drain of somebody's load
 )
 _ADVICE_ON_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
+_METRICS_PORT = re.compile(r"metrics\((\d{1,5})\)", re.ASCII)  # anything else is no port, but part of a URL
 _Fetched = TypeVar("_Fetched")
 
 
@@ -223,9 +226,8 @@ def find_counters(
 
 def _advertised_url(host: str, extensions: Iterable[str]) -> str | None:
     """Our own server lists the port of its metrics page among its extensions."""
-    ports = [e[len("metrics(") : -1] for e in extensions if e.startswith("metrics(") and e.endswith(")")]
-    host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{ports[0]}/metrics" if ports else None
+    ports = [match[1] for match in map(_METRICS_PORT.fullmatch, extensions) if match]
+    return f"http://{bracketed(host)}:{ports[0]}/metrics" if ports else None
 
 
 def _open_page(

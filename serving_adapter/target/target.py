@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import Counter
 
 from serving_adapter import resources
+from serving_adapter.address import ServerAddress
 from serving_adapter.model_configuration import KNOBS, Configuration, Limits, as_json, as_pbtxt
 from serving_adapter.target import checks
 from serving_adapter.target.connection import Connection
@@ -51,10 +52,10 @@ class Target:
         tls_ca: str | None = None,
         timeout_s: float = 5.0,
     ) -> None:
-        self.address = address
-        self.host = _host(address)
+        where = _parsed(address)
+        self.address, self.host = str(where), where.host
         # The processors of a server on this machine are this machine's own.
-        self.is_local = _is_this_machine(self.host)
+        self.is_local = where.is_local
         self.model = model or ""
         self.metrics_url = metrics_url
         self.timeout_s = timeout_s
@@ -65,7 +66,7 @@ class Target:
         self.starts_at_once = max(1, resources.cores() // 2) if self.is_local else None
         self._named_model, self._named_metrics_url = model, metrics_url
         self._control_key, self._tls_ca = control_key, tls_ca
-        self._inference_server = InferenceServer(address)
+        self._inference_server = InferenceServer(self.address)
         self._found = FoundConfiguration()
         self._reconfiguration = Reconfiguration(self._inference_server, self._found)
         self._counters: TargetCounters | None = None
@@ -228,12 +229,8 @@ class Target:
         return self._counters
 
 
-def _host(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise TargetError(f"the target must be HOST:PORT, e.g. localhost:8500, got {address!r}")
-    return host.strip("[]")
-
-
-def _is_this_machine(host: str) -> bool:
-    return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")
+def _parsed(address: str) -> ServerAddress:
+    try:
+        return ServerAddress.parse(address)
+    except ValueError as error:
+        raise TargetError(f"the target {error}") from None

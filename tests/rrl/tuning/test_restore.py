@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from rrl.space import Configuration
-from rrl.target_name import canonical
 from rrl.tuning import keeping, restore
 from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
 from tests.support import CHECKOUT
@@ -67,7 +66,6 @@ def test_the_names_of_this_machine_are_one_target(address: str) -> None:
 
 
 def test_other_hosts_ports_and_models_are_other_targets() -> None:
-    assert canonical("GPU-box.example:8500") == "gpu-box.example:8500"
     RestorePoint("localhost:8500", "minilm").claim(FOUND)
     for address, model in (
         ("localhost:8501", "minilm"),

@@ -14,7 +14,7 @@ from tests.support.fake_triton import serve
     [
         ("127.0.0.1:1", r"does not answer \(connection refused\); start the server"),
         ("no-such-host.invalid:8500", r"does not answer \(domain name not found\)"),
-        ("localhost", "must be HOST:PORT, e.g. localhost:8500, got 'localhost'"),
+        ("localhost", "must be HOST:PORT, e.g. localhost:8500 or .* got 'localhost'"),
         ("localhost:http", "must be HOST:PORT"),
         ("localhost:99999", "must be HOST:PORT"),
         ("http://localhost:8001", "must be HOST:PORT"),

@@ -173,3 +173,11 @@ def test_a_metrics_page_that_disappears_is_lost(triton, metrics, make_target):
     target._counters.page.close()  # the kept connection is still served by its thread
     with pytest.raises(TargetLost, match="does not answer"):
         target.glance()
+
+
+@pytest.mark.parametrize("told", ["1@192.0.2.1:80/latest?", "\u0661", "", "123456", "1)(2"])
+def test_a_server_that_tells_no_port_is_asked_for_no_page(triton, make_target, told):
+    triton.extensions.append(f"metrics({told})")
+    target = make_target(triton.address)
+    target.connect()
+    assert target.metrics_url is None
