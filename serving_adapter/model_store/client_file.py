@@ -77,6 +77,11 @@ class ClientFile:
         return "" if self._status is None else ".".join(map(str, _identity(self._status)))
 
     @property
+    def size_bytes(self) -> int | None:
+        """How long it is, as `look` found it."""
+        return None if self._status is None else self._status.st_size
+
+    @property
     def is_unnamed(self) -> bool:
         """Whether nobody could open the file again, as `look` found it."""
         return self._status is not None and self._status.st_nlink == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from serving_adapter.model_store import remote
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import ClientFile
@@ -64,7 +66,7 @@ class HostLoader:
 
     async def _from_file(self, account: Account, address: Address, file: ClientFile) -> None:
         stream = io.BufferedReader(file.reader(), CHUNK_BYTES)
-        weights, seconds = await self._read(account, address, stream, file)
+        weights, seconds = await self._read(account, address, stream, file.size_bytes, file)
         weights = replace(weights, label=file.label, transient=file.is_unnamed)
         self._host.admit(address, weights, seconds)
 
@@ -72,7 +74,8 @@ class HostLoader:
         """False if the cached file is not what it was; it is discarded then."""
         try:
             with self._disk.open(cached) as stream:
-                weights, seconds = await self._read(account, address, stream)
+                size_bytes = os.fstat(stream.fileno()).st_size
+                weights, seconds = await self._read(account, address, stream, size_bytes)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno not in ERRORS_OF_DAMAGED_FILES:
                 raise StoreError(f"{address} cannot be read from the cache: {error}") from None
@@ -92,7 +95,7 @@ class HostLoader:
                 if stream is None:
                     continue
                 with stream:
-                    weights, seconds = await self._read(account, address, stream)
+                    weights, seconds = await self._read(account, address, stream, remote.size_of(stream))
             except StoreError:
                 raise
             except Exception as error:  # drivers raise what their libraries do
@@ -104,11 +107,21 @@ class HostLoader:
         raise self._repositories.missing(address)
 
     async def _read(
-        self, account: Account, address: Address, stream: Any, file: ClientFile | None = None
+        self,
+        account: Account,
+        address: Address,
+        stream: Any,
+        size_bytes: int | None,
+        file: ClientFile | None = None,
     ) -> tuple[Weights, float]:
-        """Makes room in host memory and reads the model into it; the model, and the seconds that took."""
+        """Makes room in host memory and reads the model into it; the model, and the seconds that took.
+
+        A file that is not as long as its header tells makes no room: `size_bytes`, None where nobody knows.
+        """
         start_s = time.monotonic()
         header = await self._blocking_calls.run(header_reader(address.namespace), stream)
+        if size_bytes is not None:
+            header.check_size(size_bytes)
         placements = place(header.tensors, self._smallest_object_bytes())
         needed = resident_bytes(placements)
         self._host.reserve(needed, account.check)
@@ -131,4 +144,7 @@ def _filled_from(
     if file is not None and file.has_changed():
         weights.close()
         raise StoreError("the file changed while it was read; open it again once it is written")
+    if stream.read(1):
+        weights.close()
+        raise ValueError("the file goes on behind its last tensor")
     return weights

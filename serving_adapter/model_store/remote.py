@@ -76,6 +76,12 @@ class Remote:
         return self._system
 
 
+def size_of(stream: Any) -> int | None:
+    """How long a remote file is; None where its driver does not say."""
+    size = getattr(stream, "size", None)
+    return size if isinstance(size, int) else None
+
+
 def check_name(address: Address) -> None:
     """UnknownModel unless name and version are plain: they become part of a path."""
     plain = NAME.fullmatch(address.name) and (not address.version or VERSION.fullmatch(address.version))

@@ -25,28 +25,9 @@ from serving_adapter.model_store.cuda import Cuda
 from serving_adapter.model_store.endpoint import default_endpoint, switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.sharing_rule import SharingCosts
+from serving_adapter.model_store.tensor_types import NAMES, torch_dtype, torch_shape
 
 log = logging.getLogger(__name__)
-
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "F32": torch.float32,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _shared_addresses: set[int] = set()
 """Where segments have been mapped. Memory that takes the place of an unmapped segment is just not shared."""
@@ -97,7 +78,10 @@ def share(module: nn.Module, label: str) -> int:
 
 
 def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
-    """The tensors of an opened model; they keep its maps alive, and so the reference to it."""
+    """The tensors of an opened model; they keep its maps alive, and so the reference to it.
+
+    StoreError where torch has no type for one of them.
+    """
     if any(segment.cuda_handle for segment in opened.segments):
         return _cuda_tensors(opened)
     assert opened.memory is not None
@@ -106,10 +90,10 @@ def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
     tensors = {}
     for tensor in opened.tensors:  # models have thousands: little is done for each
         if tensor.dtype not in views:
-            whole = _whole(buffer, DTYPES[tensor.dtype])
+            whole = _whole(buffer, torch_dtype(tensor.dtype))
             views[tensor.dtype] = whole.as_strided, whole.itemsize
         view, item_bytes = views[tensor.dtype]
-        shape = tuple(tensor.shape)
+        shape = torch_shape(tensor.dtype, tuple(tensor.shape))
         start = (starts[tensor.segment] + tensor.offset_bytes) // item_bytes
         tensors[tensor.name] = view(shape, _strides(shape), start)
     return tensors
@@ -151,11 +135,18 @@ class _CudaMemory:
 
 
 def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
+    try:
+        forms = [
+            (torch_dtype(tensor.dtype), torch_shape(tensor.dtype, tuple(tensor.shape)))
+            for tensor in opened.tensors
+        ]
+    except StoreError:
+        opened.give_back()
+        raise
     torch.cuda.init()
     memory = torch.as_tensor(_CudaMemory(Cuda(), opened), device="cuda:0")
     tensors = {}
-    for tensor in opened.tensors:
-        dtype, shape = DTYPES[tensor.dtype], tuple(tensor.shape)
+    for tensor, (dtype, shape) in zip(opened.tensors, forms, strict=True):
         size_bytes = math.prod(shape) * dtype.itemsize
         part = memory[tensor.offset_bytes : tensor.offset_bytes + size_bytes]
         tensors[tensor.name] = part.view(dtype).view(shape)

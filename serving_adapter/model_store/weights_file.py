@@ -3,12 +3,16 @@
 The one format so far is safetensors: eight bytes with the header's length, a JSON header, then the tensors'
 bytes without gaps. A namespace names a format; another one is another function in `FORMATS`. Pickle is
 none, and never will be: unpickling runs the author's code.
+
+A tensor's type is for its reader to know. The store needs its bytes only, so it serves types that came after
+it, too. Where it knows a type it checks that shape and bytes fit each other.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -17,12 +21,16 @@ MAX_DIMENSIONS = 64  # as torch has it
 # Some 100,000 tensors. Reading as much as JSON takes a second, in which nobody else is served.
 MAX_HEADER_BYTES = 16 << 20
 
-ITEM_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
+ITEM_BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8"), 8),
+    **dict.fromkeys(("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
+TYPE_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,31}")
 
 
 class StoredTensor(NamedTuple):
@@ -44,6 +52,15 @@ class WeightsHeader(NamedTuple):
     @property
     def data_bytes(self) -> int:
         return sum(tensor.size_bytes for tensor in self.tensors)
+
+    def check_size(self, size_bytes: int) -> None:
+        """ValueError unless a file of that size holds the tensors, and nothing else."""
+        expected = len(self.raw) + self.data_bytes
+        if size_bytes != expected:
+            where = "ends within its tensors" if size_bytes < expected else "goes on behind its last tensor"
+            raise ValueError(
+                f"the file {where}: it has {size_bytes:,} bytes, its header tells of {expected:,}"
+            )
 
 
 class ReadableStream(Protocol):
@@ -109,13 +126,19 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _tensor(name: str, entry: Any) -> StoredTensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        item_bytes = ITEM_BYTES[dtype]
+        if not TYPE_NAME.fullmatch(dtype):
+            raise ValueError(dtype)
         few = isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS
         whole = few and all(type(value) is int and 0 <= value < 1 << 63 for value in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"the header's entry for tensor {name[:200]!r} cannot be read: {reprlib.repr(entry)}"
         ) from None
-    if not whole or end - begin != math.prod(shape) * item_bytes:
+    if not whole or end < begin or not _fits(dtype, shape, end - begin):
         raise ValueError(f"the bytes of tensor {name[:200]!r} do not fit its entry {reprlib.repr(entry)}")
     return StoredTensor(name, dtype, tuple(shape), begin, end - begin)
+
+
+def _fits(dtype: str, shape: list[int], size_bytes: int) -> bool:
+    """Whether a tensor takes those bytes, as far as its type is known."""
+    return dtype not in ITEM_BITS or math.prod(shape) * ITEM_BITS[dtype] == 8 * size_bytes

@@ -171,7 +171,9 @@ def test_a_server_that_is_gone_is_told_in_one_sentence(make_store):
     assert "http://127.0.0.1:9" in str(error)
 
 
-@pytest.mark.parametrize("data", [b"", b"no safetensors file", save(TENSORS)[:-1], save(TENSORS)[:20]])
+@pytest.mark.parametrize(
+    "data", [b"", b"no safetensors file", save(TENSORS)[:-1], save(TENSORS)[:20], save(TENSORS) + b"x"]
+)
 def test_a_file_that_is_none_is_told_with_its_repository(make_store, repository, open_descriptors, data):
     repository.add("bad", TENSORS).write_bytes(data)
     before = open_descriptors()

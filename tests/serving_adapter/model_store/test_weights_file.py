@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from serving_adapter.model_store.weights_file import (
     FORMATS,
-    ITEM_BYTES,
+    ITEM_BITS,
     MAX_HEADER_BYTES,
     header_reader,
     read_safetensors_header,
@@ -38,7 +38,11 @@ DTYPES = {
     torch.uint64: "U64",
     torch.float64: "F64",
     torch.complex64: "C64",
+    torch.float8_e8m0fnu: "F8_E8M0",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }
+OF_PARTS_OF_BYTES = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 
 @st.composite
@@ -79,8 +83,35 @@ def test_what_the_library_saves_is_found_where_it_lies(model, about, short_reads
 
 
 def test_every_size_is_the_librarys():
-    sizes = {name: dtype.itemsize for dtype, name in DTYPES.items()}
-    assert sizes == ITEM_BYTES
+    sizes = {name: 8 * dtype.itemsize for dtype, name in DTYPES.items()}
+    assert sizes | OF_PARTS_OF_BYTES == ITEM_BITS
+
+
+def test_a_type_of_parts_of_bytes_fits_whole_bytes():
+    for dtype, count, size_bytes in (("F4", 8, 4), ("F6_E2M3", 4, 3)):
+        header = read_safetensors_header(
+            file_of({"x": entry(dtype=dtype, shape=[count], data_offsets=[0, size_bytes])})
+        )
+        assert header.data_bytes == size_bytes
+        too_many = entry(dtype=dtype, shape=[count + 1], data_offsets=[0, size_bytes])
+        assert "tensor 'x'" in sentence_about(file_of({"x": too_many}))
+
+
+def test_a_type_that_nobody_knows_yet_is_as_long_as_its_entry_says():
+    header = read_safetensors_header(
+        file_of({"x": entry(dtype="F2_NEW", shape=[4], data_offsets=[0, 1]), "y": entry(data_offsets=[1, 9])})
+    )
+    assert [(t.dtype, t.size_bytes) for t in header.tensors] == [("F2_NEW", 1), ("F32", 8)]
+    assert "tensor 'x'" in sentence_about(file_of({"x": entry(dtype="F2_NEW", data_offsets=[8, 0])}))
+
+
+def test_a_file_must_be_as_long_as_its_header_tells():
+    header = read_safetensors_header(file_of({"x": entry()}))
+    whole = len(header.raw) + 8
+    header.check_size(whole)
+    for size_bytes, said in ((whole - 1, "ends within its tensors"), (whole + 1, "goes on behind")):
+        with pytest.raises(ValueError, match=said):
+            header.check_size(size_bytes)
 
 
 def file_of(header: object) -> io.BytesIO:
@@ -161,8 +192,9 @@ def test_a_name_that_stands_there_twice_is_refused():
         without("dtype"),
         without("shape"),
         without("data_offsets"),
-        entry(dtype="F31"),
+        entry(dtype=""),
         entry(dtype="f32"),
+        entry(dtype="F" * 100),
         entry(dtype=None),
         entry(dtype=["F32"]),
         entry(data_offsets=None),
@@ -227,7 +259,7 @@ def test_sizes_of_the_wrong_type_are_never_multiplied(shape):
 
 def test_the_sentence_stays_short_however_much_the_header_says():
     many = sentence_about(file_of({"x": entry(shape=[2] * 10_000)}))
-    long_name = sentence_about(file_of({"x" * 10_000: entry(dtype="F31")}))
+    long_name = sentence_about(file_of({"x" * 10_000: entry(dtype="f31")}))
     assert max(len(many), len(long_name)) < 1000
 
 

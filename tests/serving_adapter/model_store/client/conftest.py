@@ -16,8 +16,13 @@ def start_store(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    root = tmp_path_factory.mktemp("repository")
+def root(tmp_path_factory):
+    """The folder of the store's repository."""
+    return tmp_path_factory.mktemp("repository")
+
+
+@pytest.fixture(scope="module")
+def running(root, tmp_path_factory):
     in_repository(root, "net", "1", net(0).state_dict())
     in_repository(root, "net", "2", net(1).state_dict())
     with stores(tmp_path_factory.mktemp("store")) as start:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from serving_adapter import model_store
-from serving_adapter.model_store import UnknownModel, tensors
+from serving_adapter.model_store import StoreError, UnknownModel, tensor_types, tensors
 from tests.support.pipes import line_of
 from tests.support.running_store import Seen, saved, script, some_weights, with_header
 from tests.support.store_clients import CHILD, net
@@ -47,12 +50,75 @@ def test_load_file_gives_what_safetensors_gives(store, tmp_path, as_path):
         assert torch.equal(ours[name].to(torch.complex64), tensor.to(torch.complex64))
 
 
+PADDING = {"dtype": "F32", "shape": [1 << 16], "data_offsets": [0, 1 << 18]}  # so that sharing pays
+
+
+def with_tensor(path: Path, dtype: str, shape: list[int], size_bytes: int) -> Path:
+    """A file with a tensor of a type that torch may not be able to write."""
+    entry = {"dtype": dtype, "shape": shape, "data_offsets": [1 << 18, (1 << 18) + size_bytes]}
+    with_header(path, {"padding": PADDING, "x": entry})
+    with path.open("ab") as file:
+        file.write(bytes(1 << 18) + bytes(range(1, size_bytes + 1)))
+    return path
+
+
+YOUNG_TYPES = [
+    ("F8_E8M0", [4], 4),
+    ("F8_E4M3FNUZ", [4], 4),
+    ("F8_E5M2FNUZ", [2, 2], 4),
+    ("F4", [3, 4], 6),
+    ("U16", [2], 4),
+    ("C64", [1, 2], 16),
+]
+
+
+@pytest.mark.parametrize(("dtype", "shape", "size_bytes"), YOUNG_TYPES, ids=str)
+def test_young_types_are_shared_as_the_library_reads_them(
+    root, store, tmp_path, caplog, dtype, shape, size_bytes
+):
+    path = with_tensor(tmp_path / "w", dtype, shape, size_bytes)
+    in_repository = root / "young" / dtype / "model.safetensors"
+    in_repository.parent.mkdir(parents=True)
+    in_repository.write_bytes(path.read_bytes())
+    expected = safetensors.torch.load_file(path)["x"]
+    for weights in (model_store.load_file(path), model_store.open("young", dtype)):
+        assert (weights["x"].dtype, weights["x"].shape) == (expected.dtype, expected.shape)
+        assert weights["x"].view(torch.uint8).equal(expected.view(torch.uint8))
+        assert tensors._is_shared(weights["x"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("dtype", "shape", "size_bytes"), [("F6_E2M3", [4], 3), ("F4", [2, 3], 3)])
+def test_a_type_that_torch_lacks_is_told_once_before_the_library_refuses_it(
+    store, tmp_path, caplog, dtype, shape, size_bytes
+):
+    path = with_tensor(tmp_path / "w", dtype, shape, size_bytes)
+    with pytest.raises(SafetensorError):
+        model_store.load_file(path)
+    (record,) = caplog.records
+    assert dtype in record.getMessage()
+    with path.open("rb") as file, pytest.raises(StoreError, match=dtype):
+        tensors.state_dict(tensors.default_client().open_file(file, "w"))
+    gc.collect()
+
+
+def test_a_type_that_only_the_library_knows_is_loaded_privately(store, tmp_path, caplog, monkeypatch):
+    monkeypatch.delitem(tensor_types.ITEMS, "F8_E8M0")
+    path = with_tensor(tmp_path / "w", "F8_E8M0", [4], 4)
+    weights = model_store.load_file(path)
+    assert weights["x"].dtype == torch.float8_e8m0fnu
+    (record,) = caplog.records
+    assert "is loaded privately: torch" in record.getMessage()
+    assert "has no type for F8_E8M0 tensors" in record.getMessage()
+
+
 def test_load_file_fails_as_safetensors_does(store, tmp_path):
     (tmp_path / "garbage").write_bytes(b"\xff" * 1000)
     (tmp_path / "empty").write_bytes(b"")
     whole = saved(some_weights(), tmp_path / "whole").read_bytes()
     (tmp_path / "truncated").write_bytes(whole[:-1])
-    for name in ("missing", "garbage", "empty", "truncated", "."):
+    (tmp_path / "longer").write_bytes(whole + b"x")
+    for name in ("missing", "garbage", "empty", "truncated", "longer", "."):
         with pytest.raises(Exception) as theirs:  # noqa: PT011
             safetensors.torch.load_file(tmp_path / name)
         with pytest.raises(type(theirs.value)):
