@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from serving_adapter.tensors import TensorSpec
+from serving_adapter.tensors import NUMPY_OF_DATATYPE, TensorSpec
+
+DATATYPE_OF_TORCH = {
+    torch.from_numpy(np.zeros(1, dtype)).dtype: name for name, dtype in NUMPY_OF_DATATYPE.items()
+}
+MAX_COMPLAINT_BYTES = 1000  # a gRPC status has 8 KiB for its text, where a byte may take three
 
 
 class ModelError(ValueError):
     """A model cannot be built or did not answer as it must; the message is one sentence for the user."""
+
+
+def complaint(error: BaseException) -> str:
+    """What an exception says, in one line of bounded length: its beginning and its end."""
+    text = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+    encoded = " ".join(text.split()).encode("utf-8", "replace")
+    if len(encoded) > MAX_COMPLAINT_BYTES:
+        half = MAX_COMPLAINT_BYTES // 2
+        encoded = encoded[:half] + b" ... " + encoded[-half:]
+    return encoded.decode("utf-8", "ignore").removesuffix(": ")
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,12 @@ class Model:
         names = [spec.name for spec in self.inputs]
         if not names or len(set(names)) != len(names):
             raise ModelError(f"a model needs one or more inputs, each with its own name, got {names}")
+        for spec in self.inputs:
+            if any(dimension == 0 or dimension < -1 for dimension in spec.shape):
+                raise ModelError(
+                    f"input {spec.name!r} has the shape {list(spec.shape)}, which no request could have; "
+                    "give each dimension a length of 1 or more, or -1 where it varies"
+                )
         if self.module.training:
             self.module.eval()
         for parameter in self.module.parameters():  # scripted modules lack `requires_grad_`
@@ -62,6 +83,8 @@ class Model:
 
     def _named(self, answer: object) -> dict[str, Tensor]:
         if isinstance(answer, Mapping) and answer:
+            if not all(isinstance(name, str) for name in answer):
+                raise ModelError(f"the names of outputs must be text, got {', '.join(map(repr, answer))}")
             return dict(answer)
         if isinstance(answer, Tensor):
             answer = (answer,)
@@ -73,6 +96,46 @@ class Model:
         if len(names) != len(answer):
             raise ModelError(f"the model answered {len(answer)} outputs but names {', '.join(names)}")
         return dict(zip(names, answer, strict=True))
+
+
+def datatype_of(name: str, output: Tensor) -> str:
+    """The protocol's word for an output's type; ModelError if it has none."""
+    if output.dtype not in DATATYPE_OF_TORCH:
+        raise ModelError(
+            f"output {name!r} is of type {str(output.dtype).removeprefix('torch.')}, which is not served; "
+            f"convert it to one of {', '.join(DATATYPE_OF_TORCH.values())}, with .float() for instance"
+        )
+    return DATATYPE_OF_TORCH[output.dtype]
+
+
+def as_described(outputs: Mapping[str, Tensor], specs: Iterable[TensorSpec]) -> dict[str, Tensor]:
+    """A batch's outputs in the order of their description; ModelError where they do not fit it.
+
+    The description comes from example inputs, so sizes may differ from it. Answers tell their own.
+    """
+    described = {spec.name: spec for spec in specs}
+    if outputs.keys() != described.keys():
+        raise ModelError(
+            f"the model answered {_names(outputs)} for this batch and {_names(described)} for its example "
+            "input; every batch must have the same outputs"
+        )
+    for name, spec in described.items():
+        datatype, dimensions = datatype_of(name, outputs[name]), outputs[name].dim() - 1
+        if datatype != spec.datatype:
+            raise ModelError(
+                f"output {name!r} is {datatype} for this batch and {spec.datatype} for the example input; "
+                "every batch must have the same types"
+            )
+        if dimensions != len(spec.shape):
+            raise ModelError(
+                f"an item of output {name!r} has {dimensions} dimensions in this batch and "
+                f"{len(spec.shape)} for the example input; every batch must have as many"
+            )
+    return {name: outputs[name] for name in described}
+
+
+def _names(outputs: Iterable[str]) -> str:
+    return "the outputs " + ", ".join(map(repr, outputs))
 
 
 def _ones(spec: TensorSpec, rows: int, size: int) -> Tensor:

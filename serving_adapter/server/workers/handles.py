@@ -21,7 +21,6 @@ from serving_adapter.server.workers.messages import (
     ModelDescription,
     ModelReference,
     SignalWorker,
-    WorkerReady,
     WorkerSignal,
 )
 
@@ -112,17 +111,17 @@ class ZygoteHandle:
         try:
             messages.send(self._control, order, (theirs.fileno(), inputs.fd, outputs.fd))
             theirs.close()
-            ready = await _receive(ours, WorkerReady.from_wire, FORK_TIMEOUT_S)
+            ready = await _receive(ours, messages.parse_worker_start, FORK_TIMEOUT_S)
         except OSError:
             ready = None
         except BaseException:
             theirs.close()
             worker.close()
             raise
-        if ready is None:
+        if ready is None or isinstance(ready, BuildError):
             theirs.close()
             worker.close()
-            raise ModelFailed("it ended while it warmed up")
+            raise ModelFailed("it ended while it warmed up" if ready is None else ready.error)
         worker.pid = ready.pid
         return worker
 

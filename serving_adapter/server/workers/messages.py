@@ -2,7 +2,7 @@
 
     front -> zygote   BuildModels, then any number of ForkWorker and SignalWorker
     zygote -> front   ModelDescription, or BuildError
-    worker -> front   WorkerReady, then a BatchOutputs or BatchError for every batch
+    worker -> front   WorkerReady or BuildError, then a BatchOutputs or BatchError for every batch
     front -> worker   RunBatch
 
 Each message is one JSON object in a packet of `serving_adapter.messages`. Tensors travel through arenas.
@@ -93,7 +93,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class BuildError:
-    """Why a model could not be built, in one sentence for the user."""
+    """Why a model could not be built or warmed up, in one sentence for the user."""
 
     error: str
 
@@ -134,6 +134,10 @@ class WorkerReady:
     @classmethod
     def from_wire(cls, wire: Wire) -> WorkerReady:
         return cls(wire["pid"])
+
+
+def parse_worker_start(wire: Wire) -> WorkerReady | BuildError:
+    return BuildError(wire["error"]) if "error" in wire else WorkerReady.from_wire(wire)
 
 
 class WorkerSignal(StrEnum):
@@ -212,9 +216,10 @@ class BatchError:
     """The model refused a batch; the text is one sentence for the client."""
 
     error: str
+    worker_is_broken: bool = False  # no other batch can run on this worker either
 
     def to_wire(self) -> dict[str, Any]:
-        return {"error": self.error}
+        return {"error": self.error, "worker_is_broken": self.worker_is_broken}
 
 
 BatchReply = BatchOutputs | BatchError
@@ -222,7 +227,7 @@ BatchReply = BatchOutputs | BatchError
 
 def parse_batch_reply(wire: Wire) -> BatchReply:
     if "error" in wire:
-        return BatchError(wire["error"])
+        return BatchError(wire["error"], wire["worker_is_broken"])
     return BatchOutputs(_placed(wire["outputs"]), wire["capacity"], ComputeTimes(*wire["compute_ns"]))
 
 

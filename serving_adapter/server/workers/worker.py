@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from serving_adapter.models.model import Model
+from serving_adapter.models.model import Model, ModelError, as_described, complaint, datatype_of
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, Placed, place
@@ -20,47 +22,57 @@ from serving_adapter.server.workers.messages import (
     BatchError,
     BatchOutputs,
     BatchReply,
+    BuildError,
     ForkWorker,
     ModelDescription,
     RunBatch,
     WorkerReady,
 )
-from serving_adapter.tensors import NUMPY_OF_DATATYPE, TensorSpec
+from serving_adapter.tensors import TensorSpec
 
-DATATYPE_OF_TORCH = {
-    torch.from_numpy(np.zeros(1, dtype)).dtype: name for name, dtype in NUMPY_OF_DATATYPE.items()
-}
 NICENESS = 2  # the front must get a processor at once even when every worker is busy
-MAX_ERROR_CHARACTERS = 4096
 
 
 def describe(model: Model, sizes: tuple[int, int]) -> ModelDescription:
     """What the front must know of a model; it runs the model on examples of two sizes to learn the outputs.
 
+    An output dimension is fixed if both have it so. One without length is not: other inputs will have some.
+
     Call it in a child that was just forked, as `work` is.
     """
     torch.set_num_threads(1)  # renews PyTorch's pool, which branches must not do all at once
     first, second = (model.run(model.example(rows=1, size=size)) for size in sizes)
-    outputs = []
-    for name, tensor in first.items():
-        shape = (a if a == b else -1 for a, b in zip(tensor.shape[1:], second[name].shape[1:], strict=True))
-        outputs.append(TensorSpec(name, DATATYPE_OF_TORCH[tensor.dtype], tuple(shape)))
+    specs = [TensorSpec(name, datatype_of(name, x), tuple(x.shape[1:])) for name, x in first.items()]
+    second = as_described(second, specs)
+    outputs = [replace(spec, shape=_common(spec.shape, second[spec.name].shape[1:])) for spec in specs]
     return ModelDescription(model.inputs, tuple(outputs), model.has_parallel_branches)
+
+
+def _common(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
+    return tuple(a if a == b and a else -1 for a, b in zip(first, second, strict=True))
 
 
 def work(
     models: Sequence[Model],
+    outputs: Sequence[TensorSpec],
     channel: socket.socket,
     input_fd: int,
     output_fd: int,
     device: str,
     threads: ForkWorker,
 ) -> None:
-    """Sets the thread pools, warms the models up, says it is ready, then runs batches until told to stop."""
+    """Sets the thread pools, warms the models up, says it is ready, then runs batches until told to stop.
+
+    `outputs` are those that the models were described with, one description for all of them.
+    """
     torch.set_num_interop_threads(threads.inter_op_threads)
     torch.set_num_threads(threads.intra_op_threads)
-    runner = BatchRunner(models, Arena(input_fd), Arena(output_fd), device)
-    runner.warm_up()
+    try:
+        runner = BatchRunner(models, outputs, Arena(input_fd), Arena(output_fd), device)
+        runner.warm_up()
+    except Exception as error:
+        messages.send(channel, BuildError(complaint(error)))
+        raise
     os.nice(NICENESS)  # only now: a new worker should not wait for the old ones
     messages.send(channel, WorkerReady(os.getpid()))
     while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
@@ -70,8 +82,17 @@ def work(
 class BatchRunner:
     """Runs batches on the models that a worker holds."""
 
-    def __init__(self, models: Sequence[Model], inputs: Arena, outputs: Arena, device: str) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        described: Sequence[TensorSpec],
+        inputs: Arena,
+        outputs: Arena,
+        device: str,
+    ) -> None:
         self.models, self.inputs, self.outputs = models, inputs, outputs
+        self._described = described
+        self._printed: set[str] = set()
         self.device = torch.device(device)
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         if self.stream is not None:
@@ -93,17 +114,38 @@ class BatchRunner:
                 self.inputs.ensure(order.capacity_bytes)
                 tensors = {placed.name: self._tensor(placed) for placed in order.inputs}
                 read_ns = time.monotonic_ns()
-                results = self.models[order.model].run(tensors)
+                results = as_described(self.models[order.model].run(tensors), self._described)
                 results = {name: tensor.to("cpu") for name, tensor in results.items()}
             if order.slow_ms:
                 time.sleep(1e-3 * order.slow_ms)  # the front's fault injector says so
             infer_ns = time.monotonic_ns()
             outputs = self._write(results)
-        except Exception as error:
-            return BatchError(f"the model raised {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS])
+        except (Exception, SystemExit) as error:  # of the user's code: it may raise what it likes
+            return self._failed(error)
         end_ns = time.monotonic_ns()
         compute = ComputeTimes(read_ns - start_ns, infer_ns - read_ns, end_ns - infer_ns)
         return BatchOutputs(outputs, self.outputs.capacity_bytes, compute)
+
+    def _failed(self, error: BaseException) -> BatchError:
+        """The reply; the server's log gets where it was raised, once for each type of exception."""
+        if isinstance(error, ModelError):
+            return BatchError(complaint(error))
+        kind = type(error).__name__
+        if kind not in self._printed:
+            self._printed.add(kind)
+            traceback.print_exception(error)
+            sys.stderr.flush()
+        return BatchError(f"the model raised {complaint(error)}", self._is_broken())
+
+    def _is_broken(self) -> bool:
+        """Whether no batch can run here any more: after some errors a CUDA context answers nothing else."""
+        if self.device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False
 
     def _tensor(self, placed: Placed) -> torch.Tensor:
         array = torch.from_numpy(self.inputs.array(placed))
@@ -111,7 +153,7 @@ class BatchRunner:
 
     def _write(self, results: dict[str, torch.Tensor]) -> list[Placed]:
         placed, needed_bytes = place(
-            (name, DATATYPE_OF_TORCH[tensor.dtype], tuple(tensor.shape)) for name, tensor in results.items()
+            (name, datatype_of(name, tensor), tuple(tensor.shape)) for name, tensor in results.items()
         )
         self.outputs.ensure(needed_bytes)
         for where, tensor in zip(placed, results.values(), strict=True):

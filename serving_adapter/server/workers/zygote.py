@@ -43,6 +43,7 @@ from serving_adapter.server.workers.messages import (
     parse_build_reply,
     parse_zygote_order,
 )
+from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Zygote:
         self.control = control
         self.children: set[int] = set()
         self.models: list[Any] = []
+        self.outputs: tuple[TensorSpec, ...] = ()
         self.device = "cpu"
 
     def serve(self) -> None:
@@ -100,8 +102,11 @@ class Zygote:
             self.models = [self._build(reference) for reference in order.models]
             description = self._probe()
         except Exception as error:  # the front turns it into one sentence for the user
-            messages.send(self.control, BuildError(str(error) or type(error).__name__))
+            from serving_adapter.models.model import complaint
+
+            messages.send(self.control, BuildError(complaint(error)))
             return
+        self.outputs = description.outputs
         messages.send(self.control, description)
         gc.collect()
         gc.freeze()  # objects built so far are never collected, so their pages stay shared
@@ -134,6 +139,7 @@ class Zygote:
 
     def _probe(self) -> ModelDescription:
         """Runs the first model on two examples in a forked child and describes its inputs and outputs."""
+        from serving_adapter.models.model import ModelError, complaint
         from serving_adapter.server.workers.worker import describe
 
         ours, theirs = socket_pair()
@@ -143,7 +149,7 @@ class Zygote:
             try:
                 messages.send(theirs, describe(self.models[0], PROBE_SIZES))
             except Exception as error:
-                messages.send(theirs, BuildError(f"the model failed on an example input: {error}"))
+                messages.send(theirs, BuildError(f"the model failed on an example input: {complaint(error)}"))
 
         pid = fork(child)
         theirs.close()
@@ -151,9 +157,9 @@ class Zygote:
         os.waitpid(pid, 0)
         ours.close()
         if reply is None:
-            raise ValueError("the model ended its process when it was run on an example input")
+            raise ModelError("the model ended its process when it was run on an example input")
         if isinstance(reply, BuildError):
-            raise ValueError(reply.error)
+            raise ModelError(reply.error)
         return reply
 
     def _fork_worker(self, threads: ForkWorker, descriptors: list[int]) -> None:
@@ -165,7 +171,15 @@ class Zygote:
             self.control.close()
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front decides when a worker ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            work(self.models, socket.socket(fileno=channel), input_fd, output_fd, self.device, threads)
+            work(
+                self.models,
+                self.outputs,
+                socket.socket(fileno=channel),
+                input_fd,
+                output_fd,
+                self.device,
+                threads,
+            )
 
         self.children.add(fork(child))
         for descriptor in descriptors:
@@ -199,16 +213,18 @@ def _give_memory_back() -> None:
 
 
 def _check_device(device: str) -> None:
-    """Raises ValueError if models cannot run there; it asks NVML, since CUDA does not survive a fork."""
+    """Raises ModelError if models cannot run there; it asks NVML, since CUDA does not survive a fork."""
     import torch
+
+    from serving_adapter.models.model import ModelError
 
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ValueError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
+        raise ModelError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
     count = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
     if kind == "cuda" and int(index or 0) >= count:
-        raise ValueError(
+        raise ModelError(
             f"--device {device} is not there: torch {torch.__version__} sees {count} CUDA devices; "
             "use --device cpu, or install a CUDA build of torch"
         )

@@ -26,6 +26,7 @@ from serving_adapter.server.workers.messages import (
     WorkerSignal,
     parse_batch_reply,
     parse_build_reply,
+    parse_worker_start,
     parse_zygote_order,
 )
 from serving_adapter.tensors import TensorSpec
@@ -43,10 +44,12 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (BuildError("there is no such model"), parse_build_reply),
         (ForkWorker(inter_op_threads=2, intra_op_threads=3), parse_zygote_order),
         (SignalWorker(WorkerSignal.STOP, 17), parse_zygote_order),
-        (WorkerReady(17), WorkerReady.from_wire),
+        (WorkerReady(17), parse_worker_start),
+        (BuildError("it failed while it warmed up"), parse_worker_start),
         (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5), RunBatch.from_wire),
         (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3)), parse_batch_reply),
         (BatchError("the model raised ValueError: no"), parse_batch_reply),
+        (BatchError("the model raised RuntimeError: CUDA error", worker_is_broken=True), parse_batch_reply),
     ],
 )
 def test_a_message_arrives_as_it_was_sent(message: Message, parse: Callable[[messages.Wire], object]) -> None:
