@@ -6,17 +6,21 @@ or a resilience mode with an approximation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.requests import EXACT, Answer, Batch, Request, Specs, cut
-from serving_adapter.server.statistics import ComputeTimes, ModelStatistics
+from serving_adapter.server.requests import EXACT, Answer, Batch, Request, Specs, cut, tell
+from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import read_outputs
 from serving_adapter.server.workers.handles import WorkerHandle
-from serving_adapter.server.workers.messages import BatchError, BatchReply
+from serving_adapter.server.workers.messages import BatchError, BatchOutputs, BatchReply
+
+log = logging.getLogger(__name__)
 
 NOT_COMPUTED = ComputeTimes(0, 0, 0)  # the deployed model spent no time on an approximate answer
 NOBODY_WAITS = "the client did not wait for the answer"
@@ -27,7 +31,11 @@ class InferenceFailed(Exception):
 
 
 class Answers:
-    """Settles every request of one model once: with an answer, or with a sentence why there is none."""
+    """Settles every request of one model once: with an answer, or with a sentence why there is none.
+
+    A batch of several requests that fails, or ends its worker, runs again request by request. So a request
+    that the model cannot bear fails alone.
+    """
 
     def __init__(
         self,
@@ -36,8 +44,9 @@ class Answers:
         outputs: Specs,
         max_attempts: int,
         now_ns: Clock,
+        failures: FailureLog,
     ) -> None:
-        self._in_flight, self._statistics = in_flight, statistics
+        self._in_flight, self._statistics, self._failures = in_flight, statistics, failures
         self._outputs, self._max_attempts, self._now_ns = outputs, max_attempts, now_ns
 
     # --- from workers of the deployed model --------------------------------------------------------
@@ -45,54 +54,91 @@ class Answers:
     def worker_answered(self, execution: Execution, worker: WorkerHandle, reply: BatchReply) -> None:
         """A worker ran a batch, or its model refused it."""
         batch, now_ns = execution.batch, self._now_ns()
-        service_ns = now_ns - execution.dispatched_ns
         busy_ns = self._in_flight.busy_ns(now_ns) - execution.busy_ns
         self._left_worker(batch, now_ns)
-        if isinstance(reply, BatchError):
-            if not batch.copies:
-                self.give_up(batch, reply.error)
-            return
+        if isinstance(reply, BatchOutputs):
+            try:
+                self._answer_batch(execution, worker, reply, now_ns, busy_ns)
+                return
+            except Exception as error:  # whatever it is, nobody may be left waiting for it
+                log.exception("the outputs of a batch could not be read")
+                reply = BatchError(f"the server could not read the model's outputs ({error!r})")
+        if reply.worker_is_broken:
+            self._lost(batch, reply.error)
+        elif not batch.copies:
+            self.failed(batch, reply.error)
+
+    def _answer_batch(
+        self, execution: Execution, worker: WorkerHandle, reply: BatchOutputs, now_ns: int, busy_ns: int
+    ) -> None:
+        batch, service_ns = execution.batch, now_ns - execution.dispatched_ns
+        outputs = read_outputs(reply.outputs, worker.outputs)
+        for request, first_row in _waiting(batch):
+            self._answer(request, batch.dispatched_ns, outputs, first_row, EXACT, reply.compute)
         mean_busy = busy_ns / service_ns if service_ns else float(execution.busy_instances)
         self._statistics.record_batch(
             batch.rows, execution.busy_instances, mean_busy, service_ns, reply.compute
         )
-        outputs = read_outputs(reply.outputs, worker.outputs)
-        for request, first_row in _waiting(batch):
-            self._settle(request, batch.dispatched_ns, outputs, first_row, EXACT, reply.compute)
-        self._finish(batch)
-        batch.listener.batch_answered(batch, outputs, service_ns)
+        tell(batch.listener.batch_answered, batch, outputs, service_ns)
+        self._over(batch)
 
     def worker_died(self, batch: Batch) -> None:
         """A worker ended with a batch, which runs again unless it has ended too many workers."""
         self._left_worker(batch, self._now_ns())
-        batch.losses += 1
-        if not batch.finished and not batch.is_wanted():
-            self.give_up(batch, NOBODY_WAITS)
-            return
-        batch.listener.batch_lost(batch)
-        if batch.copies:  # another worker has it, or will have it
-            return
-        if batch.finished:
-            batch.listener.batch_given_up(batch)
-        elif batch.losses < self._max_attempts:
-            self._in_flight.run_again(batch)
-        else:
-            workers = f"{batch.losses} workers ended while they ran this batch"
-            self.give_up(batch, f"{workers}; check the model and the inputs")
+        self._lost(batch, "")
 
     def handed_back(self, batch: Batch) -> None:
         """A worker that is not needed any more ended before it answered a batch, which runs elsewhere."""
         self._left_worker(batch, self._now_ns())
-        if batch.copies:
-            return
-        if batch.finished:
-            batch.listener.batch_given_up(batch)
-        else:
-            self._in_flight.run_again(batch)
+        if not batch.copies:
+            self._run_again(batch)
 
     def _left_worker(self, batch: Batch, now_ns: int) -> None:
         self._in_flight.ended(now_ns)
         batch.copies -= 1
+
+    def _lost(self, batch: Batch, reason: str) -> None:
+        """A worker is of no use since it ran this batch."""
+        batch.losses += 1
+        if batch.is_wanted():
+            tell(batch.listener.batch_lost, batch)
+        if batch.copies:  # another worker has it, or will have it
+            return
+        if batch.losses < self._max_attempts:
+            self._run_again(batch)
+            return
+        workers = f"{batch.losses} workers ended while they ran this batch"
+        told = f", the last with: {reason}" if reason else ""
+        self.give_up(batch, f"{workers}{told}; check the model and the inputs")
+
+    def failed(self, batch: Batch, reason: str) -> None:
+        """A batch cannot be run as it is."""
+        if len(batch.requests) == 1 or not batch.is_wanted():
+            self.give_up(batch, reason)
+            return
+        self._failures.note(f"a batch of several requests runs again request by request: {reason}")
+        tell(batch.listener.batch_given_up, batch)
+        self._run_apart(batch)
+
+    def _run_again(self, batch: Batch) -> None:
+        """What runs again after a loss runs alone, since one of the requests may be what ends workers."""
+        if not batch.is_wanted():
+            self.give_up(batch, NOBODY_WAITS)
+        elif batch.losses and len(batch.requests) > 1:
+            self._run_apart(batch)
+        else:
+            self._in_flight.run_again(batch)
+
+    def _run_apart(self, batch: Batch) -> None:
+        batch.is_split = True
+        for request, _ in list(_waiting(batch)):
+            self._in_flight.run_again(Batch.part(batch, request))
+
+    def _over(self, batch: Batch) -> None:
+        """A batch will not run any more. If it was the last part of another one, neither will that."""
+        whole = batch.whole
+        if whole is not None and all(request.settled for request in whole.requests):
+            tell(whole.listener.batch_given_up, whole)
 
     # --- from resilience modes ---------------------------------------------------------------------
 
@@ -100,37 +146,41 @@ class Answers:
         """Answers those requests of a batch that take an approximation and have no answer yet."""
         for request, first_row in _waiting(batch):
             if request.accepts_approximation:
-                self._settle(request, batch.dispatched_ns, outputs, first_row, origin, NOT_COMPUTED)
-        self._finish_if_settled(batch)
+                self._answer(request, batch.dispatched_ns, outputs, first_row, origin, NOT_COMPUTED)
 
     def approximate_request(self, request: Request, outputs: Mapping[str, np.ndarray], origin: str) -> None:
         """Answers one request, which may still be queued."""
-        if request.batch is None:
-            self._in_flight.withdraw(request)
-            self._settle(request, self._now_ns(), outputs, 0, origin, NOT_COMPUTED)
-        else:
-            self._settle(request, request.batch.dispatched_ns, outputs, 0, origin, NOT_COMPUTED)
-            self._finish_if_settled(request.batch)
+        dispatched_ns = self._now_ns() if request.batch is None else request.batch.dispatched_ns
+        self._answer(request, dispatched_ns, outputs, 0, origin, NOT_COMPUTED)
 
     # --- to requests -------------------------------------------------------------------------------
 
     def give_up(self, batch: Batch, sentence: str) -> None:
         """Fails those requests of a batch that have no answer; none will come."""
-        self.fail(batch.requests, sentence)
-        self._finish(batch)
-        batch.listener.batch_given_up(batch)
+        if batch.is_wanted():
+            self._failures.note(sentence)
+        self.fail(batch.requests, sentence, FailureReason.BACKEND)
+        tell(batch.listener.batch_given_up, batch)
+        self._over(batch)
 
-    def fail(self, requests: Sequence[Request], sentence: str) -> None:
-        now_ns = self._now_ns()
+    def fail(self, requests: Iterable[Request], sentence: str, reason: FailureReason) -> None:
         for request in requests:
-            if request.settled:
-                continue
-            request.settled = True
-            self._statistics.record_failure(now_ns - request.arrived_ns)
-            if not request.future.done():
+            if request.future.done():
+                self.abandon(request)
+            else:
+                self._settle_failed(request, reason)
                 request.future.set_exception(InferenceFailed(sentence))
 
-    def _settle(
+    def abandon(self, request: Request) -> None:
+        """The client went away, or its deadline passed: nobody waits for an answer."""
+        if not request.settled:
+            self._settle_failed(request, FailureReason.CANCELED)
+
+    def _settle_failed(self, request: Request, reason: FailureReason) -> None:
+        self._in_flight.leave(request)
+        self._statistics.record_failure(self._now_ns() - request.arrived_ns, reason)
+
+    def _answer(
         self,
         request: Request,
         dispatched_ns: int,
@@ -139,24 +189,15 @@ class Answers:
         origin: str,
         compute: ComputeTimes,
     ) -> None:
-        request.settled = True
+        if request.future.done():
+            self.abandon(request)
+            return
+        answer = Answer(cut(outputs, self._outputs, first_row, request.rows), origin)
+        self._in_flight.leave(request)
         queue_ns = dispatched_ns - request.arrived_ns
         service_ns = self._now_ns() - dispatched_ns
         self._statistics.record_success(request.rows, queue_ns, service_ns, compute, origin)
-        if not request.future.done():
-            tensors = cut(outputs, self._outputs, first_row, request.rows)
-            request.future.set_result(Answer(tensors, origin))
-
-    def _finish_if_settled(self, batch: Batch) -> None:
-        if all(request.settled for request in batch.requests):
-            self._finish(batch)
-
-    def _finish(self, batch: Batch) -> None:
-        if not batch.finished:
-            batch.finished = True
-            for request in batch.requests:
-                request.batch = None  # they refer to each other no longer, so their memory is free at once
-            self._in_flight.executed(len(batch.requests))
+        request.future.set_result(answer)
 
 
 class Execution:

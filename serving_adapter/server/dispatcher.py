@@ -14,7 +14,7 @@ from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX
 from serving_adapter.server.redundancy.modes import ResilienceMode
-from serving_adapter.server.requests import Batch, Specs
+from serving_adapter.server.requests import Batch, Specs, tell
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.pool import WorkerPool
@@ -63,8 +63,8 @@ class Dispatcher:
             batch = Batch(self._in_flight.take(decision.take), self._mode)
             batch.copies += 1
             if self._run(batch, slot):
-                batch.listener.batch_dispatched(batch)
-        self._mode.dispatch()
+                tell(batch.listener.batch_dispatched, batch)
+        tell(self._mode.dispatch)
 
     def run_again(self, batch: Batch) -> None:
         """Has another copy of a batch run before what waits."""
@@ -95,12 +95,12 @@ class Dispatcher:
         worker = slot.pool.idle.pop()
         try:
             placed = batch.write(self._inputs, worker.inputs)
-        except (OSError, ValueError, MemoryError) as error:
+        except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
             slot.pool.idle.append(worker)
             batch.copies -= 1
             if not batch.copies:
-                sentence = f"the batch does not fit in shared memory ({error}); send smaller requests"
-                self._answers.give_up(batch, sentence)
+                sentence = f"the batch does not fit in shared memory ({error!r}); send smaller requests"
+                self._answers.failed(batch, sentence)
             return False
         now_ns = self._now_ns()
         busy_ns = self._in_flight.started(now_ns)

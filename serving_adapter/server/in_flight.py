@@ -14,7 +14,7 @@ class InFlight:
     def __init__(self) -> None:
         self.queue: deque[Request] = deque()
         self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
-        self.executing = 0  # requests whose batch has been dispatched and has no answer
+        self.executing = 0  # requests whose batch has been dispatched, without an answer
         self.running = 0  # batches on workers
         self._busy_ns = self._changed_ns = 0  # batches on workers, summed over time; until when
         self._none = asyncio.Event()
@@ -33,13 +33,16 @@ class InFlight:
         self.executing += count
         return [self.queue.popleft() for _ in range(count)]
 
-    def withdraw(self, request: Request) -> bool:
-        """Removes a request that still waits; False if it does not."""
-        if request not in self.queue:
-            return False
-        self.queue.remove(request)
-        self._note_if_none()
-        return True
+    def leave(self, request: Request) -> None:
+        """A request is settled, wherever it is. It lets go of its batch, so that memory is free at once."""
+        request.settled = True
+        if request.batch is not None:
+            request.batch = None
+            self.executing -= 1
+        elif request in self.queue:
+            self.queue.remove(request)
+        if self.requests == 0:
+            self._none.set()
 
     def withdraw_all(self) -> list[Request]:
         """Empties the queue."""
@@ -69,14 +72,5 @@ class InFlight:
         """Batches on workers, summed over time: what it grows by in a while tells how many there were."""
         return self._busy_ns + self.running * (now_ns - self._changed_ns)
 
-    def executed(self, count: int) -> None:
-        """So many requests are executing no more."""
-        self.executing -= count
-        self._note_if_none()
-
     async def until_none(self) -> None:
         await self._none.wait()
-
-    def _note_if_none(self) -> None:
-        if self.requests == 0:
-            self._none.set()

@@ -43,6 +43,15 @@ class CounterCollector(Collector):
             for model in self._models.values():
                 metric.add_sample(name, _labels(model), value_of(model))
             yield metric
+        yield self._failures()
+
+    def _failures(self) -> Metric:
+        """By reason, as Triton has them."""
+        metric = Metric("nv_inference_request_failure", "Requests failed", "unknown")
+        for model in self._models.values():
+            for reason, tally in model.statistics.failures.items():
+                metric.add_sample(metric.name, _labels(model) | {"reason": reason}, tally.count)
+        return metric
 
 
 class ResourceCollector(Collector):
@@ -122,7 +131,6 @@ _STORE_SERIES = (
 
 _MODEL_SERIES = (
     ("nv_inference_request_success", "Requests answered", lambda m: m.statistics.success.count),
-    ("nv_inference_request_failure", "Requests failed", lambda m: m.statistics.failure.count),
     ("nv_inference_count", "Items answered", lambda m: m.statistics.inference_count),
     ("nv_inference_exec_count", "Batches run", lambda m: m.statistics.execution_count),
     (

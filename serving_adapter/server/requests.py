@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, ParamSpec, Protocol
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from serving_adapter.parity.groups import Member
 from serving_adapter.server.workers.arena import Arena, Placed, place
 from serving_adapter.tensors import TensorSpec
 
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 Specs = Mapping[str, TensorSpec]
 
 
@@ -67,7 +71,7 @@ class Request:
         self.accepts_approximation = accepts_approximation
         self.arrived_ns = arrived_ns
         self.future = future
-        self.batch: Batch | None = None  # set while its batch is out
+        self.batch: Batch | None = None  # set from its dispatch until it is settled
         self.settled = False  # answered or failed, and counted as such
 
 
@@ -87,18 +91,42 @@ class BatchListener(Protocol):
         """The deployed model will not answer: it refused the batch, or too many of its workers died."""
 
 
+class Unprotected:
+    """Does nothing about a batch beside running it."""
+
+    def batch_dispatched(self, batch: Batch) -> None: ...
+
+    def batch_answered(self, batch: Batch, outputs: Mapping[str, np.ndarray], service_ns: int) -> None: ...
+
+    def batch_lost(self, batch: Batch) -> None: ...
+
+    def batch_given_up(self, batch: Batch) -> None: ...
+
+
+UNPROTECTED = Unprotected()
+
+
+def tell(hear: Callable[P, None], *arguments: P.args, **keywords: P.kwargs) -> None:
+    """Tells a resilience mode or a recording something. Its errors are no reason to fail a request."""
+    try:
+        hear(*arguments, **keywords)
+    except Exception:
+        log.exception("%s failed; requests are served all the same", getattr(hear, "__qualname__", hear))
+
+
 class Batch:
     """Requests that run together, on one worker or (redundantly, or again) on several."""
 
     __slots__ = (
         "copies",
         "dispatched_ns",
-        "finished",
+        "is_split",
         "listener",
         "losses",
         "member",
         "requests",
         "rows",
+        "whole",
     )
 
     def __init__(self, requests: list[Request], listener: BatchListener) -> None:
@@ -109,18 +137,24 @@ class Batch:
         self.copies = 0  # how many run, or wait to be run again
         self.losses = 0  # how many workers ended with it
         self.dispatched_ns = 0  # when it was dispatched for the first time
-        self.finished = False  # nobody waits for an answer any more
+        self.is_split = False  # it does not run again: its requests do, each in a part of its own
+        self.whole: Batch | None = None  # of which it is a part
         self.member: Member | None = None  # its place in a coding group
 
+    @classmethod
+    def part(cls, whole: Batch, request: Request) -> Batch:
+        """One request of a batch, to be run alone; no mode adds copies of what may be harmful."""
+        part = cls([request], UNPROTECTED)
+        part.whole, part.losses, part.dispatched_ns = whole, whole.losses, whole.dispatched_ns
+        return part
+
     def is_wanted(self) -> bool:
-        """Whether somebody waits for an answer."""
-        return not self.finished and not all(request.future.done() for request in self.requests)
+        """Whether somebody waits for its run."""
+        return not self.is_split and not all(request.future.done() for request in self.requests)
 
     def may_be_approximated(self) -> bool:
         """Whether somebody waits who would take an approximate answer."""
-        return not self.finished and any(
-            request.accepts_approximation and not request.future.done() for request in self.requests
-        )
+        return any(request.accepts_approximation and not request.future.done() for request in self.requests)
 
     def queries(self, specs: Specs) -> dict[str, np.ndarray]:
         """Its inputs by name, (rows, *item) each; they have one shape, since coding takes no other models."""
@@ -156,7 +190,9 @@ def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes:
 
 
 def as_array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
-    """A view (rows, *item) of what the client sent."""
+    """What the client sent as (rows, *item), a view of it but for BOOL: there any byte but 0 is true."""
+    if spec.dtype == bool:
+        return np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape) != 0
     return np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
 
 

@@ -15,14 +15,15 @@ from collections.abc import Hashable, Sequence
 from serving_adapter.server.answers import Answers
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.dispatcher import Dispatcher
+from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy.mode_switch import ModeSwitch
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.requests import Answer, InputTensor, Request, as_array
-from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.requests import Answer, InputTensor, Request, as_array, tell
+from serving_adapter.server.statistics import FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
@@ -64,7 +65,12 @@ class ServedModel:
         self._in_flight = InFlight()
         now_ns = surroundings.now_ns
         self.answers = Answers(
-            self._in_flight, self.statistics, self.outputs, protection.max_attempts, now_ns
+            self._in_flight,
+            self.statistics,
+            self.outputs,
+            protection.max_attempts,
+            now_ns,
+            FailureLog(name, now_ns),
         )
         self.dispatcher = Dispatcher(
             self.pool, self._in_flight, self.answers, self.inputs, self.statistics, now_ns
@@ -159,7 +165,7 @@ class ServedModel:
             await asyncio.wait_for(self._in_flight.until_none(), grace_s)
         except TimeoutError:
             sentence = "the server is shutting down; send the request to another"
-            self.answers.fail(self._in_flight.withdraw_all(), sentence)
+            self.answers.fail(self._in_flight.withdraw_all(), sentence, FailureReason.OTHER)
         if self._watchdog is not None:
             self._watchdog.cancel()
         self.dispatcher.stop()
@@ -184,7 +190,7 @@ class ServedModel:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
         if self.queued >= self.protection.max_queue_size:
             self.statistics.arrivals.record(self.surroundings.now_ns(), inputs[0].shape[0])
-            self.statistics.record_failure(0)
+            self.statistics.record_failure(0, FailureReason.REJECTED)
             raise QueueFull(
                 f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
                 "send less, or later"
@@ -195,16 +201,15 @@ class ServedModel:
         )
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
         self._in_flight.add(request)
-        self._mode.request_arrived(request)
-        self.dispatcher.dispatch()
+        tell(self._mode.request_arrived, request)
         if self.recording is not None:
             (spec,) = self.inputs.values()
-            self.recording.show(as_array(inputs[0], spec))
+            tell(self.recording.show, as_array(inputs[0], spec))
         try:
+            self.dispatcher.dispatch()
             return await future
-        except asyncio.CancelledError:  # the client went away, or its deadline passed
-            if self._in_flight.withdraw(request):
-                self.statistics.record_failure(self.surroundings.now_ns() - request.arrived_ns)
+        except BaseException:  # the client went away, or its deadline passed
+            self.answers.abandon(request)
             raise
 
     def _shape_key(self, inputs: Sequence[InputTensor]) -> Hashable:

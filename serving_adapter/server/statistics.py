@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,15 @@ class BucketHistogram:
     def observe(self, value_s: float) -> None:
         self.counts[bisect_left(BUCKET_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
+
+
+class FailureReason(StrEnum):
+    """Why a request has no answer, in Triton's words."""
+
+    REJECTED = "REJECTED"  # the queue was full
+    CANCELED = "CANCELED"  # the client did not wait for it
+    BACKEND = "BACKEND"  # the model or its worker failed
+    OTHER = "OTHER"
 
 
 class ComputeTimes(NamedTuple):
@@ -80,7 +90,8 @@ class ModelStatistics:
     """Counts and sums since the server's start, which only ever grow."""
 
     def __init__(self) -> None:
-        self.success, self.failure, self.queue = Tally(), Tally(), Tally()
+        self.success, self.queue = Tally(), Tally()
+        self.failures = {reason: Tally() for reason in FailureReason}
         self.compute = BatchTally()
         self.batches: dict[int, BatchTally] = defaultdict(BatchTally)
         self.inference_count = 0
@@ -117,5 +128,11 @@ class ModelStatistics:
         self.queueing.observe(queue_ns * 1e-9)
         self.service.observe(service_ns * 1e-9)
 
-    def record_failure(self, total_ns: int) -> None:
-        self.failure.add(total_ns)
+    def record_failure(self, total_ns: int, reason: FailureReason) -> None:
+        self.failures[reason].add(total_ns)
+
+    @property
+    def failure(self) -> Tally:
+        """Of requests without an answer, whatever the reason."""
+        tallies = self.failures.values()
+        return Tally(sum(tally.count for tally in tallies), sum(tally.ns for tally in tallies))

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from dataclasses import dataclass
 
 
@@ -22,6 +23,13 @@ class RunningServer:
         if self.process.poll() is None:
             self.process.send_signal(signum)
         return self.process.wait(30)
+
+    def counted(self, name: str, **labels: str) -> int:
+        """A series of the metrics page, summed over those with these labels."""
+        page = urllib.request.urlopen(self.metrics_url, timeout=60).read().decode()
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        rows = [row for row in page.splitlines() if row.startswith(name + "{")]
+        return round(sum(float(row.rpartition(" ")[2]) for row in rows if all(w in row for w in wanted)))
 
 
 def start(*arguments: object) -> RunningServer:

@@ -115,8 +115,8 @@ class Lane:
         worker = self.pool.idle.pop()
         try:
             placed = batch.write(worker.inputs)
-        except (OSError, ValueError, MemoryError) as error:
-            log.warning("a redundant batch is dropped: it does not fit in shared memory (%s)", error)
+        except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
+            log.warning("a redundant batch is dropped: it does not fit in shared memory (%r)", error)
             self.pool.idle.append(worker)
             return
         self.executed += 1

@@ -12,6 +12,7 @@ from serving_adapter.messages import socket_pair
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.fault_file import Delay
+from serving_adapter.server.workers.health import Health
 from serving_adapter.server.workers.launching import Launch, ZygoteProcess
 from serving_adapter.server.workers.messages import (
     BatchReply,
@@ -59,6 +60,7 @@ class WorkerHandle:
         self.pid = 0
         self.job: Job | None = None  # the batch it holds
         self.retired = False
+        self.health = Health()
         self.slow: Delay | None = None  # extra time of its batches: an injected fault
 
     def close(self) -> None:

@@ -19,7 +19,9 @@ from serving_adapter.server.workers.arena import Placed
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, ZygoteHandle
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
+    BatchError,
     BatchOutputs,
+    BatchReply,
     ForkWorker,
     ModelDescription,
     ModelReference,
@@ -72,6 +74,9 @@ class WorkerPool:
         self._closing = False
         self.workers: list[WorkerHandle] = []  # in the order in which they were started
         self.idle: list[WorkerHandle] = []
+        """The last one is taken first, since its caches are warm. One whose last batch failed waits at the
+        other end: a worker that fails is free again at once, and must not draw the traffic for that."""
+        self._answered = 0  # batches, by all workers so far
         self.replacements = 0
         self._rng = np.random.default_rng(0)  # draws injected delays
         self.has_parallel_branches = False
@@ -145,22 +150,41 @@ class WorkerPool:
         self._zygote.signal(WorkerSignal.RESUME, worker)
 
     def _worker_answered(self, worker: WorkerHandle) -> None:
-        reply = messages.receive(worker.channel, messages.parse_batch_reply)
+        reply = _reply(worker)
         if reply is None:
             self._worker_died(worker)
             return
         job, worker.job = worker.job, None
-        assert job is not None, "a worker answers only the batch that it holds"
-        if isinstance(reply, BatchOutputs):
-            worker.outputs.ensure(reply.capacity_bytes)
+        is_broken = self._is_broken(worker, reply)
         try:
+            assert job is not None, "a worker answers only the batch that it holds"
             job.worker_answered(worker, reply)
-        finally:
-            if worker.retired:
-                self._close(worker)
-            else:
-                self.idle.append(worker)
+        except Exception:
+            log.exception("an answer of worker %d was not taken; it goes on with others", worker.pid)
+        if worker.retired:
+            self._close(worker)
+        elif is_broken:
+            self._replace(worker)
+        elif isinstance(reply, BatchError):
+            self.idle.insert(0, worker)
+        else:
+            self.idle.append(worker)
         self._on_free()
+
+    def _is_broken(self, worker: WorkerHandle, reply: BatchReply) -> bool:
+        if isinstance(reply, BatchOutputs):
+            self._answered += 1
+            worker.health.answered()
+            return False
+        return worker.health.failed(self._answered) or reply.worker_is_broken
+
+    def _replace(self, worker: WorkerHandle) -> None:
+        """Ends a worker that answers no batch as it must, and starts another."""
+        self.replacements += 1
+        log.warning("worker %d is broken: every batch fails there; starting another", worker.pid)
+        self.kill(worker)
+        self._close(worker)
+        self._start_repair()
 
     def _worker_died(self, worker: WorkerHandle) -> None:
         job, worker.job = worker.job, None
@@ -231,3 +255,15 @@ class WorkerPool:
             for worker in list(self.workers):
                 self._close(worker)
             await self._zygote.close()
+
+
+def _reply(worker: WorkerHandle) -> BatchReply | None:
+    """What a worker answered, its outputs within reach; None if it is gone."""
+    try:
+        reply = messages.receive(worker.channel, messages.parse_batch_reply)
+        if isinstance(reply, BatchOutputs):
+            worker.outputs.ensure(reply.capacity_bytes)
+        return reply
+    except Exception as error:  # no memory to map its outputs, or no message of ours
+        sentence = f"the server could not read what a worker answered ({error!r})"
+        return BatchError(sentence, worker_is_broken=True)

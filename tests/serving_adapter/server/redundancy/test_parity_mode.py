@@ -29,6 +29,12 @@ def identity_parity(batch, arena: Arena) -> dict[str, np.ndarray]:
     return {"y": arena.array(Placed(*placed)).copy()}
 
 
+def finish(batch: Batch) -> None:
+    """Its clients have what they waited for."""
+    for request in batch.requests:
+        request.future.cancel()
+
+
 class PlayedLane:
     """Keeps what it is given until the test has it answered."""
 
@@ -62,7 +68,7 @@ class RecordingHost:
     def approximate_batch(self, batch: Batch, outputs: Mapping[str, np.ndarray], origin: str) -> None:
         assert origin == "reconstructed"
         self.approximated.append((batch, outputs["y"].copy()))
-        batch.finished = True
+        finish(batch)
 
     def approximate_request(self, request: Request, outputs: object, origin: str) -> None:
         raise AssertionError("parity answers batches")
@@ -103,7 +109,7 @@ class Setting:
         await asyncio.sleep(0)  # until it is in its group
 
     def answer(self, i: int) -> None:
-        self.batches[i].finished = True
+        finish(self.batches[i])
         self.mode.batch_answered(self.batches[i], {"y": self.values[i]}, 0)
 
     def answer_parity(self, row: int) -> None:
@@ -195,7 +201,7 @@ def test_a_batch_whose_requests_refuse_approximation_is_not_reconstructed_but_he
         await setting.dispatch(other)
         parity = setting.lanes[0].batches[1]
         setting.mode.batch_answered(strict, {"y": setting.values[0]}, 0)
-        strict.finished = True
+        finish(strict)
         parity.lane_answered(identity_parity(parity, setting.arena))
         assert [batch for batch, _ in setting.host.approximated] == [other]
 
@@ -205,7 +211,7 @@ def test_a_batch_whose_requests_refuse_approximation_is_not_reconstructed_but_he
 def test_a_batch_that_the_model_refuses_is_not_reconstructed():
     async def play() -> None:
         setting = await Setting.dispatched(2, 1)
-        setting.batches[0].finished = True
+        finish(setting.batches[0])
         setting.mode.batch_given_up(setting.batches[0])
         setting.answer(1)
         assert not setting.lanes[0].batches[0].is_wanted()

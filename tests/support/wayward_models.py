@@ -1,0 +1,104 @@
+"""A model that does what it must not, as the first value of an item says; else it answers rightly."""
+
+import os
+
+import torch
+from torch import nn
+
+from serving_adapter.models.model import Model
+from serving_adapter.tensors import TensorSpec
+
+ANOTHER_OUTPUT, MISSING_OUTPUT, OTHER_TYPE, OTHER_FLOAT, UNKNOWN_TYPE, OTHER_RANK, OTHER_SIZE = range(
+    101, 108
+)
+RAISES, SAYS_MUCH, EXITS, CRASHES, BREAKS, FEWER_ROWS = range(201, 207)
+REASON = "the vocabulary has no such word"
+ITEM_SIZE = 16
+
+
+class Wayward(nn.Module):
+    """Answers `double`, twice its input, and `first`, a whole number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_broken = False
+
+    def forward(self, x):
+        firsts = set(x[:, 0].tolist())
+        answer = {"double": 2 * x, "first": x[:, :1].long()}
+        if self.is_broken or BREAKS in firsts:
+            self.is_broken = True
+            raise RuntimeError("the device is lost")
+        if CRASHES in firsts:
+            os._exit(70)
+        if EXITS in firsts:
+            raise SystemExit("enough")
+        if RAISES in firsts:
+            raise KeyError(REASON)
+        if SAYS_MUCH in firsts:
+            raise ValueError("begin\n" + 5000 * "ż\ud800" + "\nend")
+        if ANOTHER_OUTPUT in firsts:
+            answer["warning"] = x
+        if MISSING_OUTPUT in firsts:
+            del answer["first"]
+        if OTHER_TYPE in firsts:
+            answer["double"] = answer["double"].int()
+        if OTHER_FLOAT in firsts:
+            answer["double"] = answer["double"].half()
+        if UNKNOWN_TYPE in firsts:
+            answer["double"] = answer["double"].bfloat16()
+        if OTHER_RANK in firsts:
+            answer["first"] = answer["first"][:, 0]
+        if OTHER_SIZE in firsts:
+            answer["double"] = answer["double"][:, :5]
+        if FEWER_ROWS in firsts:
+            answer["double"] = answer["double"][:1].expand(x.shape[0] + 1, -1)
+        return answer
+
+
+def wayward() -> Model:
+    return Model(Wayward(), (TensorSpec("x", "FP32", (ITEM_SIZE,)),))
+
+
+class Answering(nn.Module):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x):
+        return self.answer(x)
+
+
+def half_precision():
+    return Answering(lambda x: x.bfloat16()), [TensorSpec("x", "FP32", (4,))]
+
+
+def numbered():
+    return Answering(lambda x: {1: x}), [TensorSpec("x", "FP32", (4,))]
+
+
+def raising():
+    def fail(x):
+        raise KeyError(REASON)
+
+    return Answering(fail), [TensorSpec("x", "FP32", (4,))]
+
+
+def without_length():
+    return Answering(lambda x: x), [TensorSpec("x", "FP32", (0, 2))]
+
+
+def without_a_key():
+    raise KeyError(REASON)
+
+
+def boxes():
+    """As many boxes as the first value says, none for the example input."""
+    return Answering(lambda x: torch.zeros(len(x), max(0, int(x[0, 0]) - 1), 4)), [
+        TensorSpec("x", "FP32", (ITEM_SIZE,))
+    ]
+
+
+def inverted():
+    """Answers what is not so; a BOOL has one byte."""
+    return Answering(lambda x: ~x), [TensorSpec("x", "BOOL", (ITEM_SIZE,))]
