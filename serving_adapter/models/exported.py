@@ -7,14 +7,16 @@ A file says how to compute, not what its inputs are called, so their specificati
 What is safe: no pickle of Python objects is ever loaded. TorchScript has a reader of its own that knows
 tensors and TorchScript's types only. `torch.export.load` falls back to an unrestricted `pickle` where
 weights or sample inputs are not plain tensors (seen in torch 2.13). So it runs here with torch's switch that
-forbids that. Archives with pickled custom objects or compiled libraries are refused. An exported file is
-still a program: serve only files whose origin you trust.
+forbids that. Archives with pickled custom objects or compiled libraries are refused. Torch also evaluates
+some text of a `.pt2` file as Python, which is checked first (`exported_text`). An exported file is still a
+program, whose operators may read and write files: serve only files whose origin you trust.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +27,14 @@ import yaml
 from torch import nn
 
 from serving_adapter.models.branches import has_forks, torchscript
+from serving_adapter.models.exported_text import UnsafeText, check_program
 from serving_adapter.models.model import Model, ModelError
 from serving_adapter.tensors import TensorSpec
 
 SUFFIXES = (".pt", ".ts", ".pt2")
 SPECIFICATION_EXAMPLE = '[{"name": "x", "datatype": "FP32", "shape": [3, 32, 32]}]'
 REFUSED_RECORDS = ("custom_obj_", "opaque_obj_", "data/aotinductor", "data/executorch", "data/mtia")
+MAX_TEXT_BYTES = 256 << 20  # of one record of JSON; a model of a hundred thousand nodes has some 100 MB
 FORBID_PICKLE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
@@ -62,12 +66,21 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
 
         with PT2ArchiveReader(str(path)) as archive:
             records = archive.get_file_names()
-    except (ImportError, RuntimeError, ValueError) as error:
+            refused = [record for record in records if any(mark in record for mark in REFUSED_RECORDS)]
+            if not refused:
+                _check_sizes(path)
+                for record in records:
+                    if record.endswith(".json"):
+                        check_program(json.loads(archive.read_bytes(record)))
+    except UnsafeText as error:
+        raise ModelError(f"{path} is not loaded: {error}") from None
+    except RecursionError:
+        raise ModelError(f"{path} is not loaded: its program is nested too deeply") from None
+    except (ImportError, RuntimeError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise ModelError(
             f"{path} is not a torch.export file, which torch.export.save makes (torch 2.8 or newer): "
             f"{_first_line(error)}"
         ) from None
-    refused = [record for record in records if any(mark in record for mark in REFUSED_RECORDS)]
     if refused:
         raise ModelError(
             f"{path} holds pickled objects or compiled code ({refused[0]}), which are not loaded; "
@@ -93,6 +106,18 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
     module = program.module()
     module.training = False  # such a module is fixed at its export and refuses .eval()
     return module
+
+
+def _check_sizes(path: Path) -> None:
+    """UnsafeText where records are larger than they are in the file, or their text than any model's is."""
+    with zipfile.ZipFile(path) as archive:
+        for record in archive.infolist():
+            if record.compress_type != zipfile.ZIP_STORED:
+                raise UnsafeText(
+                    f"its record {record.filename} is compressed, which torch.export.save never does"
+                )
+            if record.filename.endswith(".json") and record.file_size > MAX_TEXT_BYTES:
+                raise UnsafeText(f"its record {record.filename} has {record.file_size:,} bytes of text")
 
 
 @contextmanager

@@ -186,6 +186,89 @@ def test_pickles_inside_an_export_are_refused_and_not_opened(exported, tmp_path)
     assert not mark.exists()
 
 
+def in_an_expression(program: dict, code: str) -> None:
+    program["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][0]["as_expr"]["expr_str"] = code
+
+
+def in_a_guard(program: dict, code: str) -> None:
+    program["guards_code"] = [f"{code} is not None"]
+
+
+def in_an_operator(program: dict, code: str) -> None:
+    node = program["graph_module"]["graph"]["nodes"][0]
+    node["target"] = "torch.serialization.os.system"
+    node["inputs"] = [{"name": "command", "arg": {"as_string": code}, "kind": 1}]
+
+
+def in_a_default_of_an_input(program: dict, code: str) -> None:
+    context = {"default_factory_module": "os", "default_factory_name": "getcwd", "dict_context": []}
+    spec = {"type": "collections.defaultdict", "context": json.dumps(context), "children_spec": []}
+    for call in filter(lambda call: call["signature"], program["graph_module"]["module_call_graph"]):
+        call["signature"]["in_spec"] = json.dumps([1, spec])
+
+
+def in_the_name_of_an_output(program: dict, code: str) -> None:
+    spec = {"type": "builtins.dict", "context": json.dumps([f'"); {code}; ("']), "children_spec": []}
+    for call in filter(lambda call: call["signature"], program["graph_module"]["module_call_graph"]):
+        call["signature"]["out_spec"] = json.dumps([1, spec])
+
+
+@pytest.mark.parametrize(
+    "place",
+    [in_an_expression, in_a_guard, in_an_operator, in_a_default_of_an_input, in_the_name_of_an_output],
+    ids=lambda place: place.__name__,
+)
+def test_code_in_the_text_of_an_export_is_refused_and_not_run(exported, tmp_path, place):
+    mark = tmp_path / "mark"
+
+    def change(name: str, data: bytes) -> bytes:
+        if not name.endswith("models/model.json"):
+            return data
+        program = json.loads(data)
+        place(program, f"__import__('pathlib').Path({str(mark)!r}).touch()")
+        return json.dumps(program).encode()
+
+    evil = altered(exported, tmp_path / "evil.pt2", change)
+    with pytest.raises(ModelError, match=r"evil\.pt2 is not loaded: ") as refused:
+        load_model(str(evil), {})
+    assert "\n" not in str(refused.value)
+    assert not mark.exists()
+
+
+def test_an_export_over_whose_sizes_it_reckons_is_loaded_with_its_guards(tmp_path):
+    class Halves(torch.nn.Module):
+        def forward(self, x):
+            half = x[:, : x.shape[1] // 2] * x.shape[1] ** 0.5
+            return torch.nn.functional.pad(half, (0, (-half.shape[1]) % 4))
+
+    program = torch.export.export(
+        Halves().eval(),
+        (torch.ones(2, 6),),
+        dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.AUTO}},
+    )
+    torch.export.save(program, tmp_path / "halves.pt2")
+    specify(tmp_path / "halves.pt2", [{"name": "x", "datatype": "FP32", "shape": [-1]}])
+    model = load_model(str(tmp_path / "halves.pt2"), {})
+    assert model.run({"x": torch.ones(3, 10)})["output0"].shape == (3, 8)
+
+
+def test_an_export_whose_text_would_fill_the_memory_is_refused(exported, tmp_path):
+    bomb = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(exported) as old, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    specify(bomb)
+    with pytest.raises(ModelError, match="is compressed"):
+        load_model(str(bomb), {})
+    deep = altered(
+        exported,
+        tmp_path / "deep.pt2",
+        lambda name, data: b"[" * 100_000 if name.endswith("model.json") else data,
+    )
+    with pytest.raises(ModelError, match="nested too deeply"):
+        load_model(str(deep), {})
+
+
 @pytest.mark.parametrize("name", ["noise.pt", "noise.pt2"])
 def test_a_file_of_another_format_gets_one_sentence(tmp_path, name):
     (tmp_path / name).write_bytes(b"not an archive")
