@@ -91,6 +91,18 @@ def bracketed(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host
 
 
+def is_loopback_only(host: str) -> bool:
+    """Whether what listens on this host is reached from this machine only. A name is looked up.
+
+    A host that cannot be looked up cannot be listened on either, so nobody reaches it.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return True
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
+
+
 def _host(text: str, given: str) -> str:
     is_bracketed = text.startswith("[") and text.endswith("]")
     host = text[1:-1] if is_bracketed else text.lower().rstrip(".")

@@ -1,4 +1,4 @@
-"""How busy this machine's processors are; None where there is nothing to read."""
+"""What this machine has and how busy its processors are; None where there is nothing to read."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ def _quota_cores(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/sel
                 quota, period = (group / "cpu.max").read_text().split()
                 least = min(least, int(quota) / int(period))
     return least
+
+
+def allow_descriptors(wanted: int) -> int:
+    """Raises this process' limit on open descriptors, as far as it may, and returns it."""
+    import resource  # of Unix only
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
 
 
 def cpu_times() -> CpuTimes:

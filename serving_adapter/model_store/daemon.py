@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import hmac
 import os
-import resource
 import socket
 import stat
 import time
@@ -35,6 +34,7 @@ from serving_adapter.model_store.sessions import Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
 from serving_adapter.model_store.store import ModelStore
+from serving_adapter.resources import allow_descriptors
 from serving_adapter.stop_signal import stop_on_signal
 
 MAX_REQUEST_BYTES = 64 << 10
@@ -74,7 +74,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
         _only_one(endpoint.lock, f"a store serves {endpoint.folder} already"),
         _only_one(_claimed(settings.cache), f"another store keeps its cache in {settings.cache}"),
     ):
-        _allow_many_descriptors()
+        allow_descriptors(MAX_OPEN_DESCRIPTORS)
         costs = SharingCosts.read(endpoint.folder) or measure(settings.cache)
         store = _store(settings, costs)
         listener = _bound(endpoint, settings)
@@ -205,10 +205,3 @@ def _only_one(path: Path, otherwise: str) -> Any:
         except BlockingIOError:
             raise StoreError(otherwise) from None
         yield
-
-
-def _allow_many_descriptors() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_OPEN_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

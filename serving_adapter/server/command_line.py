@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import grpc
 import numpy as np
 from tyro.conf import UseAppendAction
 
@@ -20,6 +19,7 @@ from serving_adapter import model_configuration, resources
 from serving_adapter.address import bracketed
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.server import listening
 from serving_adapter.server.arrivals_service import arrivals_handler
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.metrics import serve_metrics
@@ -37,6 +37,7 @@ from serving_adapter.stop_signal import stop_on_signal
 
 log = logging.getLogger(__name__)
 
+SLOW_START_S = 5.0
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
 
@@ -144,19 +145,12 @@ async def serve(options: ServeOptions) -> None:
     """Runs the server until SIGTERM or SIGINT, then drains it."""
     if options.private_weights:
         os.environ[FOLDER_VARIABLE] = OFF
+    key = listening.control_key(options.control_key_file)
+    listening.check_locked(options.host, key, has_tls=options.tls_cert is not None)
     models = _models(options)
     faults = _faults(options)
-    service_limits = [
-        # The handler refuses what is over the limit with a full sentence. grpc's own limit is the backstop.
-        ("grpc.max_receive_message_length", 2 * options.max_message_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),  # a taken port is an error
-        # gRPC cancels calls beyond about 1,000 that its core holds, but our own queue refuses with a reason.
-        ("grpc.server.max_pending_requests", 16 * options.max_queue_size),
-        ("grpc.server.max_pending_requests_hard_limit", 32 * options.max_queue_size),
-    ]
-    server = grpc.aio.server(options=service_limits)
-    port = _bind(server, options)
+    server = listening.grpc_server(options.max_message_bytes, len(models) * options.max_queue_size)
+    port = listening.bind(server, options.host, options.port, options.tls_cert, options.tls_key)
     try:
         metrics_port = serve_metrics(models, options.host.strip("[]"), options.metrics_port)
     except OSError as error:
@@ -165,20 +159,17 @@ async def serve(options: ServeOptions) -> None:
             "choose another --metrics-port, or 0 for any free one"
         )
     stop = stop_on_signal()
-    try:
-        for model in models.values():
-            await model.start()
-    except ModelFailed as error:
-        fail(f"model {model.name!r} cannot be served: {error}")
-    _start_recording(options, models)
-    service = InferenceService(
-        models,
-        metrics_port=metrics_port,
-        control_key=_control_key(options),
-    )
+    service = InferenceService(models, metrics_port=metrics_port, control_key=key)
     handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
     server.add_generic_rpc_handlers(handlers)
-    await server.start()
+    await server.start()  # It tells that it lives, and that it is not ready, before any model is built.
+    try:
+        for model in models.values():
+            await _started(model)
+    except ModelFailed as error:
+        await server.stop(None)
+        fail(f"model {model.name!r} cannot be served: {error}")
+    _start_recording(options, models)
     names = ", ".join(models)
     host = bracketed(options.host)
     print(f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True)
@@ -190,6 +181,16 @@ async def serve(options: ServeOptions) -> None:
     await server.stop(options.drain_s)
     await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
     _end_recording(models)
+
+
+async def _started(model: ServedModel) -> None:
+    """Starts a model, and says what the server is waiting for where that takes long."""
+    loop = asyncio.get_running_loop()
+    note = loop.call_later(SLOW_START_S, log.info, "model %s is still being built", model.name)
+    try:
+        await model.start()
+    finally:
+        note.cancel()
 
 
 def _models(options: ServeOptions) -> dict[str, ServedModel]:
@@ -324,36 +325,6 @@ def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str,
         if owner in owners:
             options[key] = value
     return options
-
-
-def _bind(server: grpc.aio.Server, options: ServeOptions) -> int:
-    address = f"{bracketed(options.host)}:{options.port}"
-    try:
-        if options.tls_cert is None and options.tls_key is None:
-            return server.add_insecure_port(address)
-        if options.tls_cert is None or options.tls_key is None:
-            fail("TLS needs both --tls-cert and --tls-key")
-        pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
-        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError:
-        tls = "" if options.tls_cert is None else ", or the TLS files are no PEM certificate and its key"
-        fail(
-            f"cannot listen on {address}: taken, or not of this machine{tls}; choose another --port or --host"
-        )
-    except OSError as error:
-        fail(f"cannot read the TLS files: {error}")
-
-
-def _control_key(options: ServeOptions) -> str | None:
-    key = os.environ.get("RRL_CONTROL_KEY")
-    if options.control_key_file is not None:
-        try:
-            key = options.control_key_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"cannot read --control-key-file {options.control_key_file}: {error}")
-    if key == "":
-        fail("the control key is empty, which would lock nothing; write one into its file, or set none")
-    return key
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from serving_adapter.address import ServerAddress, bracketed, canonical
+from serving_adapter.address import ServerAddress, bracketed, canonical, is_loopback_only
 from serving_adapter.load.command_line import LoadOptions
 from serving_adapter.target import Target, TargetError
 
@@ -104,6 +104,11 @@ def test_a_name_and_its_address_share_an_identity() -> None:
 
 def test_a_host_stands_in_brackets_once() -> None:
     assert [bracketed(host) for host in ("::1", "[::1]", "box")] == ["[::1]", "[::1]", "box"]
+
+
+def test_what_listens_on_all_addresses_is_not_of_this_machine_only() -> None:
+    assert all(map(is_loopback_only, ("127.0.0.1", "127.3.2.1", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback_only, ("0.0.0.0", "::", "[::]", "192.0.2.1")))
 
 
 @pytest.mark.parametrize("host", ["::1%lo", "0.0.0.0", "127.0.0.1"])

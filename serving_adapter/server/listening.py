@@ -1,0 +1,109 @@
+"""How the server listens: its port, who may control it, and bounds on what the network may cost it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import grpc
+
+from serving_adapter.address import bracketed, is_loopback_only
+from serving_adapter.options import fail
+from serving_adapter.resources import allow_descriptors
+
+log = logging.getLogger(__name__)
+
+KEY_VARIABLE = "RRL_CONTROL_KEY"
+MAX_DESCRIPTORS = 65_536
+MAX_CONNECTIONS = 10_000
+CALLS_BESIDE_QUEUES = 1024  # of health, statistics and metadata, and those that are being refused
+HANDSHAKE_TIMEOUT_MS = 10_000
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
+MAX_IDLE_MS = 15 * 60_000
+
+
+def grpc_server(max_message_bytes: int, max_queued: int) -> grpc.aio.Server:
+    """A server that bears what clients and meshes do with connections, but not more than it can."""
+    descriptors = allow_descriptors(MAX_DESCRIPTORS)
+    max_calls = 2 * max_queued + CALLS_BESIDE_QUEUES
+    options = [
+        # The handler refuses what is over the limit with a full sentence. grpc's own limit is the backstop.
+        ("grpc.max_receive_message_length", 2 * max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # A message of a few kilobytes could unpack to gigabytes. Tensors hardly shrink, so nothing is lost.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.so_reuseport", 0),  # a taken port is an error
+        # gRPC cancels calls beyond about 1,000 that its core holds, but our own queue refuses with a reason.
+        ("grpc.server.max_pending_requests", 16 * max_queued),
+        ("grpc.server.max_pending_requests_hard_limit", 32 * max_queued),
+        # Half of the descriptors are left for workers, which take several each when they are replaced.
+        ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, descriptors // 2)),
+        ("grpc.max_concurrent_streams", max_calls),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+        # Pings of clients and sidecars are borne however often they come, beside a lone long request too.
+        ("grpc.http2.min_ping_interval_without_data_ms", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Our own pings keep balancers from forgetting a connection, and find those that were forgotten.
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
+    ]
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> int:
+    """Takes the port and returns it; ends the command with a sentence where it cannot be had."""
+    address = f"{bracketed(host)}:{port}"
+    try:
+        if tls_cert is None and tls_key is None:
+            return server.add_insecure_port(address)
+        if tls_cert is None or tls_key is None:
+            fail("TLS needs both --tls-cert and --tls-key")
+        _note_open_file(tls_key)
+        pair = (tls_key.read_bytes(), tls_cert.read_bytes())
+        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError:
+        tls = "" if tls_cert is None else ", or the TLS files are no PEM certificate and its key"
+        fail(
+            f"cannot listen on {address}: taken, or not of this machine{tls}; choose another --port or --host"
+        )
+    except OSError as error:
+        fail(f"cannot read the TLS files: {error}")
+
+
+def control_key(file: Path | None) -> str | None:
+    """The key to control this server, which what it starts does not inherit; None if it has none."""
+    key = os.environ.pop(KEY_VARIABLE, None)
+    if file is not None:
+        try:
+            key = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"cannot read --control-key-file {file}: {error}")
+    if key == "":
+        fail("the control key is empty, which would lock nothing; write one into its file, or set none")
+    if key is not None and not (key.isascii() and key.isprintable()):
+        fail("the control key must be printable ASCII, as it travels in a header; write another one")
+    if file is not None:
+        _note_open_file(file)
+    return key
+
+
+def check_locked(host: str, key: str | None, has_tls: bool) -> None:
+    """Ends the command where everybody on a network could change the configuration."""
+    if is_loopback_only(host):
+        return
+    if key is None:
+        fail(
+            f"--host {host} lets others reach this server, and everybody who does could change its "
+            f"configuration; lock that with --control-key-file FILE (or {KEY_VARIABLE}), or stay on 127.0.0.1"
+        )
+    if not has_tls:
+        log.warning("without --tls-cert and --tls-key, requests and the control key travel unencrypted")
+
+
+def _note_open_file(file: Path) -> None:
+    if file.stat().st_mode & 0o077:
+        log.warning("others than its owner may read %s; close it with chmod 600", file)

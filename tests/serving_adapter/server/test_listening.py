@@ -1,0 +1,128 @@
+"""What the server's port bears, whom it lets in, and from which moment on it answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from typing import BinaryIO
+
+import grpc
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving_adapter.server import listening
+from tests.support.waiting import until
+
+SERVE = [sys.executable, "-m", "serving_adapter.server.command_line"]
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, PING, GO_AWAY = 4, 6, 7  # types of HTTP/2 frames
+
+
+def frame(kind: int, content: bytes = b"") -> bytes:
+    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, 0, 0) + content
+
+
+def read_frame(stream: BinaryIO) -> tuple[int, bytes]:
+    head = stream.read(9)
+    return head[3], stream.read(int.from_bytes(head[:3], "big"))
+
+
+def request(model: str) -> pb.ModelInferRequest:
+    asked = pb.ModelInferRequest(model_name=model)
+    asked.inputs.add(name="x", datatype="FP32", shape=[1, 16])
+    asked.raw_input_contents.append(bytes(64))
+    return asked
+
+
+def test_pings_one_after_the_other_on_a_connection_that_carries_nothing_are_all_answered(server):
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(HTTP2_PREFACE + frame(SETTINGS))
+        with connection.makefile("rb") as stream:
+            for number in range(20):
+                connection.sendall(frame(PING, number.to_bytes(8, "big")))
+                kind, content = read_frame(stream)
+                while kind != PING:
+                    assert kind != GO_AWAY, content
+                    kind, content = read_frame(stream)
+                assert int.from_bytes(content, "big") == number
+
+
+def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
+    gate = tmp_path / "gate"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    model = ("--model", "tests.support.gated_models:gated", "--model-option", f"gate={gate}")
+    process = subprocess.Popen([*SERVE, *model, "--port", str(port), "--metrics-port", "0"])
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = GRPCInferenceServiceStub(channel)
+            assert stub.ServerLive(pb.ServerLiveRequest(), timeout=30, wait_for_ready=True).live
+            assert not stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready
+            assert not stub.ModelReady(pb.ModelReadyRequest(name="gated"), timeout=30).ready
+            load = pb.RepositoryModelLoadRequest(model_name="gated")
+            for call, asked in ((stub.ModelInfer, request("gated")), (stub.RepositoryModelLoad, load)):
+                with pytest.raises(grpc.RpcError, match="'gated' is starting") as refused:
+                    call(asked, timeout=30)
+                assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            gate.touch()
+            until(lambda: stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready)
+            assert len(stub.ModelInfer(request("gated"), timeout=30).outputs) == 1
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_compressed_requests_are_refused_by_name(server):
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+        GRPCInferenceServiceStub(channel).ModelInfer(request("sleep"), compression=grpc.Compression.Gzip)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "gzip" in refused.value.details()
+
+
+def test_it_does_not_listen_beyond_loopback_with_its_control_open():
+    command = [*SERVE, "--model", "noop", "--host", "0.0.0.0", "--port", "0", "--metrics-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert (
+        "everybody who does could change its configuration; lock that with --control-key-file" in ended.stderr
+    )
+
+
+def test_with_a_key_it_listens_beyond_loopback_and_nothing_it_starts_inherits_the_key(
+    start_server, monkeypatch
+):
+    monkeypatch.setenv(listening.KEY_VARIABLE, "secret")
+    server = start_server("--model", "noop", "--host", "0.0.0.0")
+    with grpc.insecure_channel(server.address.replace("0.0.0.0", "127.0.0.1")) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="control of this server is locked"):
+            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="noop"), timeout=30)
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    assert children
+    assert not [child for child in children if listening.KEY_VARIABLE in child.environ()]
+
+
+def test_a_key_that_others_may_read_is_noted(tmp_path, caplog):
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    key.chmod(0o644)
+    assert listening.control_key(key) == "secret"
+    assert "chmod 600" in caplog.text
+    caplog.clear()
+    os.chmod(key, 0o600)
+    assert listening.control_key(key) == "secret"
+    assert not caplog.text
+
+
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path, capsys):
+    key = tmp_path / "key"
+    key.write_text("geheim\N{SNOWMAN}")
+    with pytest.raises(SystemExit):
+        listening.control_key(key)
+    assert "must be printable ASCII" in capsys.readouterr().err
