@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from importlib import metadata
 
 import grpc
@@ -35,6 +36,8 @@ from serving_adapter.server.requests import EXACT, Answer, InputTensor
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.tensors import TensorSpec
+
+log = logging.getLogger(__name__)
 
 try:
     SERVER_VERSION = metadata.version("rrl-tune")
@@ -183,7 +186,9 @@ class InferenceService:
         if "config" not in request.parameters and OWNER_PARAMETER in request.parameters:
             return pb.RepositoryModelLoadResponse()
         # It runs to its end even if the client does not wait: a change is in force whole or not at all.
-        await asyncio.shield(asyncio.ensure_future(model.apply(knobs, resilience)))
+        changing = asyncio.ensure_future(model.apply(knobs, resilience))
+        changing.add_done_callback(_note_failed_change)
+        await asyncio.shield(changing)
         return pb.RepositoryModelLoadResponse()
 
     @answers
@@ -245,6 +250,12 @@ class InferenceService:
             sentence = f"model {name!r} is starting or shutting down; try again"
             raise Refused(grpc.StatusCode.UNAVAILABLE, sentence)
         return model
+
+
+def _note_failed_change(changing: asyncio.Future[None]) -> None:
+    """Its client hears why, unless it has gone away meanwhile."""
+    if not changing.cancelled() and (error := changing.exception()) is not None:
+        log.warning("a change of the configuration failed: %s", error)
 
 
 def _statistics(model: ServedModel) -> Message:

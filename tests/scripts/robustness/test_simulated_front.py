@@ -1,0 +1,126 @@
+"""The simulated front: it is the same for a seed, finds what is broken on purpose, and finds nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.robustness.simulated_front.simulation import simulate
+from serving_adapter.server import answers, dispatcher
+from serving_adapter.server.batching import Batching
+from serving_adapter.server.dispatcher import Dispatcher
+from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.requests import OutputTensor, Request, Specs
+from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.workers.pool import WorkerPool
+from tests.support import CHECKOUT
+
+MOST_SEEDS = 60  # within which each of the breaks below must show
+DIGEST = (
+    "from scripts.robustness.simulated_front.simulation import simulate; "
+    "print(*(line for seed in (3, 8, 14) for line in simulate(seed).events), sep='\\n')"
+)
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def events(hash_seed: str) -> str:
+    """The last events of some seeds, as another process has them."""
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(CHECKOUT)}
+    return subprocess.run(
+        [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_seed_has_the_same_events_in_every_process() -> None:
+    first = events("1")
+    assert len(first.splitlines()) > 100
+    assert events("2") == first
+
+
+def rows_of_the_neighbour(patch: pytest.MonkeyPatch) -> None:
+    """Every request but the first of a batch gets the rows before its own."""
+    cut = answers.cut
+
+    def shifted(
+        outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int
+    ) -> list[OutputTensor]:
+        return cut(outputs, specs, max(0, first_row - 1), rows)
+
+    patch.setattr(answers, "cut", shifted)
+
+
+def batches_of_any_size(patch: pytest.MonkeyPatch) -> None:
+    """The batches are formed as if their size were not limited."""
+    next_batch = dispatcher.next_batch
+
+    def unlimited(queue: Any, batching: Batching, now_ns: int) -> Any:
+        return next_batch(queue, Batching(1000, batching.max_queue_delay_ns), now_ns)
+
+    patch.setattr(dispatcher, "next_batch", unlimited)
+
+
+def nothing_in_force(patch: pytest.MonkeyPatch) -> None:
+    """A change is told, but the dispatcher goes on as before."""
+    put_in_force = Dispatcher.put_in_force
+
+    def only_once(self: Dispatcher, knobs: Any, mode: Any) -> None:
+        before = vars(self).get("_intra_op_threads")
+        put_in_force(self, knobs, mode)
+        if before is not None:
+            self._intra_op_threads = before
+
+    patch.setattr(Dispatcher, "put_in_force", only_once)
+
+
+def dead_workers_stay_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerPool, "_start_repair", lambda self: None)
+
+
+def failures_uncounted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelStatistics, "record_failure", lambda *_: None)
+
+
+def the_given_up_run(patch: pytest.MonkeyPatch) -> None:
+    """A request whose client went away while it waited stays in the queue."""
+
+    def leave(self: InFlight, request: Request) -> None:
+        request.settled = True
+        if request.batch is not None:
+            request.batch = None
+            self.executing -= 1
+
+    patch.setattr(InFlight, "leave", leave)
+
+
+def lost_batches_stay_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InFlight, "run_again", lambda self, batch: None)
+
+
+def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkerPool, "busy", property(lambda self: 0))
+    patch.setattr(WorkerPool, "_retire", lambda self, worker: None)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        rows_of_the_neighbour,
+        batches_of_any_size,
+        nothing_in_force,
+        dead_workers_stay_dead,
+        failures_uncounted,
+        the_given_up_run,
+        lost_batches_stay_lost,
+        too_many_at_once,
+    ],
+)
+def test_what_is_broken_on_purpose_is_found(break_it: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    assert any(simulate(seed).sentence for seed in range(MOST_SEEDS))
