@@ -104,6 +104,12 @@ class Agent(ABC):
     def refused(self, number: int) -> None:
         """Hears that the target refused this configuration."""
 
+    def keep_off(self, numbers: frozenset[int]) -> None:
+        """Hears which configurations the guard refuses, before each update: failed or aborted lately.
+
+        Whatever else it proposes is tried. Where it proposes one of these, the best known runs instead.
+        """
+
     def finish_training(self) -> None:
         """Waits until training in the background knows every transition so far."""
 

@@ -123,6 +123,16 @@ class Measurement:
         return self.completions / self.duration_s if self.duration_s > 0 else 0.0
 
     @property
+    def answered(self) -> int:
+        """Requests that left the server, completed or failed."""
+        return self.completions + self.failures
+
+    @property
+    def failure_share(self) -> float:
+        """The share of the answered requests that failed; 0 where none was answered."""
+        return self.failures / max(1, self.answered)
+
+    @property
     def drain_ms(self) -> float:
         """How long the requests that piled up in this interval need to drain at its completion rate."""
         growth = max(0, self.backlog_growth)

@@ -3,14 +3,15 @@
 All costs are positive, and all but `LeastResources` are in milliseconds; reward = -cost.
 An interval that the guard aborted did not live to see its own latency. So the time that its backlog needs to
 drain is added, which is what the next request would wait. A request that fails adds to no latency. So all
-costs are raised by `FAILURE_WEIGHT` times the share of requests that failed.
+costs are raised by `FAILURE_WEIGHT` times the share of requests that failed (`with_failures`). Where all
+failed there is no latency: the whole interval stands for it, as nobody was answered for so long.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +23,11 @@ FAILURE_WEIGHT = 10.0
 """A failed request costs as much as this many that were answered."""
 
 
+def with_failures(cost: Any, failure_share: Any) -> Any:
+    """The cost of an interval of which this share of the requests failed; numbers, or arrays of them."""
+    return cost * (1.0 + FAILURE_WEIGHT * failure_share)
+
+
 class Objective(Protocol):
     @property
     def unit(self) -> str: ...
@@ -30,7 +36,7 @@ class Objective(Protocol):
     def slo_p95_ms(self) -> float | None: ...
 
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        """The number to minimise; NaN when nothing was completed and nothing is waiting."""
+        """The number to minimise; NaN where nothing was completed, nothing failed and nothing is waiting."""
         ...
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
@@ -46,15 +52,12 @@ def slo_violated(measurement: Measurement, slo_p95_ms: float | None) -> bool:
 
 
 def _latency_ms(measurement: Measurement, statistic: str) -> float:
+    if measurement.failures and not measurement.completions:
+        return 1e3 * measurement.duration_s
     latency_ms: float = getattr(measurement.latency, statistic)
     if not measurement.aborted:
         return latency_ms
     return float(np.nan_to_num(latency_ms)) + measurement.drain_ms
-
-
-def _with_failures(cost: float, measurement: Measurement) -> float:
-    requests = max(1, measurement.completions + measurement.failures)
-    return cost * (1.0 + FAILURE_WEIGHT * measurement.failures / requests)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class MeanLatency:
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         mean_ms = _latency_ms(measurement, "mean_ms")
         broken_ms = self.slo_p95_ms if self.slo_p95_ms and slo_violated(measurement, self.slo_p95_ms) else 0.0
-        return _with_failures(mean_ms + broken_ms, measurement)
+        return float(with_failures(mean_ms + broken_ms, measurement.failure_share))
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         if self.slo_p95_ms is None:
@@ -88,7 +91,7 @@ class StrictSLO:
     def cost(self, measurement: Measurement, configuration: Configuration) -> float:
         p95_ms = _latency_ms(measurement, "p95_ms")
         broken_ms = self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0
-        return _with_failures(p95_ms + broken_ms, measurement)
+        return float(with_failures(p95_ms + broken_ms, measurement.failure_share))
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         return p95_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
@@ -113,9 +116,9 @@ class LeastResources:
         if np.isnan(p95_ms):
             return math.nan
         if slo_violated(measurement, self.slo_p95_ms):
-            return _with_failures(float(self._broken(p95_ms)), measurement)
+            return float(with_failures(float(self._broken(p95_ms)), measurement.failure_share))
         threads = math.prod(configuration.get(name, 1) for name in THREAD_KNOBS)
-        return _with_failures(float(threads), measurement)
+        return float(with_failures(float(threads), measurement.failure_share))
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         return np.where(p95_ms > self.slo_p95_ms, self._broken(p95_ms), threads)

@@ -8,6 +8,7 @@
 | S | `service_times` | posterior of service times and of the machine's drift |
 | A | `forecast` | the arrivals that may come next |
 | ρ | `model_error` | what the queueing model gets wrong of each configuration |
+| p | `failures` | the share of requests that fails under each configuration |
 | R(c, A, S) | `replay` | latencies of the arrivals A under c with service times S |
 
 What was seen of a configuration is compared with a replay of the same interval: the same arrivals, and the
@@ -27,6 +28,7 @@ import numpy as np
 
 from rrl.belief import telemetry
 from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
+from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load_forecast import (
     MAX_POISSON_DISPERSION,
@@ -39,7 +41,7 @@ from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
-from rrl.objective import Objective
+from rrl.objective import Objective, with_failures
 from rrl.queueing.kernels import Windows
 from rrl.space import Configuration, ConfigurationSpace, with_fixed
 
@@ -101,6 +103,7 @@ class Belief:
         self._disciplines = Disciplines(believed)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
+        self.failures = FailureShares(space)
         self._seed = seed
         self._carries = False  # Requests were seen to wait from one interval into the next.
         self._estimates_busy = False  # The target does not tell how many instances were busy.
@@ -144,6 +147,7 @@ class Belief:
             return
         self._intervals += 1
         self.forecast.add(measurement)
+        self.failures.learn(number, measurement)
         self._windows = None
         self._carries = self._carries or measurement.backlog > 0
         self._learn_service_times(number, measurement)
@@ -162,9 +166,10 @@ class Belief:
         return self.service_times.standard_deviations(entries, other)
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(K,) mean latency expected in ms, roughly."""
+        """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
         poisson = self.forecast.dispersion <= MAX_POISSON_DISPERSION
         mean_ms = self.replay.screened(numbers, scale, self.windows, self.forecast.rate_per_s, poisson)
+        mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
 
     def screened_at(self, numbers: np.ndarray, rate_per_s: float) -> np.ndarray:
@@ -257,7 +262,8 @@ class Belief:
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K, windows)"""
         ratio, threads = self._ratio(numbers), self._space.threads[numbers][:, None]
-        return self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
+        costs = self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
+        return np.asarray(with_failures(costs, self.failures.of(numbers)[:, None]))
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""
@@ -313,6 +319,8 @@ class Belief:
         if tells_nothing(measurement):
             return
         if measurement.completions == 0:
+            if measurement.failures:  # These count by themselves.
+                return
             self.model_error.learn(number, ERROR_LIMIT, ABORTED_SD**2)
             return
         backlog_before = measurement.backlog - measurement.backlog_growth

@@ -55,7 +55,8 @@ class Choice:
         What was measured counts at the present load, or at the nearest load at which a fit one is.
         """
         if self.expected.known:
-            return self.expected.cheapest(sorted(self._fit | {self.start}))
+            start = set() if self.fitness.start_fails else {self.start}
+            return self.expected.cheapest(sorted(self._fit | start or {self.start}))
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
         fit = [seen for seen in near if seen.number not in unfit]
@@ -78,6 +79,11 @@ class Choice:
         most_per_s = self.memory.rate_per_s * COMPARABLE_LOAD
         own = [s for s in self.memory.all if s.number == self.start and s.rate_per_s <= most_per_s]
         return 2 * sum(seen.overloaded for seen in own) > len(own)
+
+    @property
+    def avoids_start(self) -> bool:
+        """True if users must not bear the start again: it is overloaded, or requests fail under it alone."""
+        return self.fitness.start_fails or self.start_is_overloaded
 
     def trusts(self, number: int) -> bool:
         """True if this configuration was measured near the present load, and nothing speaks against it.
@@ -114,7 +120,9 @@ class Choice:
         expected to be so by all that was measured. Where there are no turns and nothing is expected, the best
         known must be better even with the noise of both held against it.
         """
-        if turn_costs and not all(map(self.fitness.fits, turn_costs)):
+        if self.fitness.start_fails and (best := self.best) != self.start:
+            return ToKeep(best, "requests failed under the start, and clearly fewer under this one")
+        if turn_costs and not all(self.fitness.fits(n) for n in turn_costs if n != self.start):
             return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
         gain = self.turns.gain(turn_costs or {})
         if turn_costs and gain.beyond_noise:

@@ -4,13 +4,16 @@
 |---|---|
 | it was aborted, or nothing was completed | for `cooldown` intervals, at that load or a higher one |
 | requests failed, more than under the start | as above, and until it has served as many without |
-| the target was lost twice | as if aborted, until it has served as long without |
+| it fails again after that | for twice as long as the time before |
+| the target was lost under it, beyond chance | as if aborted, until it has served as long without |
 | it broke the limit where the start kept it | as long as its interval is at the present load |
+| it is the start, and another fails clearly less | as long as that is so |
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,33 +23,78 @@ from rrl.measurement import Measurement
 
 
 @dataclass
+class Answered:
+    """The requests that left the server under one configuration."""
+
+    requests: int = 0
+    failures: int = 0
+
+    def add(self, measurement: Measurement) -> None:
+        self.requests += measurement.answered
+        self.failures += measurement.failures
+
+    @property
+    def failure_share(self) -> float:
+        return self.failures / max(self.requests, 1)
+
+    def most_share(self, sigmas: float) -> float:
+        """The largest share that may fail under it, by what was seen: `sigmas` beyond it."""
+        return (self.failures + sigmas * math.sqrt(self.failures) + sigmas) / max(self.requests, 1)
+
+
+@dataclass
+class Losses:
+    """How often the target was lost under a configuration, and when last."""
+
+    times: int = 0
+    in_a_row: int = 0  # since it served last
+    last: int = 0  # interval
+
+
+@dataclass
 class Fitness:
-    """Remembers what went wrong under each configuration. The start is never held to be at fault."""
+    """Remembers what went wrong under each configuration.
+
+    How many requests fail under the start is what others are compared with. So the start is at fault only
+    where another is seen to fail clearly less.
+    """
 
     start: int
     settings: GuardSettings
     memory: IntervalMemory
     _intervals: int = 0
+    _ran: Counter[int] = field(default_factory=Counter)  # intervals under each
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # in which interval, at which rate
     _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
-    _gaps: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often it was lost, and last when
-    _start_failures: int = 0
-    _start_arrivals: int = 0
+    _failed_times: Counter[int] = field(default_factory=Counter)  # how often each began to fail
+    _losses: dict[int, Losses] = field(default_factory=dict)
+    _answered: dict[int, Answered] = field(default_factory=dict)
 
-    def count_interval(self) -> None:
+    def count_interval(self, number: int) -> None:
+        """An interval under it is over."""
         self._intervals += 1
+        self._ran[number] += 1
 
     def lost(self, number: int) -> None:
-        """The target was lost under it. Once is chance; the second time it may be to blame."""
-        times, _ = self._gaps.get(number, (0, 0))
-        self._gaps[number] = times + 1, self._intervals
+        """The target was lost under it."""
+        losses = self._losses.setdefault(number, Losses())
+        losses.times += 1
+        losses.in_a_row += 1
+        losses.last = self._intervals
         if self.was_lost_again(number):
             self.aborted(number, 0.0)
 
     def was_lost_again(self, number: int) -> bool:
-        """True if the target was lost under it more than once and it has not served for long since."""
-        times, _ = self._gaps.get(number, (0, 0))
-        return times > 1
+        """True if it may be to blame that the target was lost: chance does not explain it.
+
+        A server that is restarted is lost under whatever is in force. So two losses speak against it only
+        where it did not serve in between, or where it was in force too seldom to meet both by chance.
+        """
+        losses = self._losses.get(number, Losses())
+        if losses.times < 2:
+            return False
+        by_chance = (self._ran[number] / max(self._intervals, 1)) ** losses.times
+        return losses.in_a_row > 1 or by_chance < self.settings.chance_of_losses
 
     def aborted(self, number: int, rate_per_s: float) -> None:
         """It was aborted, or did not serve, at this load."""
@@ -56,6 +104,7 @@ class Fitness:
     def failing(self, number: int) -> None:
         """Requests failed under it."""
         self._failing[number] = 0
+        self._failed_times[number] += 1
 
     def served(self, number: int) -> None:
         """It served without failures. Nothing is held against it any more if it has done so for long.
@@ -63,33 +112,70 @@ class Fitness:
         If the target was lost under it, that was not its fault: restarts come every night. If requests failed
         under it, clients had sent what cannot be served.
         """
-        _, lost = self._gaps.get(number, (0, self._intervals))
-        if self._intervals - lost > self.settings.cooldown:
-            del self._gaps[number]
+        if number in self._losses:
+            self._losses[number].in_a_row = 0
+            if self._intervals - self._losses[number].last > self.settings.cooldown:
+                del self._losses[number]
         if number in self._failing:
             self._failing[number] += 1
             if self._failing[number] > self.settings.cooldown:
-                del self._failing[number]
+                del self._failing[number], self._failed_times[number]
 
     def failures(self, number: int, seen: Sequence[Measurement]) -> int:
         """How many requests failed, if chance and the start's own failures do not explain them; else 0."""
-        failures, arrivals = sum(each.failures for each in seen), sum(each.arrivals for each in seen)
+        now = Answered()
+        for each in seen:
+            now.add(each)
+            self._answered.setdefault(number, Answered()).add(each)
         if number == self.start:
-            self._start_failures += failures
-            self._start_arrivals += arrivals
             return 0
+        normal = self._answered.get(self.start, Answered()).failure_share
+        return now.failures if self._fails_beyond(normal, now) else 0
+
+    @property
+    def start_fails(self) -> bool:
+        """True if requests fail under the start that do not fail under another configuration."""
+        return self.start in self.failing_as_the_start
+
+    @property
+    def failing_as_the_start(self) -> frozenset[int]:
+        """The start, if another is seen to fail clearly less, and all that fail clearly more than that one."""
+        start = self._answered.get(self.start, Answered())
+        if not start.failures:
+            return frozenset()
         s = self.settings
-        expected = self._start_failures / max(self._start_arrivals, 1) * arrivals
-        chance = expected + s.failure_sigmas * math.sqrt(expected)
-        allowed = max(s.failures, s.failure_share * arrivals, chance)
-        return failures if failures > allowed else 0
+        known = [each for each in self._answered.values() if each.requests >= s.watch_arrivals]
+        least = min((each.most_share(s.failure_sigmas) for each in known), default=1.0)
+        if not self._fails_beyond(least, start):
+            return frozenset()
+        return frozenset(n for n, each in self._answered.items() if self._fails_beyond(least, each))
+
+    def many_fail(self, measurement: Measurement) -> bool:
+        """True if more requests failed in it than in any interval that goes well."""
+        return self._fails_beyond(0.0, Answered(measurement.answered, measurement.failures))
+
+    def _fails_beyond(self, normal_share: float, answered: Answered) -> bool:
+        """True if neither what is allowed explains these failures, nor the normal share and chance."""
+        s = self.settings
+        expected = normal_share * answered.requests
+        by_chance = expected + s.failure_sigmas * math.sqrt(expected)
+        return answered.failures > max(s.failures, s.failure_share * answered.requests, by_chance)
+
+    @property
+    def cooling(self) -> frozenset[int]:
+        """The configurations that cool."""
+        return frozenset(number for number in self._aborted if self.cools(number))
 
     def cools(self, number: int) -> bool:
-        """True if it was aborted or failed lately, at the present load or at a lower one."""
+        """True if it was aborted or failed lately, at the present load or at a lower one.
+
+        What fails again each time it is tried cools twice as long as the time before.
+        """
         if number not in self._aborted:
             return False
         when, rate_per_s = self._aborted[number]
-        lately = self._intervals - when <= self.settings.cooldown
+        cooldown = self.settings.cooldown * 2 ** max(0, self._failed_times[number] - 1)
+        lately = self._intervals - when <= cooldown
         return lately and rate_per_s <= self.memory.rate_per_s * SAME_LOAD
 
     def fits(self, number: int) -> bool:
@@ -104,4 +190,4 @@ class Fitness:
         broke = {seen.number for seen in near if seen.broke_limit}
         if self.start in broke:
             broke = set()
-        return broke | {number for number in self._aborted if self.cools(number)} | self._failing.keys()
+        return broke | self.cooling | self._failing.keys() | self.failing_as_the_start

@@ -5,7 +5,7 @@
   there, or that is expected to be worse now. A burst, a slow machine and silence move nothing.
 - It keeps the agent off configurations that were aborted lately.
 - It says what to keep in force at the end: never a configuration under which requests failed, nor one that
-  broke the limit where the start kept it.
+  broke the limit where the start kept it. A start under which requests fail is left, too.
 
 In each interval the guard is asked in this order:
 
@@ -110,6 +110,11 @@ class Guard:
         """True if it takes over because of what is in force, so that no limit may stop it."""
         return self._next is not None and self._next.must_act
 
+    @property
+    def refuses(self) -> frozenset[int]:
+        """The configurations that it would not admit now, those over budget excepted."""
+        return (self.fitness.cooling | self.fitness.failing_as_the_start) - {self.best}
+
     def keeping(self, turn_costs: Costs | None = None) -> ToKeep:
         """What to keep in force at the end, and why."""
         return self.choice.to_keep(turn_costs)
@@ -118,9 +123,9 @@ class Guard:
         """What to keep in force at the end."""
         return self.keeping(turn_costs).number
 
-    def overloads(self, measurement: Measurement) -> bool:
-        """True if the queue grew in this interval beyond noise, and is long at its end."""
-        return overloads(measurement, self.settings)
+    def hurts(self, measurement: Measurement) -> bool:
+        """True if users suffer: the queue grew beyond noise and is long, or many requests failed."""
+        return overloads(measurement, self.settings) or self.fitness.many_fail(measurement)
 
     def admit(self, proposal: int | None) -> Admission:
         """What to run in the next interval: the agent's proposal, or the guard's choice where it takes over.
@@ -138,8 +143,10 @@ class Guard:
         best = self.best
         if proposal in self.over_budget:
             return self._enter(Admission(best, "refused", "it uses more cores than the budget leaves"))
-        if proposal != best and self.fitness.cools(proposal):
+        if proposal in self.refuses:
             why = "it was aborted or failed lately at this or a lower load"
+            if not self.fitness.cools(proposal):
+                why = "more requests fail under it than under others"
             return self._enter(Admission(best, "refused", why))
         return self._enter(Admission(proposal, "agent", ""))
 
@@ -172,7 +179,7 @@ class Guard:
         `share` is the share of its usual time that it was measured for. `settling` is what was seen before
         that, from a change until it had settled.
         """
-        self.fitness.count_interval()
+        self.fitness.count_interval(number)
         self._next = None
         if measurement.gap:
             return self._after_gap(number, measurement.gap)
@@ -263,7 +270,7 @@ class Guard:
             cost,
             latency_ms(measurement),
             broke_limit=broke_limit and not fault.excused,
-            overloaded=self.overloads(measurement),
+            overloaded=overloads(measurement, self.settings),
             completions=measurement.completions,
             kind=kind,
         )

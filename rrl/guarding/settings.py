@@ -24,8 +24,9 @@ class GuardSettings:
     watch_arrivals: int = 20  # no interval is aborted before so many arrivals
     cooldown: int = 20  # intervals for which an aborted or failing configuration is refused
     failures: int = 3  # failed requests that an interval may have
-    failure_share: float = 0.01  # the share of an interval's arrivals that may fail
+    failure_share: float = 0.01  # the share of the answered requests that may fail
     failure_sigmas: float = 3.0  # how far beyond the start's rate, in standard deviations, failures may go
+    chance_of_losses: float = 0.05  # less probable losses of the target are not chance
     noise: float = NOISE  # ν: relative standard deviation of one interval's cost
     drain_sigmas: float = 3.0  # a queue that goes down by more than this is one that an interval left behind
     drain_intervals: int = 5  # at most so many intervals in a row are spent on draining a queue

@@ -42,6 +42,7 @@ class Guided(Agent):
         self._rule = Acquisition(self.belief, self._changes, settings)
         self._in_force = NONE_YET
         self._learned = 0  # intervals
+        self._kept_off: frozenset[int] = frozenset()  # by the guard
         self._refusals: Counter[int] = Counter()  # by the target, of each configuration
         self._compared: Contenders | None = None
         self._thumb = first_choice.rule_of_thumb(task.space, task.cores)  # None: tried, or there is none
@@ -59,8 +60,16 @@ class Guided(Agent):
             return
         self._changes.interval_s = measurement.duration_s
         self.belief.learn(self._in_force, measurement)
+        if self._in_force == self._thumb:
+            self._thumb = None
         if self.belief.known:
             self._next = self._chosen()
+        elif measurement.failures:
+            self._next = first_choice.central(self.belief, self.space, self._kept_off)
+
+    def keep_off(self, numbers: frozenset[int]) -> None:
+        """None of these is proposed until the guard tells of others."""
+        self._kept_off = numbers
 
     def refused(self, number: int) -> None:
         """The target did not take this configuration. Once may be chance.
@@ -102,14 +111,15 @@ class Guided(Agent):
         return bool(self.belief.bears(np.array([number]))[0])
 
     def _chosen(self) -> int:
-        allowed = self.belief.replay.allowed
+        allowed = self.belief.replay.allowed.copy()
+        allowed[list(self._kept_off)] = False
         numbers = self._changes.without_vain_delays(self._in_force, np.flatnonzero(allowed))
         self._compared = self._rule.contenders(numbers, self._in_force)
         s = self.settings
         self._learned += 1
         lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
         value = self._compared.value(s.horizon + s.horizon_growth * lasting)
-        if self._in_force == self._thumb or self._learned > RULE_WITHIN:
+        if self._learned > RULE_WITHIN:
             self._thumb = None
         thumb = self._thumb
         if thumb is not None and allowed[thumb] and self._bears(thumb):

@@ -20,14 +20,19 @@ FIRST_WITHIN = 2.5
 RULE_OF_THUMB = {"intra_op_threads": 1, "inter_op_threads": 1, "max_batch_size": 8, "max_queue_delay_us": 0}
 
 
-def central(belief: Belief, space: ConfigurationSpace) -> int:
+def central(belief: Belief, space: ConfigurationSpace, kept_off: frozenset[int] = frozenset()) -> int:
     """The most central of those that serve a heavy load well, by what is known before the first interval.
 
-    Without delay: beside service times of unknown length none can be judged.
+    Without delay: beside service times of unknown length none can be judged. What the guard refuses is left
+    out, and so is what failed every request, as long as there is anything else.
     """
     replay = belief.replay
     no_delay = replay.delay_s == replay.delay_s.min()
-    numbers = np.flatnonzero(no_delay & replay.allowed)
+    fails = belief.failures.of(np.arange(len(space))) >= 1
+    fails[list(kept_off)] = True
+    numbers = np.flatnonzero(no_delay & replay.allowed & ~fails)
+    if not len(numbers):
+        numbers = np.flatnonzero(no_delay & replay.allowed)
     latency_ms = belief.screened_at(numbers, FIRST_SHARE * replay.capacity_per_s.max())
     good = numbers[latency_ms <= FIRST_WITHIN * latency_ms.min()]
     from_centre = space.features[good] - space.features.mean(axis=0)

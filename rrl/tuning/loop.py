@@ -1,6 +1,6 @@
 """The tuning loop: intervals of the start, the search, the validation, and what is kept at the end.
 
-    agent.act -> guard.admit -> env.run -> cost -> guard.judge -> journal -> agent.update
+    agent.act -> guard.admit -> env.run -> cost -> guard.judge -> journal -> agent.keep_off, agent.update
 
 It runs over any environment, simulated or live. Its other trades are beside it: `pacing` and `scheduled`
 (limits and waits), `validation` (the turns), `ending` (what is kept) and `telling` (listeners).
@@ -94,7 +94,7 @@ class Tuning:
         judged = (seen.number, seen.cost, seen.measurement, kind, seen.share, seen.settling)
         judgement = self.guard.judge(*judged)
         record = self.records.write(kind, choice, seen, judgement, decision_ms)
-        self._update(record)
+        self._teach(record)
         self.telling.measured(record)
         return record
 
@@ -104,11 +104,11 @@ class Tuning:
         return self.guard.keeping(self.validation.costs())
 
     def _measure_start(self) -> None:
-        """Once at least, as a resumed run needs an observation. Only once where users wait in an overload."""
+        """Once at least, as a resumed run needs an observation. Only once where users suffer in it."""
         missing = 0 if self.finished("tune") else self.settings.baseline - self.finished("baseline")
         for _ in range(max(1, missing)):
             record = self.scheduled.measured("baseline", self.guard.start)
-            if self.guard.overloads(record.measurement):
+            if self.guard.hurts(record.measurement):
                 return
 
     def _search(self) -> None:
@@ -124,8 +124,9 @@ class Tuning:
         assert self.records.observation is not None
         return self.env.space.number_of_action(self.agent.act(self.records.observation))
 
-    def _update(self, record: Record) -> None:
+    def _teach(self, record: Record) -> None:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""
+        self.agent.keep_off(self.guard.refuses)
         if record.counted:
             self.agent.update(record.lesson)
         elif record.not_taken:
@@ -133,7 +134,7 @@ class Tuning:
 
     def _replay(self, record: Record) -> None:
         self.guard.replay(record)
-        self._update(record)
+        self._teach(record)
         for at_s in record.changed_at_s:
             self.limits.changed(at_s)
         self.agent.finish_training()  # the next update needs its network

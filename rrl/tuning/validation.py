@@ -43,7 +43,7 @@ class Validation:
         if start == best:
             best = self._guard.to_keep()
         choice = self._guard.choice
-        if start == best or not self._turns or choice.is_proven(best) or choice.start_is_overloaded:
+        if start == best or not self._turns or choice.is_proven(best) or choice.avoids_start:
             return None
         costs: TurnCosts = {best: [], start: []}
         for pair in range(2 * self._turns):

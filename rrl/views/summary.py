@@ -137,7 +137,7 @@ def summarise(
         validated=validated,
         turns=guard.turns.gain(validation.costs) if validated else UNKNOWN,
         expected=same_arrivals.gain(of_best),
-        needs_no_turns=guard.choice.is_proven(best) or guard.choice.start_is_overloaded,
+        needs_no_turns=guard.choice.is_proven(best) or guard.choice.avoids_start,
         exploration=cost_of_exploration(records, same_arrivals.start_ms),
         decision_ms=_median_decision_ms(records),
         start_records=tuple(of_start),

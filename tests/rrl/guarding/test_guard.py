@@ -281,16 +281,28 @@ def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> N
         assert (guard.admit(BAD).decision == "refused") is refused
 
 
-@pytest.mark.parametrize(("served", "refused"), [(5, True), (21, False)])
-def test_what_served_long_since_the_target_was_lost_was_not_to_blame(served: int, refused: bool) -> None:
-    """A run of days sees the server restart every night."""
+@pytest.mark.parametrize("served", [1, 5, 21])
+def test_what_served_between_two_losses_of_the_target_was_not_to_blame(served: int) -> None:
+    """An operator restarts the server, and a run of days sees it restart every night."""
     guard = begun()
-    for _ in range(2):
+    for _ in range(3):
         tell(guard, GOOD, 20.0, gap="the server restarted")
         for _ in range(served):
             tell(guard, GOOD, 20.0)
-    assert (guard.admit(GOOD).decision == "refused") is refused
-    assert guard.fitness.fits(GOOD) is not refused
+    assert guard.admit(GOOD).decision == "agent"
+    assert guard.fitness.fits(GOOD)
+
+
+def test_what_was_in_force_too_seldom_to_meet_two_losses_by_chance_is_to_blame_though_it_served() -> None:
+    guard = begun()
+    for _ in range(2):
+        for _ in range(10):
+            tell(guard, GOOD, 20.0)
+        tell(guard, BAD, 10.0)
+        tell(guard, BAD, 1.0, gap="the server restarted")
+    tell(guard, GOOD, 20.0)
+    assert guard.admit(BAD).decision == "refused"
+    assert guard.admit(GOOD).decision == "agent"
 
 
 # failures
@@ -333,6 +345,48 @@ def test_what_fails_at_the_start_too_is_not_held_against_a_configuration() -> No
         guard.judge(START, 100.0, measured(100.0, failures=16), kind="baseline")
     assert not tell(guard, GOOD, 10.0, failures=20).rollback
     assert tell(guard, BAD, 10.0, failures=60).rollback
+
+
+def begun_failing(failures: int = 40) -> Guard:
+    guard = Guard(START)
+    guard.enter(START)
+    assert not guard.judge(START, 400.0, measured(100.0, failures=failures), kind="baseline").rollback
+    return guard
+
+
+def test_a_start_that_fails_is_left_for_what_fails_less() -> None:
+    guard = begun_failing()
+    assert guard.best == START
+    assert not guard.fitness.start_fails  # All may fail as much.
+    tell(guard, BAD, 300.0)
+    assert guard.best == guard.to_keep() == guard.to_keep({BAD: [300.0], START: [400.0]}) == BAD
+    assert "failed under the start" in guard.keeping().reason
+    assert guard.choice.avoids_start
+    assert guard.refuses == {START}
+    assert guard.admit(START)[:2] == (BAD, "refused")
+    tell(guard, GOOD, 50.0)
+    assert guard.best == GOOD
+
+
+def test_a_start_that_fails_stays_where_all_fail_as_much() -> None:
+    guard = begun_failing()
+    tell(guard, GOOD, 400.0, failures=40)
+    assert not guard.fitness.start_fails
+    assert guard.refuses == frozenset()
+
+
+def test_what_fails_each_time_that_it_is_tried_is_refused_twice_as_long_each_time() -> None:
+    guard = begun(GuardSettings(cooldown=5))
+    tries = []
+    for interval in range(100):
+        if guard.admit(GOOD).decision == "agent":
+            guard.judge(GOOD, 10.0, measured(10.0, failures=50))
+            tries.append(interval)
+        else:
+            guard.judge(START, 100.0, measured(100.0))
+    gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
+    assert len(tries) == 5
+    assert all(b > 1.5 * a for a, b in zip(gaps, gaps[1:], strict=False))
 
 
 def test_a_best_that_begins_to_fail_is_rolled_back_from() -> None:
