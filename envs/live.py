@@ -159,6 +159,7 @@ class LiveServing(ServingEnv):
         _check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
         super().__init__(space, chosen, space.nearest(start))
+        self.fixed = self.found
         if poll_s is None:
             poll_s = POLL_S if target.glance_is_cheap else POLL_OF_WHOLE_PAGE_S
         self.interval_s, self.settle_s, self.advise = interval_s, settle_s, advise
@@ -247,7 +248,7 @@ class LiveServing(ServingEnv):
                 return aborted
             self._waiting.looks.append(self.target.read())
             so_far = measure(before, self._waiting.looks[-1])
-            cost = self.objective.cost(so_far, running.configuration)
+            cost = self.cost(so_far, running.configuration)
             if watch.enough(SoFar(look, cost, so_far.completions)):
                 running.share = look
                 return ""

@@ -11,8 +11,9 @@ from gymnasium import spaces
 
 from rrl.agent import OBSERVATION_FIELDS, OBSERVATION_LIMIT, observe
 from rrl.interval import UNWATCHED, Interval, MeasuredInterval, Watch
+from rrl.measurement import Measurement
 from rrl.objective import Objective
-from rrl.space import ConfigurationSpace
+from rrl.space import Configuration, ConfigurationSpace
 
 
 class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
@@ -101,6 +102,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.space = space
         self.objective = objective
         self.start = start
+        self.fixed: Configuration = {}  # the values of knobs that are not in the space, as far as known
         self.action_space = spaces.MultiDiscrete(list(space.shape))
         size = len(OBSERVATION_FIELDS) + len(space.knobs)
         self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
@@ -115,9 +117,13 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         return Interval(
             **vars(measured),
             number=number,
-            cost=float(self.objective.cost(measurement, self.space.configuration(number))),
+            cost=self.cost(measurement, self.space.configuration(number)),
             observation=observe(measurement, self.space, number),
         )
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        """What an interval under this configuration costs, by the objective."""
+        return float(self.objective.cost(measurement, {**self.fixed, **configuration}))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -133,6 +133,11 @@ class Measurement:
         return self.failures / max(1, self.answered)
 
     @property
+    def failures_in_words(self) -> str:
+        """`17 of 142 failed`; empty where none failed."""
+        return f"{self.failures} of {self.answered} failed" if self.failures else ""
+
+    @property
     def drain_ms(self) -> float:
         """How long the requests that piled up in this interval need to drain at its completion rate."""
         growth = max(0, self.backlog_growth)

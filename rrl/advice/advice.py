@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrl.advice.cost_sources import Simulate, by_machine, by_observation, by_table
 from rrl.advice.earlier_table import EarlierTable, fitting_entry
 from rrl.advice.observation import MeasuredInForce
 from rrl.advice.possible_costs import CREDIBILITY, MIN_GAIN_TO_RECOMMEND, Expectation, PossibleCosts
-from rrl.agent import Task
+from rrl.agent import Task, Transition
 from rrl.knobs import in_words
 from rrl.objective import MeanLatency, in_unit
 from rrl.space import Configuration
@@ -38,7 +38,8 @@ def source(
     simulate: Simulate | None,
 ) -> Source | None:
     """The best there is to go by: a machine file, a reference table, or what was observed alone."""
-    transitions, rate_per_s = observed.transitions, observed.standing.arrival_rate_per_s
+    transitions = [_without_failures(task, each) for each in observed.transitions]
+    rate_per_s = observed.standing.arrival_rate_per_s
     if not transitions:
         return None
     if simulate is not None:
@@ -57,6 +58,16 @@ def source(
     possible = by_observation(task, transitions)
     words = f"by {len(transitions)} intervals of the configuration in force alone"
     return None if possible is None else Source(possible, words, extrapolates=True)
+
+
+def _without_failures(task: Task, transition: Transition) -> Transition:
+    """What it would have cost by the requests that were answered, as nothing foretells which others fail."""
+    measurement = replace(transition.measurement, failures=0)
+    if measurement == transition.measurement:
+        return transition
+    number = task.space.number_of_action(transition.action)
+    configuration = {**task.found, **task.space.configuration(number)}
+    return replace(transition, measurement=measurement, cost=task.objective.cost(measurement, configuration))
 
 
 def recommend(

@@ -30,7 +30,7 @@ from rrl.belief.replay import Latencies, Replay
 from rrl.belief.telemetry import tells_batch_sizes
 from rrl.measured_costs import NOISE
 from rrl.queueing.kernels import Windows
-from rrl.space import Configuration
+from rrl.space import Configuration, with_fixed
 
 WORLDS_DRAWN = 400
 WORLDS_SIMULATED = 60  # These are chosen from the worlds drawn.
@@ -51,6 +51,7 @@ Simulate = Callable[[float, float], np.ndarray]
 
 def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) -> PossibleCosts | None:
     """From intervals of the configuration in force. None if they tell no service times by batch size."""
+    task, observed = _with_all_knobs(task, observed)
     task = replace(task, cores=_cores_left(task, observed))
     belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, found=task.found)
     for transition in observed:
@@ -131,6 +132,14 @@ def _possible_costs(
     distances = task.space.distances(_present(task, observed))[numbers]
     worlds = np.arange(costs.shape[1]) if worlds is None else worlds
     return PossibleCosts(costs, distances, _mean_cost(observed), numbers, worlds)
+
+
+def _with_all_knobs(task: Task, observed: Sequence[Transition]) -> tuple[Task, list[Transition]]:
+    """The same with a space that knows the knobs that are not tuned, too, with their values in force."""
+    whole = with_fixed(task.space, task.found)
+    fixed = np.zeros(len(whole.knobs) - len(task.space.knobs), dtype=int)
+    transitions = [replace(each, action=np.append(each.action, fixed)) for each in observed]
+    return replace(task, space=whole), transitions
 
 
 def _allowed(numbers: np.ndarray, task: Task, present: int) -> np.ndarray:

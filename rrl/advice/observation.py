@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rrl.agent import Transition
+from rrl.guarding.settings import GuardSettings
 from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.measurement import Measurement, has_traffic
@@ -47,8 +48,18 @@ def measure_in_force(
             say(f"{measurement.gap or 'no requests arrive'}: waiting")
         if len(records) >= intervals:
             standing = Standing.of(records, env.space.configuration(start))
-            learned = [record.transition for record in records if record.learned]
+            learned = [r.transition for r in records if r.learned and r.measurement.completions]
             return MeasuredInForce(standing, learned, [record.measurement for record in records])
+
+
+def failures_in_words(now: Standing) -> str:
+    """What failed requests mean for a recommendation; empty where few failed."""
+    if now.failure_share < GuardSettings.failure_share:
+        return ""
+    return (
+        "what follows goes by the latency of the requests that were answered; without --advise, a "
+        "configuration under which requests fail is left for one under which fewer do"
+    )
 
 
 def _baseline_record(configuration: dict[str, int], number: int, transition: Transition) -> Record:
@@ -70,6 +81,8 @@ def observed_in_words(now: Standing, found: Configuration) -> str:
     """The load and the latency in one line, with the values found of the knobs that may be tuned."""
     percentile = f", p95 {now.p95_ms:.1f} ms" if math.isfinite(now.p95_ms) else ""
     where = f" in {in_words(found)}" if found else ""
+    failed = f", {now.failure_share:.1%} of the requests failed" if now.failure_share else ""
     if math.isnan(now.arrival_rate_per_s):  # It is weighted by completions, of which there were none.
-        return f"observed: no answers{where}"
-    return f"observed: {now.arrival_rate_per_s:.1f} requests/s, mean {now.mean_ms:.1f} ms{percentile}{where}"
+        return f"observed: no answers{failed}{where}"
+    latency = f"mean {now.mean_ms:.1f} ms{percentile}"
+    return f"observed: {now.arrival_rate_per_s:.1f} requests/s, {latency}{failed}{where}"

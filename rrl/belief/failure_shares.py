@@ -7,8 +7,8 @@
 | w_m(c) | `exp(-‖c - m‖)` | what m tells of another configuration c, by their distance on the grid |
 | p(c) | `of` | (Σ w_m p_m + p_0) / (Σ w_m + 1) where c was not measured |
 
-p_0 is the least p_m of n configurations, times n/(n + 1). So where only a start was measured, others are expected
-to fail half as often. A start that fails is left, and what fails everywhere moves nothing.
+p_0 is the least p_m of n configurations, times n/(n + 1). So where only a start was measured, others are
+expected to fail half as often. A start that fails is left, and what fails everywhere moves nothing.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rrl.advice import careful_apply
 from rrl.advice.advice import recommend, source
 from rrl.advice.cost_sources import Simulate
 from rrl.advice.earlier_table import earlier_table
-from rrl.advice.observation import DEFAULT_INTERVALS, measure_in_force, observed_in_words
+from rrl.advice.observation import DEFAULT_INTERVALS, failures_in_words, measure_in_force, observed_in_words
 from rrl.agent import Task
 from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
 from rrl.command_line.options import TuneOptions, run_folder
@@ -23,6 +23,7 @@ from rrl.command_line.search_grid import SearchGrid, without_forbidden
 from rrl.command_line.several_models import SharedByModels
 from rrl.knobs import in_words
 from rrl.queueing.machine import Machine
+from rrl.space import with_fixed
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
@@ -96,6 +97,8 @@ def _recommended(
         )
     tuned = grid.tuned_as_found
     console.print(observed_in_words(observed.standing, tuned))
+    if failing := failures_in_words(observed.standing):
+        console.print(failing, style="yellow")
     if not tuned:
         console.print(f"no recommendation: {target.why_not_tunable()}")
         return None
@@ -105,7 +108,7 @@ def _recommended(
 
 def _simulator(machine: Machine, task: Task) -> Simulate:
     """The cost of every configuration, each simulated from an empty server under Poisson arrivals."""
-    space, objective = task.space, task.objective
+    space, objective = with_fixed(task.space, task.found), task.objective
     configurations = [space.configuration(number) for number in range(len(space))]
 
     def simulate(rate_per_s: float, slower: float) -> np.ndarray:

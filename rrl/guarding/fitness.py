@@ -139,7 +139,7 @@ class Fitness:
 
     @property
     def failing_as_the_start(self) -> frozenset[int]:
-        """The start, if another is seen to fail clearly less, and all that fail clearly more than that one."""
+        """The start, if another fails clearly less, and all that fail clearly more than that one."""
         start = self._answered.get(self.start, Answered())
         if not start.failures:
             return frozenset()

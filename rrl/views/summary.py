@@ -41,6 +41,7 @@ class Standing:
     queue_ms: float
     service_ms: float
     cost: float
+    failure_share: float  # Of all requests answered in these intervals.
 
     @classmethod
     def of(cls, records: Sequence[Record], configuration: Configuration) -> Standing:
@@ -65,6 +66,7 @@ class Standing:
             queue_ms=mean([m.queue.mean_ms for m in measured]),
             service_ms=mean([m.service.mean_ms for m in measured]),
             cost=mean([r.cost for r in records]),
+            failure_share=sum(m.failures for m in measured) / max(1, sum(m.answered for m in measured)),
         )
 
 

@@ -46,7 +46,9 @@ class PlainView(Listener):
         self._print(
             f"[{self._done}/{self._total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
             f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
-            f"{in_words(record.configuration)}" + (f"  ({remarks})" if remarks else "")
+            + (f"{m.failures_in_words}  " if m.failures else "")
+            + in_words(record.configuration)
+            + (f"  ({remarks})" if remarks else "")
         )
 
     def changed(self, change: Change) -> None:
@@ -139,6 +141,8 @@ class LiveView(Listener):
             if math.isfinite(times):
                 now.append(f"{times:.1f}x lower" if times >= 1 else f"{1 / times:.1f}x higher",
                            style="green" if times >= 1 else "red")  # fmt: skip
+            if m.failures:
+                now.append(f"  {m.failures_in_words}", style="red")
             rows.add_row("last interval", now)
         rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
         rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
@@ -183,6 +187,8 @@ def result_table(header: Header, summary: RunSummary) -> Table:
         table.add_column(name, justify="right")
     if header.objective != "latency":
         table.add_column("cost", justify="right")
+    if summary.start.failure_share or summary.best.failure_share:
+        table.add_column("failed", justify="right")
     _add_row(table, header, "start", summary.start, "")
     _add_row(table, header, "best found", summary.best, "green" if summary.found_better else "")
     return table
@@ -215,7 +221,9 @@ def cost_table(summary: RunSummary, client_failures: int | None) -> Table:
 
 def gain_in_words(summary: RunSummary) -> str:
     if not summary.found_better:
-        return f"nothing better than the start was found; the start is in force ({summary.why_left})"
+        fails = summary.start.failure_share
+        though = f", though {fails:.1%} of its requests fail" if fails else ""
+        return f"nothing better than the start was found; the start is in force{though} ({summary.why_left})"
     low, _, high = summary.turns
     if not summary.validated:
         if not summary.gain > 1:  # NaN: it was never measured
@@ -238,6 +246,8 @@ def _add_row(table: Table, header: Header, name: str, standing: Standing, style:
     cells = [_ms(value).strip() for value in (*figures, standing.service_ms)]
     if header.objective != "latency":
         cells.append(f"{standing.cost:.1f}")
+    if any(column.header == "failed" for column in table.columns):
+        cells.append(f"{standing.failure_share:.1%}")
     table.add_row(name, in_words(standing.configuration), *cells, style=style)
 
 

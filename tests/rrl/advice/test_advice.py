@@ -12,7 +12,7 @@ import pytest
 
 from rrl.advice.advice import Source, recommend, source
 from rrl.advice.earlier_table import EarlierTable, earlier_table, fitting_entry
-from rrl.advice.observation import MeasuredInForce, measure_in_force, observed_in_words
+from rrl.advice.observation import MeasuredInForce, failures_in_words, measure_in_force, observed_in_words
 from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task
 from rrl.interval import UNWATCHED, Interval, Watch
@@ -77,7 +77,13 @@ def test_what_is_observed_is_one_line() -> None:
     untold = observed(interval(latency=LatencySummary(43.0)))
     assert observed_in_words(untold.standing, {}) == "observed: 40.0 requests/s, mean 43.0 ms"
     unanswered = observed(unanswered_interval())
-    assert observed_in_words(unanswered.standing, FOUND) == "observed: no answers in 1 inst. · batch 1"
+    assert observed_in_words(unanswered.standing, FOUND) == (
+        "observed: no answers, 100.0% of the requests failed in 1 inst. · batch 1"
+    )
+    failing = observed(interval(failures=100)).standing
+    assert ", 20.0% of the requests failed in" in observed_in_words(failing, FOUND)
+    assert failures_in_words(failing).startswith("what follows goes by the latency")
+    assert not failures_in_words(seen.standing)
 
 
 def entry(**changes: object) -> ReferenceEntry:

@@ -235,3 +235,24 @@ def test_a_capacity_is_the_rate_from_which_a_configuration_is_overloaded() -> No
     machine = Machine(one, one, np.array([1, 2]), np.array([1, 4]), times_s)
     assert machine.capacity_per_s({"instances": 2}) == pytest.approx(2 / 0.12)
     assert machine.capacity_per_s({"instances": 2, "max_batch_size": 4}) == pytest.approx(8 / 0.2)
+
+
+def test_a_knob_that_is_not_tuned_counts_as_it_was_found_and_not_as_1() -> None:
+    """Four instances bear a load that one does not: nobody may foresee a queue because they are not tuned."""
+    scenario = Scenario(family_machine(41), "family-41", carry_backlog=True)
+    with_instances = ConfigurationSpace.of(instances=[4], intra_op_threads=[2], max_batch_size=[1, 2, 4, 8])
+    without = ConfigurationSpace.of(max_batch_size=[1, 2, 4, 8])
+    found = {"instances": 4, "intra_op_threads": 2, "max_batch_size": 1}
+    present = SPACE.number(found | {"max_queue_delay_us": 0})
+    seen = observed(scenario, present, RATE_PER_S, everything, 1)
+    foreseen = []
+    for space in (with_instances, without):
+        action = space.action(space.number({name: found[name] for name in space.names}))
+        told = [replace(each, action=action) for each in seen]
+        foreseen.append(by_observation(Task(space, cores=4, found=found), told))
+    whole, fixed = foreseen
+    assert whole is not None
+    assert fixed is not None
+    np.testing.assert_array_equal(fixed.numbers, whole.numbers)
+    assert np.isfinite(fixed.expectation(fixed.present).high)
+    np.testing.assert_allclose(fixed.costs, whole.costs)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -384,9 +385,9 @@ def test_what_fails_each_time_that_it_is_tried_is_refused_twice_as_long_each_tim
             tries.append(interval)
         else:
             guard.judge(START, 100.0, measured(100.0))
-    gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(tries)]
     assert len(tries) == 5
-    assert all(b > 1.5 * a for a, b in zip(gaps, gaps[1:], strict=False))
+    assert all(b > 1.5 * a for a, b in pairwise(gaps))
 
 
 def test_a_best_that_begins_to_fail_is_rolled_back_from() -> None:

@@ -40,10 +40,8 @@ class Failing(SimulatedServing):
         m = super()._measurement(number, watch)
         failures = round(self.share(self.space.configuration(number)) * m.completions)
         if failures == m.completions:
-            nothing = {name: NOTHING_OBSERVED for name in ("latency", "queue", "service")}
-            return replace(
-                m, completions=0, failures=failures, telemetry=(), mean_batch_size=math.nan, **nothing
-            )
+            times = replace(m, latency=NOTHING_OBSERVED, queue=NOTHING_OBSERVED, service=NOTHING_OBSERVED)
+            return replace(times, completions=0, failures=failures, telemetry=(), mean_batch_size=math.nan)
         return replace(m, completions=m.completions - failures, failures=failures)
 
 
@@ -91,6 +89,6 @@ def test_a_start_that_fails_is_left_at_once_and_for_good(tmp_path: Path, share: 
 
 
 def test_what_fails_everywhere_alike_is_nobodys_fault(tmp_path: Path) -> None:
-    run, records = tuned(tmp_path, lambda _: 0.05, start_batch=1, intervals=30)
+    _, records = tuned(tmp_path, lambda _: 0.05, start_batch=1, intervals=30)
     assert not any(record.rollback for record in records if "failed" in record.verdict)
     assert len({record.number for record in records}) <= 6

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,15 @@ def test_why_another_than_the_validated_is_left_is_told_by_the_run(
     assert summary.left == SPACE.configuration(other)
     assert not summary.validated
     assert summary.why_left == "interrupted"
+
+
+def test_failed_requests_are_told_in_the_row_of_their_interval(run: tuple[Header, list[Record]]) -> None:
+    header, records = run
+    record = records[0]
+    failing = replace(record.measurement, failures=record.measurement.completions)
+    text = StringIO()
+    view = PlainView(Console(file=text, width=200), header, 16)
+    view.measured(replace(record, transition=replace(record.transition, measurement=failing)))
+    assert f"{failing.failures} of {2 * failing.failures} failed" in text.getvalue()
+    view.measured(record)
+    assert "failed" not in text.getvalue().splitlines()[1]
