@@ -153,7 +153,9 @@ class AgreedChange:
         guard = ApplyingGuard(start, settings, expectation=belief, applied=applied)
         log = Journal.create(self.folder, header)
         try:
-            self.point.claim(header.found, header.found_config_pbtxt or "")
+            self.point.claim(
+                header.found, header.found_config_pbtxt or "", header.settle_s + header.interval_s
+            )
             view = make_view(console, log, guard, SETTINGS)
             listeners: list[Listener] = [ChangeLog(self.folder), view]
             listeners += [BestInStateFile(self.point, guard, space), CountedChanges(self.limits)]

@@ -18,7 +18,7 @@ from rrl.advice.observation import DEFAULT_INTERVALS, failures_in_words, measure
 from rrl.agent import Task
 from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
 from rrl.command_line.options import TuneOptions, run_folder
-from rrl.command_line.reach import connected, restored
+from rrl.command_line.reach import connected, identity, restore_point, restored
 from rrl.command_line.search_grid import SearchGrid, without_forbidden
 from rrl.command_line.several_models import SharedByModels
 from rrl.knobs import in_words
@@ -27,7 +27,6 @@ from rrl.space import with_fixed
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
-from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
@@ -62,10 +61,11 @@ def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Cha
 
     Raises TargetTaken if the other run is alive.
     """
-    point = RestorePoint(target.address, target.model)
+    point = restore_point(target)
     if restores:
         return restored(point, target, console)
-    if (left := point.to_restore()) is not None:
+    left = point.to_restore()
+    if left is not None and not left.why_not(target.configuration(), identity(target)):
         console.print(
             "an earlier run was killed here: what is observed may be what it explored; it had found "
             f"{in_words(left.found)}, which the next run that tunes puts back",
@@ -140,7 +140,7 @@ def _apply(
     """Makes the change that was agreed to, watches it, and keeps or undoes it."""
     folder = run_folder(options)
     target.connect(control=True)
-    point = RestorePoint(target.address, target.model)
+    point = restore_point(target)
     put_back = restored(point, target, console) or put_back
     found = target.configuration()
     both = careful_apply.two_configurations(found, configuration)

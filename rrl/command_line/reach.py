@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +27,12 @@ from rrl.space import ConfigurationSpace
 from rrl.tuning.keeping import BestInStateFile, restore
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
+from rrl.tuning.state_file import ServerIdentity
 from rrl.tuning.stop import Stop
+from serving_adapter.lease import MAX_DURATION_MS
 from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.load.sizes import make_sizes
-from serving_adapter.target import Target, TargetError, TargetLost
+from serving_adapter.target import LeaseTaken, Target, TargetError, TargetLost, TunerLease
 
 
 class ChangesBefore(NamedTuple):
@@ -45,7 +47,7 @@ class RunningServer:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.point: RestorePoint | None = RestorePoint(target.address, target.model)
+        self.point: RestorePoint | None = restore_point(target)
 
     def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
         """Puts back what a killed run had found, if `put_back` did not, and counts what was changed."""
@@ -61,7 +63,8 @@ class RunningServer:
     def claim(self, header: Header) -> None:
         """Notes on disk how the server was found: the next run puts right what a killed one left."""
         if self.point is not None:
-            self.point.claim(header.found, header.found_config_pbtxt or "")
+            interval_s = header.settle_s + header.interval_s
+            self.point.claim(header.found, header.found_config_pbtxt or "", interval_s)
 
     def release(self) -> None:
         """Forgets that: what the run keeps is in force."""
@@ -131,11 +134,38 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
     return target
 
 
+def restore_point(target: Target) -> RestorePoint:
+    """The claim on a target, which hears of every change of it before that is made."""
+    point = RestorePoint(target.address, target.model, ConnectedTarget(target))
+    target.before_change = point.changing
+    return point
+
+
+class ConnectedTarget:
+    """What a claim asks of a target that is connected."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def identity(self) -> ServerIdentity:
+        return identity(self._target)
+
+    def lease_to(self, owner: str, duration_s: float) -> None:
+        """LeaseTaken if another tuner has it. A target that is away is left to whoever looks for it."""
+        with suppress(TargetLost):
+            self._target.take_lease(TunerLease(owner, min(duration_s, 1e-3 * MAX_DURATION_MS)))
+
+
+def identity(target: Target) -> ServerIdentity:
+    """The server that answers at a target's address."""
+    return ServerIdentity(target.server, target.started_s)
+
+
 def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
     """Puts back what a killed run had found. Where it cannot, the TargetError says what to do."""
     try:
-        return restore(point, target, console)
-    except TargetLost:
+        return restore(point, target, identity(target), console)
+    except (TargetLost, LeaseTaken):
         raise
     except TargetError as error:
         raise TargetError(

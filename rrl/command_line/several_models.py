@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from rrl.command_line.options import TuneOptions, run_folder
-from rrl.command_line.reach import connected, restored
+from rrl.command_line.reach import connected, restore_point, restored
 from rrl.command_line.search_grid import SearchGrid
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.listener import Change
-from rrl.tuning.restore import RestorePoint
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target import TargetError
 
@@ -50,7 +49,7 @@ def _checked(options: TuneOptions, console: Console) -> Change | None:
         if options.advise:
             target.configuration()
             return None
-        change = restored(RestorePoint(target.address, target.model), target, console)
+        change = restored(restore_point(target), target, console)
         run_folder(options)
         SearchGrid.of(options, target, Console(quiet=True)).check()
         return change

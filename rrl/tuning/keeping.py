@@ -12,7 +12,8 @@ from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.restore import RestorePoint
+from rrl.tuning.restore import RestorePoint, ToRestore
+from rrl.tuning.state_file import ServerIdentity
 
 
 class Changeable(Protocol):
@@ -52,19 +53,40 @@ class BestInStateFile(Listener):
         self._point.safe(self._space.configuration(self._guard.to_keep()))
 
 
-def restore(point: RestorePoint, target: Changeable, console: Console) -> Change | None:
-    """Puts back what a killed run had found. Returns the change, if it was one."""
+def restore(
+    point: RestorePoint, target: Changeable, server: ServerIdentity, console: Console
+) -> Change | None:
+    """Puts back what a killed run had found. Returns the change, if it was one.
+
+    What the killed run did not put in force stays: somebody else did.
+    """
     killed = point.to_restore()
     if killed is None:
         return None
+    with point.lease_of(killed):
+        return _restored(killed, point, target, server, console)
+
+
+def _restored(
+    killed: ToRestore, point: RestorePoint, target: Changeable, server: ServerIdentity, console: Console
+) -> Change | None:
     before = target.configuration()
+    found = in_words(killed.found)
+    if before == killed.found:
+        point.forget()
+        console.print(f"an earlier run was killed here: the configuration it had found, {found}, is in force")
+        return None
+    if why_not := killed.why_not(before, server):
+        point.forget()
+        stays = f"{why_not}, so {in_words(before)} stays; it had found {found}"
+        console.print(f"an earlier run was killed here, and {stays}", style="yellow", markup=False)
+        return None
     if killed.config_pbtxt:
         target.was_found_as(killed.config_pbtxt)
     target.apply(killed.found)
-    point.put_back()
+    point.forget()
     best = f" (the best it knew: {in_words(killed.best)})" if killed.best != killed.found else ""
-    found = f"put back the configuration it had found, {in_words(killed.found)}"
-    console.print(f"an earlier run was killed here: {found}{best}", style="yellow")
+    put_back = f"put back the configuration it had found, {found}{best}"
+    console.print(f"an earlier run was killed here: {put_back}", style="yellow", markup=False)
     reason = "restored what was found: an earlier run was killed"
-    same = before == killed.found
-    return None if same else Change(datetime.now(), before, killed.found, "restore", reason)
+    return Change(datetime.now(), before, killed.found, "restore", reason)

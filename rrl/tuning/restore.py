@@ -1,31 +1,40 @@
 """Crash safety: a state file says how a target was found, from before its first change to the clean end.
 
-A run that is killed does not remove the file. The next start on that target finds it, sees that its process
-is dead, and puts the found configuration back before anything else. A file whose process lives means that
-another run is tuning the target. So may the file of another machine, where the folder is shared.
+A run that is killed does not remove the file. The next start on that target finds it, sees that nobody holds
+the target, and puts the found configuration back before anything else. It does so only while the same server
+has what the killed run put there: everything else is its operator's, and stays. While a run holds the
+target, no other run gets it: see `exclusive`, and the lease where the server has leases.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import getpass
 import os
-import re
+import secrets
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-import psutil
+from rrl.tuning.exclusive import Exclusive, HeldByAnother, alone
+from rrl.tuning.state_file import ServerIdentity, State, machine, names_of, path_of
 
-from rrl.file_lock import lock
-from serving_adapter.address import canonical
+MIN_LEASE_S = 60.0
 
 
 class TargetTaken(ValueError):
     """Another run is tuning this target."""
+
+
+class RunningTarget(Protocol):
+    """What is asked of the target itself."""
+
+    def identity(self) -> ServerIdentity:
+        """The server that answers there at present."""
+
+    def lease_to(self, owner: str, duration_s: float) -> None:
+        """Takes or prolongs the lease, where the server has leases; 0 s give it back."""
 
 
 @dataclass(frozen=True)
@@ -35,149 +44,200 @@ class ToRestore:
     found: dict[str, int]
     best: dict[str, int]  # the best the killed run knew
     config_pbtxt: str = ""  # the target's whole configuration as found
+    owner: str = field(default="", compare=False)  # of the lease that the killed run may still have
+    state: State | None = field(default=None, compare=False, repr=False)
 
-
-@dataclass(frozen=True)
-class _State:
-    target: str
-    model: str
-    pid: int
-    process_started_s: float  # Unix time; it differs where the pid is reused
-    found: dict[str, int]
-    best: dict[str, int]
-    config_pbtxt: str = ""
-    host: str = ""  # the name of the machine that its process runs on, which may change
-    machine: str = ""  # the identity of that machine; empty: not known, taken for this one
-
-
-def state_folder() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "rrl-tune"
+    def why_not(self, in_force: Mapping[str, int], server: ServerIdentity) -> str:
+        """Why what is in force is not the killed run's doing, so that it must stay; empty if it is."""
+        if self.state is None:
+            return ""
+        if server.is_another_than(self.state.server):
+            return "the server was started anew since"
+        if not self.state.may_have_put(dict(in_force)):
+            return "what is in force is not what it had put there"
+        return ""
 
 
 class RestorePoint:
     """The claim of one run on one target's model."""
 
-    def __init__(self, target: str, model: str) -> None:
+    def __init__(self, target: str, model: str, running: RunningTarget | None = None) -> None:
         self.target = target
         self.model = model
-        key = f"{canonical(target)}/{model}"
-        name = re.sub(r"[^\w.-]+", "_", key)[:80]
-        if key.startswith("localhost:"):
-            key += f" on {_machine()}"
-        self.path = state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
-        self._state: _State | None = None
+        self._names = names_of(target)
+        self.path = path_of(self._names, target, model)
+        self._running, self._lease_s = running, MIN_LEASE_S
+        names = [f"{name}/{model}" for name in self._names]
+        self._right = Exclusive(self.path.with_suffix(".lock"), names)
+        self._state: State | None = None
 
     def to_restore(self) -> ToRestore | None:
-        """What is to be restored after a dead run, if anything; TargetTaken if its process lives."""
+        """What is to be restored after a dead run, if anything; TargetTaken if another run has the target."""
+        try:
+            with alone(self.path.parent):
+                return self._to_restore()
+        except OSError as error:
+            if not self.path.exists():  # nothing could ever be written there
+                return None
+            raise self._cannot_write(error) from None
+
+    @contextmanager
+    def lease_of(self, killed: ToRestore) -> Iterator[None]:
+        """Keeps others off while a killed run is cleared up after, by the lease that it may still have."""
+        owner = killed.owner or _owner()
+        self._lease(owner, MIN_LEASE_S)
+        try:
+            yield
+        finally:
+            self._lease(owner, 0.0)
+
+    def forget(self) -> None:
+        """From now on the target is its operator's again, whatever a dead run had put in force."""
+        with alone(self.path.parent):
+            self._to_restore()  # not what another run has claimed meanwhile
+            self.path.unlink(missing_ok=True)
+            self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def claim(self, found: Mapping[str, int], config_pbtxt: str = "", interval_s: float = 0.0) -> None:
+        """Claims the target before the first change. What a dead run had found must be in force by now."""
+        server = self._server()
+        state = State(
+            target=self.target,
+            model=self.model,
+            names=self._names,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            machine=machine(),
+            owner=_owner(),
+            found=dict(found),
+            best=dict(found),
+            config_pbtxt=config_pbtxt,
+            changes=((dict(found), dict(found)),),
+            server_name=server.name,
+            server_started_s=server.started_s,
+        )
+        try:
+            with alone(self.path.parent):  # of two that start at once, the second sees the first's claim
+                self._to_restore()
+                self._right.take()
+                state.write(self.path)
+        except HeldByAnother:
+            raise self._taken(None) from None
+        except OSError as error:
+            self._right.release()
+            raise self._cannot_write(error) from None
+        self._state = state
+        self._lease_s = max(MIN_LEASE_S, 3 * interval_s)
+        try:
+            self._prolong()
+        except BaseException:
+            self.release()
+            raise
+
+    def changing(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """The target is about to be changed. A kill from here on leaves one of the two in force."""
+        if self._state is None:
+            return
+        earlier = self._state.changes[-1:]
+        went_through = bool(earlier) and earlier[0][1] == dict(before)
+        change = (dict(before), dict(after))
+        name, started_s = self._server()
+        self._state = replace(
+            self._state,
+            changes=(change,) if went_through else (*earlier, change),
+            server_name=name,
+            server_started_s=started_s,
+        )
+        # On a full disk the journal ends the run at its next line, and the change back must still be made.
+        with suppress(OSError):
+            self._write()
+
+    def safe(self, best: Mapping[str, int]) -> None:
+        """After an interval: the best configuration that is known. It prolongs the lease, too."""
+        if self._state is None:
+            return
+        self._prolong()
+        if self._state.best != dict(best):
+            self._state = replace(self._state, best=dict(best))
+            self._write()
+
+    def release(self) -> None:
+        """At a clean end: the target is as it should be."""
+        if self._state is None:
+            return
+        with suppress(Exception):  # it ends by itself, and the target may be away
+            self._lease(self._state.owner, 0.0)
+        with alone(self.path.parent):
+            if self._is_own():
+                self.path.unlink(missing_ok=True)
+            self._right.release(leave_file=self.path.exists())
+        self._state = None
+
+    def _write(self) -> None:
+        assert self._state is not None
+        with alone(self.path.parent):
+            if self._is_own():
+                self._state.write(self.path)
+
+    def _is_own(self) -> bool:
+        """False if somebody removed the file by hand, whether or not another run has claimed since."""
         state = self._read()
+        return state is not None and self._state is not None and state.owner == self._state.owner
+
+    def _prolong(self) -> None:
+        if self._state is not None:
+            self._lease(self._state.owner, self._lease_s)
+
+    def _lease(self, owner: str, duration_s: float) -> None:
+        if self._running is not None:
+            self._running.lease_to(owner, duration_s)
+
+    def _server(self) -> ServerIdentity:
+        return ServerIdentity() if self._running is None else self._running.identity()
+
+    def _to_restore(self) -> ToRestore | None:
+        state = self._read()
+        if self._right.is_held():
+            raise self._taken(state)
         if state is None:
             return None
-        if state.machine not in ("", _machine()):
+        if state.machine not in ("", machine()):
             raise TargetTaken(
                 f"an rrl-tune on {state.host} (pid {state.pid}) tunes {self.model} on {self.target}, "
                 "or was killed there: wait for it to end, or start one there, which puts back what was "
                 f"found. If {state.host} is gone, put the target right by hand and remove {self.path}"
             )
-        if _lives(state.pid, state.process_started_s):
-            raise TargetTaken(
-                f"another rrl-tune (pid {state.pid}) tunes {self.model} on {self.target}; "
-                "wait for it to end, or stop it with Ctrl-C or kill"
-            )
-        return ToRestore(state.found, state.best, state.config_pbtxt)
+        return ToRestore(state.found, state.best, state.config_pbtxt, state.owner, state)
 
-    def put_back(self) -> None:
-        """What a dead run had found is in force: from now on the target is its operator's again."""
-        with _locked(self.path.parent):
-            self.to_restore()  # not what another run has claimed meanwhile
-            self.path.unlink(missing_ok=True)
-
-    def claim(self, found: Mapping[str, int], config_pbtxt: str = "") -> None:
-        """Claims the target before the first change. What a dead run had found must be in force by now."""
-        started_s = psutil.Process().create_time()
-        state = _State(
-            target=self.target,
-            model=self.model,
-            pid=os.getpid(),
-            process_started_s=started_s,
-            found=dict(found),
-            best=dict(found),
-            config_pbtxt=config_pbtxt,
-            host=socket.gethostname(),
-            machine=_machine(),
+    def _taken(self, state: State | None) -> TargetTaken:
+        elsewhere = "" if state is None or state.host == socket.gethostname() else f" on {state.host}"
+        who = "" if state is None else f" (pid {state.pid}{elsewhere})"
+        return TargetTaken(
+            f"another rrl-tune{who} tunes {self.model} on {self.target}; "
+            "wait for it to end, or stop it with Ctrl-C or kill"
         )
+
+    def _cannot_write(self, error: OSError) -> ValueError:
+        return ValueError(
+            f"cannot write {self.path} ({error.strerror}), which keeps how the target was found; "
+            "set XDG_STATE_HOME to a folder of this machine that can be written"
+        )
+
+    def _read(self) -> State | None:
         try:
-            with _locked(self.path.parent):  # of two that start at once, the second sees the first's claim
-                self.to_restore()
-                self._write_temporary(state).replace(self.path)
-        except OSError as error:
-            raise ValueError(
-                f"cannot write {self.path} ({error.strerror}), which keeps how the target was found; "
-                "set XDG_STATE_HOME to a folder that can be written"
-            ) from None
-        self._state = state
-
-    def safe(self, best: Mapping[str, int]) -> None:
-        """A better configuration than the found one is known."""
-        if self._state is None or self._state.best == dict(best):
-            return
-        self._state = _State(**asdict(self._state) | {"best": dict(best)})
-        self._write_temporary(self._state).replace(self.path)
-
-    def release(self) -> None:
-        """At a clean end: the target is as it should be."""
-        if self._state is not None:
-            self.path.unlink(missing_ok=True)
-            self._state = None
-
-    def _write_temporary(self, state: _State) -> Path:
-        temporary = self.path.with_suffix(f".{os.getpid()}.{time.monotonic_ns()}")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary
-
-    def _read(self) -> _State | None:
-        try:
-            return _State(**json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError):
+            return State.read(self.path)
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise ValueError(
                 f"{self.path} does not say how {self.target} was found: put the target's configuration "
                 "right by hand, then remove this file"
             ) from None
 
 
-def _machine() -> str:
-    """The machine's identity, which stays when it is renamed or a container starts anew; empty if unknown."""
-    with suppress(OSError):
-        identity = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
-        if identity not in ("", "uninitialized"):
-            return hashlib.sha256(identity.encode()).hexdigest()[:16]  # which is nobody else's business
-    return ""
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time is in here."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.name == "nt":  # Windows opens no folders
-        descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
-    else:
-        descriptor = os.open(folder, os.O_RDONLY)
+def _owner() -> str:
+    """One line that says who tunes, and is nobody else's."""
     try:
-        lock(descriptor, wait=True)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lives(pid: int, started_s: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started_s) < 2.0
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = f"user {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    text = f"rrl-tune of {user} on {socket.gethostname()} (pid {os.getpid()}, {secrets.token_hex(4)})"
+    return "".join(c for c in text if c.isprintable())[-200:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -16,6 +17,9 @@ from serving_adapter.target.found_configuration import FoundConfiguration
 from serving_adapter.target.inference_server import InferenceServer
 
 LOOKS_FOR_ITEMS = 5
+
+BeforeChange = Callable[[dict[str, int], dict[str, int]], None]
+"""Told of the knobs in force, and of those that will be, just before a change is made."""
 
 
 class Applied(NamedTuple):
@@ -39,6 +43,7 @@ class Reconfiguration:
         configuration: Configuration,
         counters: TargetCounters | None,
         starts_at_once: int | None,
+        before_change: BeforeChange,
     ) -> Applied:
         """Does what `Target.apply` promises, and tells the counters of a load."""
         before = self._server.config_of(model)
@@ -57,6 +62,7 @@ class Reconfiguration:
         in_place = set(changes) <= self._server.in_place_knobs
         at_once = None if self._server.is_rrl_serve else starts_at_once
         to_load = change.stages(before, wanted, in_place, at_once)
+        before_change(present, present | changes)
         try:
             change.put_in_force(self._server.connection, before, to_load, changes)
         except KeyboardInterrupt:

@@ -37,7 +37,7 @@ from serving_adapter.target.found_configuration import FoundConfiguration
 from serving_adapter.target.inference_server import InferenceServer
 from serving_adapter.target.lease import TunerLease
 from serving_adapter.target.reading import Reading
-from serving_adapter.target.reconfiguration import Applied, Reconfiguration
+from serving_adapter.target.reconfiguration import Applied, BeforeChange, Reconfiguration
 
 
 class Target:
@@ -60,6 +60,8 @@ class Target:
         self.metrics_url = metrics_url
         self.timeout_s = timeout_s
         self.server = ""  # its name and version
+        self.started_s: float | None = None  # when the server started, by its clock, if it tells
+        self.before_change: BeforeChange = lambda before, after: None  # told of a change before it is made
         self.notes: list[str] = []  # what the target cannot tell, one sentence each, to be said once
         self.calls: Counter[str] = Counter()  # gRPC calls by method, and fetches of the metrics page
         # Instances of a stock Triton that may start together: half of the cores are left to those that serve.
@@ -200,7 +202,9 @@ class Target:
         Whether there are any is asked before every change to a max_batch_size below the one found, since
         later requests may differ from those that a run began with.
         """
-        return self._reconfiguration.apply(self.model, configuration, self._counters, self.starts_at_once)
+        return self._reconfiguration.apply(
+            self.model, configuration, self._counters, self.starts_at_once, self.before_change
+        )
 
     def was_found_as(self, config_pbtxt: str) -> None:
         """What the knobs bring with them is as in this text, which `config_pbtxt` once told."""
@@ -216,7 +220,9 @@ class Target:
 
     def read(self) -> Reading:
         """All counters of the model, now."""
-        return self._open_counters.read()
+        reading = self._open_counters.read()
+        self.started_s = reading.start_time_s
+        return reading
 
     def glance(self) -> Reading:
         """Arrivals, completions, failures and backlog only: the cheapest call, to poll with."""

@@ -58,7 +58,8 @@ def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
     found = knob_values(fragile.config())
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     claims = (
-        f"from rrl.tuning.restore import RestorePoint as R; R({sleep.address!r}, 'fragile').claim({found})"
+        f"from rrl.tuning.restore import RestorePoint as R; point = R({sleep.address!r}, 'fragile')\n"
+        f"point.claim({found}); point.changing({found}, {found | {'instances': 2}})"
     )
     subprocess.run([sys.executable, "-c", claims], check=True, cwd=CHECKOUT)
     target = Target(sleep.address, "fragile", sleep.metrics_url)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import secrets
 import signal
 from dataclasses import replace
 from datetime import datetime
@@ -71,7 +72,7 @@ def applied(
         replace(header(env), interval_s=INTERVAL_S),
         SPACE.configuration(number),
         folder,
-        RestorePoint("localhost:8500", "minilm"),
+        RestorePoint("localhost:8500", f"m{secrets.token_hex(8)}"),
         Keeping(server, SPACE),
         **changes,
     )

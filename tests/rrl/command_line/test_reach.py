@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,23 @@ from serving_adapter.target import TargetError
 
 def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> None:
     class Refuses:
-        model = "m"
+        model, server, started_s = "m", "", None
 
         def configuration(self) -> dict[str, int]:
-            return {"instances": 1}
+            return {"instances": 1, "max_batch_size": 4}
 
         def apply(self, configuration: dict[str, int]) -> None:
             raise TargetError("model 'm' has no knob max_batch_size")
 
-    killed = RestorePoint("box:1", "m")
-    killed.claim({"instances": 1, "max_batch_size": 8})
-    state = json.loads(killed.path.read_text())
-    killed.path.write_text(json.dumps(state | {"process_started_s": 1.0}))
+    killed = RestorePoint("box.invalid:1", "m")
+    found, explored = {"instances": 1, "max_batch_size": 8}, {"instances": 1, "max_batch_size": 4}
+    killed.claim(found)
+    killed.changing(found, explored)
+    state = killed.path.read_text()
+    killed.release()
+    killed.path.write_text(state)
     with pytest.raises(TargetError) as caught:
-        restored(RestorePoint("box:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
+        restored(RestorePoint("box.invalid:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
     said = str(caught.value)
     assert "an earlier rrl-tune was killed here" in said
     assert "has no knob max_batch_size" in said

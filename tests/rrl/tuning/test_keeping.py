@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -103,7 +104,7 @@ class Kill(Listener):
             os.kill(os.getpid(), signal.SIGKILL)
 
 env = simulated()
-point = RestorePoint("localhost:8500", "minilm")
+point = RestorePoint("localhost:8500", {model!r})
 point.claim(SPACE.configuration(env.start))
 class Safe(Listener):
     def measured(self, record):
@@ -117,12 +118,13 @@ def test_kill_9_loses_at_most_the_interval_in_flight_and_the_next_start_restores
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    code = KILLED.format(at=9, folder=str(tmp_path / "run"))
+    model = f"m{secrets.token_hex(8)}"
+    code = KILLED.format(at=9, folder=str(tmp_path / "run"), model=model)
     killed = subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ), cwd=CHECKOUT)
     assert killed.returncode == -signal.SIGKILL
     assert len(read(tmp_path / "run")[1]) == 8
     env = simulated()
-    point = RestorePoint("localhost:8500", "minilm")
+    point = RestorePoint("localhost:8500", model)
     left = point.to_restore()
     assert left is not None
     assert left.found == SPACE.configuration(env.start)

@@ -1,21 +1,29 @@
+"""What a killed run left is put back only where it is that run's; and one run at a time has a target."""
+
 from __future__ import annotations
 
+import io
+import json
 import os
+import secrets
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from rich.console import Console
 
 from rrl.space import Configuration
-from rrl.tuning import keeping, restore
+from rrl.tuning import keeping, restore, state_file
 from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
+from rrl.tuning.state_file import ServerIdentity
 from tests.support import CHECKOUT
 from tests.support.pipes import line_of, tell
 
 FOUND = {"instances": 1, "max_batch_size": 4}
+EXPLORED = {"instances": 4, "max_batch_size": 8}
 
 
 @pytest.fixture(autouse=True)
@@ -24,60 +32,95 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "rrl-tune"
 
 
-def killed_run() -> None:
-    """It tuned localhost:1."""
-    code = f"from rrl.tuning.restore import RestorePoint as R; R('localhost:1', 'm').claim({FOUND})"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=CHECKOUT)
+@pytest.fixture
+def model() -> str:
+    """A model of this test's own, as the claims of all tests on this machine know of each other."""
+    return f"m{secrets.token_hex(8)}"
 
 
-def test_a_claim_is_a_file_that_a_clean_end_removes(state_home: Path) -> None:
-    point = RestorePoint("localhost:8500", "minilm")
+def a_run(target: str, model: str, then: str) -> list[str]:
+    """A run in a process of its own, which has claimed a target."""
+    claim = f"point = RestorePoint({target!r}, {model!r}, Server()); point.claim({FOUND})"
+    server = "class Server:\n identity = lambda self: Id('rrl-serve 1', 7.0)\n lease_to = lambda *given: None"
+    imports = (
+        "import sys; from rrl.tuning.restore import RestorePoint, TargetTaken\n"
+        "from rrl.tuning.state_file import ServerIdentity as Id"
+    )
+    return [sys.executable, "-c", "\n".join((imports, server, claim, then))]
+
+
+def killed_run(model: str, target: str = "localhost:1", changes: str = "") -> None:
+    subprocess.run(a_run(target, model, changes), check=True, cwd=CHECKOUT)
+
+
+def test_a_claim_is_a_file_that_a_clean_end_removes(state_home: Path, model: str) -> None:
+    point = RestorePoint("localhost:8500", model)
     assert point.to_restore() is None
     point.claim({"instances": 1})
-    assert len(list(state_home.iterdir())) == 1
+    assert {path.suffix for path in state_home.iterdir()} == {".json", ".lock"}
     point.safe({"instances": 2})
-    assert len(list(state_home.iterdir())) == 1
+    point.changing({"instances": 1}, {"instances": 2})
+    assert {path.suffix for path in state_home.iterdir()} == {".json", ".lock"}
+    assert point.path.stat().st_mode & 0o077 == 0
     point.release()
     assert list(state_home.iterdir()) == []
 
 
-def test_two_runs_cannot_tune_one_model_of_one_target(state_home: Path) -> None:
-    RestorePoint("localhost:8500", "minilm").claim({"instances": 1})
+def test_two_runs_cannot_tune_one_model_of_one_target(model: str) -> None:
+    held = [RestorePoint("localhost:8500", model)]
+    held[0].claim({"instances": 1})
     with pytest.raises(TargetTaken, match=rf"another rrl-tune \(pid {os.getpid()}\) tunes"):
-        RestorePoint("localhost:8500", "minilm").claim({"instances": 4})
-    RestorePoint("localhost:8500", "resnet").claim({"instances": 1})
-    RestorePoint("localhost:8501", "minilm").claim({"instances": 1})
-    assert len(list(state_home.iterdir())) == 3
-
-
-def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path) -> None:
-    point = RestorePoint("localhost:8500", "minilm")
-    state_home.mkdir()
-    point.path.write_text("{")
-    with pytest.raises(ValueError, match="by hand, then remove this file"):
-        point.claim({"instances": 1})
-
-
-@pytest.mark.parametrize("address", ["localhost:8500", "127.0.0.1:8500", "[::1]:8500", "LocalHost:8500"])
-def test_the_names_of_this_machine_are_one_target(address: str) -> None:
-    RestorePoint("localhost:8500", "minilm").claim(FOUND)
-    with pytest.raises(TargetTaken, match=f"pid {os.getpid()}"):
-        RestorePoint(address, "minilm").claim(FOUND)
-
-
-def test_other_hosts_ports_and_models_are_other_targets() -> None:
-    RestorePoint("localhost:8500", "minilm").claim(FOUND)
-    for address, model in (
-        ("localhost:8501", "minilm"),
-        ("localhost:8500", "resnet"),
-        ("box:8500", "minilm"),
+        RestorePoint("localhost:8500", model).claim({"instances": 4})
+    for target, name in (
+        ("localhost:8500", f"{model}x"),
+        ("localhost:8501", model),
+        ("box.invalid:8500", model),
     ):
+        held.append(RestorePoint(target, name))
+        held[-1].claim({"instances": 1})
+
+
+def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path, model: str) -> None:
+    point = RestorePoint("localhost:8500", model)
+    state_home.mkdir()
+    for text in ("{", "[]", "{}", '{"target": "t", "found": {"instances": "many"}}'):
+        point.path.write_text(text)
+        with pytest.raises(ValueError, match="by hand, then remove this file"):
+            point.claim({"instances": 1})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8500", "[::1]:8500", "LocalHost:8500", "0.0.0.0:8500", f"{socket.gethostname()}:8500"],
+)
+def test_the_names_of_this_machine_are_one_target(address: str, model: str) -> None:
+    first = RestorePoint("localhost:8500", model)
+    first.claim(FOUND)
+    with pytest.raises(TargetTaken, match=f"pid {os.getpid()}"):
         RestorePoint(address, model).claim(FOUND)
 
 
-def test_what_a_dead_run_left_is_told_and_a_clean_end_leaves_nothing(state_home: Path) -> None:
-    killed_run()
-    point = RestorePoint("localhost:1", "m")
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder of one's own hides the claim elsewhere")
+def test_a_run_of_another_user_or_home_is_seen(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = RestorePoint("localhost:8500", model)
+    first.claim(FOUND)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    second = RestorePoint("127.0.0.1:8500", model)
+    with pytest.raises(TargetTaken, match="another rrl-tune tunes"):
+        second.to_restore()
+    with pytest.raises(TargetTaken, match="another rrl-tune tunes"):
+        second.claim(FOUND)
+    first.release()
+    second.claim(FOUND)
+
+
+def test_what_a_dead_run_left_is_told_under_every_name_and_a_clean_end_leaves_nothing(
+    state_home: Path, model: str
+) -> None:
+    killed_run(model)
+    point = RestorePoint("127.0.0.1:1", model)
     assert point.to_restore() == ToRestore(FOUND, FOUND)
     point.claim(FOUND)
     point.release()
@@ -85,10 +128,10 @@ def test_what_a_dead_run_left_is_told_and_a_clean_end_leaves_nothing(state_home:
     assert not list(state_home.iterdir())
 
 
-def test_of_many_that_start_at_once_one_gets_the_target() -> None:
+def test_of_many_that_start_at_once_one_gets_the_target(model: str) -> None:
     code = (
         "import sys\nfrom rrl.tuning.restore import RestorePoint, TargetTaken\n"
-        "point = RestorePoint('localhost:1', 'm')\nprint(flush=True)\nsys.stdin.readline()\n"
+        f"point = RestorePoint('localhost:1', {model!r})\nprint(flush=True)\nsys.stdin.readline()\n"
         f"try: point.claim({FOUND}); print('mine', flush=True)\n"
         "except TargetTaken: print('taken', flush=True)\nsys.stdin.readline()\n"
     )
@@ -113,74 +156,185 @@ def test_of_many_that_start_at_once_one_gets_the_target() -> None:
     assert sorted(said) == ["mine", "taken", "taken", "taken"]
 
 
-def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_run_that_lives_is_seen_whatever_its_pid_and_clock_say(model: str) -> None:
+    """In another container its pid is another's, and a step of the clock moves when it started."""
+    running = subprocess.Popen(
+        a_run("localhost:1", model, "print(flush=True); sys.stdin.read()"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=CHECKOUT,
+    )
+    line_of(running)
+    point = RestorePoint("localhost:1", model)
+    state = json.loads(point.path.read_text())
+    point.path.write_text(json.dumps(state | {"pid": 2**22 + 1}))
+    with pytest.raises(TargetTaken, match="another rrl-tune"):
+        point.to_restore()
+    running.send_signal(signal.SIGKILL)
+    running.communicate(timeout=20)
+    assert point.to_restore() is not None
+
+
+def test_nothing_of_another_runs_claim_is_overwritten_or_removed(model: str) -> None:
+    first = RestorePoint("localhost:1", model)
+    first.claim(FOUND)
+    first.path.write_text(json.dumps(json.loads(first.path.read_text()) | {"owner": "another"}))
+    theirs = first.path.read_text()
+    first.safe(EXPLORED)
+    first.changing(FOUND, EXPLORED)
+    first.release()
+    assert first.path.read_text() == theirs
+
+
+def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, model: str) -> None:
     (tmp_path / "rrl-tune").write_text("a file in the folder's place")
-    with pytest.raises(ValueError, match="set XDG_STATE_HOME to a folder that can be written"):
-        RestorePoint("localhost:1", "m").claim(FOUND)
+    assert RestorePoint("localhost:1", model).to_restore() is None  # as an observer need not write
+    with pytest.raises(ValueError, match="set XDG_STATE_HOME to a folder of this machine that can be"):
+        RestorePoint("localhost:1", model).claim(FOUND)
 
 
-def test_a_reused_pid_is_no_living_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    RestorePoint("localhost:1", "m").claim(FOUND)
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: 0.0)
-    assert RestorePoint("localhost:1", "m").to_restore() == ToRestore(FOUND, FOUND)
+def test_no_file_is_opened_through_a_link_in_its_place(state_home: Path, tmp_path: Path, model: str) -> None:
+    point = RestorePoint("localhost:1", model)
+    state_home.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    for suffix in (".lock", ".json"):
+        point.path.with_suffix(suffix).symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match=r"precious|by hand|cannot write"):
+        point.claim(FOUND)
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_what_was_put_back_once_is_the_operators_from_then_on(state_home: Path) -> None:
-    killed_run()
-    point = RestorePoint("localhost:1", "m")
-    point.put_back()
+def test_what_was_put_back_once_is_the_operators_from_then_on(state_home: Path, model: str) -> None:
+    killed_run(model)
+    point = RestorePoint("localhost:1", model)
+    point.forget()
     assert point.to_restore() is None
     assert not list(state_home.iterdir())
 
 
 class Server:
-    def __init__(self) -> None:
+    """What is in force on it, and what was put in force."""
+
+    def __init__(self, in_force: dict[str, int]) -> None:
+        self.in_force = in_force
         self.applied: list[dict[str, int]] = []
 
     def connect(self, control: bool = True, counters: bool = True) -> None:
         pass
 
     def configuration(self) -> dict[str, int]:
-        return FOUND | {"instances": 2}
+        return self.in_force
 
     def apply(self, configuration: Configuration) -> None:
         self.applied.append(dict(configuration))
+        self.in_force = dict(configuration)
 
     def was_found_as(self, config_pbtxt: str) -> None:
         pass
 
 
-def test_the_next_start_puts_back_what_a_killed_run_had_found_and_only_the_next(state_home: Path) -> None:
-    killed_run()
-    server = Server()
+SAME = ServerIdentity("rrl-serve 1", 7.0)
+ONE_CHANGE = f"point.changing({FOUND}, {EXPLORED})"
+
+
+@pytest.mark.parametrize("instances", [1, 2, 4])
+def test_the_next_start_puts_back_what_a_killed_run_had_found_and_only_the_next(
+    model: str, instances: int
+) -> None:
+    """Where it was killed in the middle of a change, too: instances come one after the other."""
+    killed_run(model, changes=f"point.changing({FOUND}, {EXPLORED})")
+    server = Server(EXPLORED | {"instances": instances})
     for _ in range(2):
-        keeping.restore(RestorePoint("localhost:1", "m"), server, Console(quiet=True))
+        keeping.restore(RestorePoint("localhost:1", model), server, SAME, Console(quiet=True))
     assert server.applied == [FOUND]
 
 
-def test_what_another_run_claimed_meanwhile_is_not_put_back_again() -> None:
-    RestorePoint("localhost:1", "m").claim(FOUND)
-    point = RestorePoint("localhost:1", "m")
+@pytest.mark.parametrize(
+    ("changes", "in_force", "server", "says"),
+    [
+        (ONE_CHANGE, {"instances": 3, "max_batch_size": 2}, SAME, "not what it had"),
+        (ONE_CHANGE, {"instances": 4}, SAME, "not what it had"),
+        (ONE_CHANGE, EXPLORED, ServerIdentity("rrl-serve 1", 99.0), "anew"),
+        (ONE_CHANGE, EXPLORED, ServerIdentity("rrl-serve 2", 7.0), "anew"),
+        ("", EXPLORED, SAME, "not what it had put there, so 4 inst. · batch 8 stays"),
+    ],
+)
+def test_what_somebody_else_has_put_in_force_since_stays(
+    model: str, changes: str, in_force: dict[str, int], server: ServerIdentity, says: str
+) -> None:
+    killed_run(model, changes=changes)
+    there, out = Server(in_force), io.StringIO()
+    point = RestorePoint("localhost:1", model)
+    assert keeping.restore(point, there, server, Console(file=out, width=300)) is None
+    assert there.applied == []
+    assert says in out.getvalue()
+    assert "it had found 1 inst. · batch 4" in out.getvalue()
+    assert point.to_restore() is None
+
+
+def test_a_server_that_comes_back_in_mid_run_is_known_by_its_last_change(model: str) -> None:
+    changes = "Server.identity = lambda self: Id('rrl-serve 1', 99.0)"
+    killed_run(model, changes=f"{changes}; point.changing({FOUND}, {EXPLORED})")
+    there = Server(EXPLORED)
+    again = ServerIdentity("rrl-serve 1", 99.0)
+    keeping.restore(RestorePoint("localhost:1", model), there, again, Console(quiet=True))
+    assert there.applied == [FOUND]
+
+
+def test_what_another_run_claimed_meanwhile_is_not_put_back_again(model: str) -> None:
+    first = RestorePoint("localhost:1", model)
+    first.claim(FOUND)
+    point = RestorePoint("localhost:1", model)
     with pytest.raises(TargetTaken):
-        point.put_back()
+        point.forget()
     with pytest.raises(TargetTaken):
         point.to_restore()
 
 
-def test_a_folder_shared_with_another_machine_confuses_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    for target in ("localhost:1", "box:1"):
-        RestorePoint(target, "m").claim(FOUND)
-    monkeypatch.setattr(restore, "_machine", lambda: "another")
-    assert RestorePoint("localhost:1", "m").to_restore() is None  # that is its own
+def test_a_folder_shared_with_another_machine_confuses_neither(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    for target in ("localhost:1", "box.invalid:1"):
+        killed_run(model, target)
+    for module in (restore, state_file):
+        monkeypatch.setattr(module, "machine", lambda: "another")
+    assert RestorePoint("localhost:1", model).to_restore() is None  # that is its own
     with pytest.raises(
-        TargetTaken, match=f"an rrl-tune on .* \\(pid {os.getpid()}\\) tunes m on box:1, or was killed"
+        TargetTaken, match=rf"an rrl-tune on .* \(pid \d+\) tunes {model} on box.invalid:1, or was killed"
     ):
-        RestorePoint("box:1", "m").to_restore()
+        RestorePoint("box.invalid:1", model).to_restore()
 
 
-def test_a_machine_without_a_name_of_its_own_is_taken_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "_machine", lambda: "")
-    RestorePoint("box:1", "m").claim(FOUND)
-    monkeypatch.setattr(restore, "_machine", lambda: "another")
-    with pytest.raises(TargetTaken, match=f"another rrl-tune \\(pid {os.getpid()}\\) tunes m on box:1"):
-        RestorePoint("box:1", "m").to_restore()
+class Leases:
+    """A server with one lease."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float]] = []
+
+    def identity(self) -> ServerIdentity:
+        return SAME
+
+    def lease_to(self, owner: str, duration_s: float) -> None:
+        self.asked.append((owner, duration_s))
+
+
+def test_a_claim_holds_the_lease_of_its_server_until_it_ends(model: str) -> None:
+    leases = Leases()
+    point = RestorePoint("localhost:1", model, leases)
+    point.claim(FOUND, interval_s=100.0)
+    point.safe(FOUND)
+    point.release()
+    (owner, *same), durations = zip(*leases.asked, strict=True)
+    assert same == [owner, owner]
+    assert durations == (300.0, 300.0, 0.0)
+    assert f"pid {os.getpid()}" in owner
+
+
+def test_what_is_put_back_is_put_back_under_the_lease_of_the_killed_run(model: str) -> None:
+    killed_run(model, changes=f"point.changing({FOUND}, {EXPLORED})")
+    leases = Leases()
+    point = RestorePoint("localhost:1", model, leases)
+    owner = json.loads(point.path.read_text())["owner"]
+    keeping.restore(point, Server(EXPLORED), SAME, Console(quiet=True))
+    assert leases.asked == [(owner, restore.MIN_LEASE_S), (owner, 0.0)]

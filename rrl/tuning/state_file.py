@@ -1,0 +1,173 @@
+"""The state file of a run: how its target was found, and what the run put in force there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from serving_adapter.address import LOCALHOST, ServerAddress, canonical
+
+BETWEEN = "instances"  # the one knob that a change moves in steps
+
+
+class ServerIdentity(NamedTuple):
+    """What tells a server from another one at the same address, as far as it says."""
+
+    name: str = ""  # with its version
+    started_s: float | None = None  # by its own clock
+
+    def is_another_than(self, other: ServerIdentity) -> bool:
+        if self.name and other.name and self.name != other.name:
+            return True
+        if self.started_s is None or other.started_s is None:
+            return False
+        return abs(self.started_s - other.started_s) > 1.0
+
+
+@dataclass(frozen=True)
+class State:
+    target: str
+    model: str
+    names: list[str]  # all that the target goes by, this machine's own with the machine's identity
+    pid: int
+    host: str  # the name of the machine that its process runs on, which may change
+    machine: str  # the identity of that machine; empty: not known, taken for this one
+    owner: str  # of the lease on the model, where the server has leases
+    found: dict[str, int]
+    best: dict[str, int]
+    config_pbtxt: str = ""
+    changes: tuple[tuple[dict[str, int], dict[str, int]], ...] = ()
+    """The last changes, each from one configuration to another. One may be half made."""
+    server_name: str = ""
+    server_started_s: float | None = None
+
+    @property
+    def server(self) -> ServerIdentity:
+        return ServerIdentity(self.server_name, self.server_started_s)
+
+    def may_have_put(self, in_force: dict[str, int]) -> bool:
+        """True if the run's last change explains this configuration, made or half made."""
+        return any(_on_the_way(in_force, before, after) for before, after in self.changes)
+
+    def write(self, path: Path) -> None:
+        """Replaces the file, whole or not at all."""
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+                json.dump(asdict(self), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+    @classmethod
+    def read(cls, path: Path) -> State | None:
+        """None where there is no file; ValueError or TypeError for one that says something else."""
+        try:
+            values = dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        lacking: dict[str, Any] = {
+            "names": [canonical(str(values["target"]))],
+            "owner": "",
+            "host": "",
+            "machine": "",
+        }  # in files of earlier versions
+        known = {field.name for field in fields(cls)}
+        state = cls(**{name: value for name, value in (lacking | values).items() if name in known})
+        for configuration in (state.found, state.best, *(each for pair in state.changes for each in pair)):
+            if not all(isinstance(value, int) for value in configuration.values()):
+                raise TypeError("a knob's value is no number")
+        return state
+
+
+def state_folder() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "rrl-tune"
+
+
+def path_of(names: Sequence[str], target: str, model: str) -> Path:
+    """The file of this target's model: one under any of its names, or a new one."""
+    for path, state in _states():
+        if state.model == model and set(state.names) & set(names):
+            return path
+    key = f"{_with_machine(canonical(target))}/{model}"
+    name = re.sub(r"[^\w.-]+", "_", f"{canonical(target)}/{model}")[:80]
+    return state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+
+
+def names_of(target: str) -> list[str]:
+    """All that a target goes by, so that two runs know that theirs is the same."""
+    try:
+        identities = ServerAddress.parse(target).identities()
+    except ValueError:
+        identities = frozenset({target})
+    return sorted(map(_with_machine, identities))
+
+
+def machine() -> str:
+    """The machine's identity, which stays when it is renamed or a container starts anew; empty if unknown."""
+    with suppress(OSError):
+        identity = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+        if identity not in ("", "uninitialized"):
+            return _digest(identity)  # which is nobody else's business
+    return ""
+
+
+def sync_folder(folder: Path) -> None:
+    """A file that was made in the folder, or took another's place there, outlasts a power cut."""
+    if os.name == "nt":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _states() -> Iterator[tuple[Path, State]]:
+    for path in sorted(state_folder().glob("*.json")):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            state = State.read(path)
+            if state is not None:
+                yield path, state
+
+
+def _with_machine(name: str) -> str:
+    """This machine's own addresses mean another server elsewhere, and in a container with its own network."""
+    own = name.startswith((f"{LOCALHOST}:", "unix"))
+    return f"{name} on {_network()}" if own else name
+
+
+def _network() -> str:
+    """The machine, since it was started, and the network of its that this process sees."""
+    parts = [machine()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/net"))
+    return _digest(" ".join(parts) if any(parts) else socket.gethostname())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _on_the_way(in_force: dict[str, int], before: dict[str, int], after: dict[str, int]) -> bool:
+    if in_force.keys() != before.keys() or in_force.keys() != after.keys():
+        return False
+    return all(
+        value in (before[name], after[name])
+        or (name == BETWEEN and min(before[name], after[name]) < value < max(before[name], after[name]))
+        for name, value in in_force.items()
+    )
