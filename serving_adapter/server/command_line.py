@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import math
 import os
@@ -29,6 +30,7 @@ from serving_adapter.server.redundancy.redundant_models import RedundantModels, 
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.servicer import InferenceService
+from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.fault_file import Faults, read_faults
 from serving_adapter.server.workers.fault_injection import inject
 from serving_adapter.server.workers.handles import ModelFailed
@@ -114,7 +116,9 @@ class ServeOptions:
     """Largest request or answer in bytes."""
     worker_timeout_s: float = Protection.worker_timeout_s
     """A worker that holds a batch for longer is replaced and the batch run again."""
-    drain_s: float = 30.0
+    start_timeout_s: float = THIS_MACHINE.start_timeout_s
+    """Seconds that a model may take to be built, and a worker to warm up; one that takes longer is ended."""
+    drain_s: float = 25.0
     """On SIGTERM, seconds that requests in flight may take to finish."""
     control_key_file: Path | None = None
     """File with the key that changing the configuration then needs (or set RRL_CONTROL_KEY)."""
@@ -134,6 +138,7 @@ class ServeOptions:
             ("record_items", 1, 10_000_000),
             ("max_message_bytes", 1024, 1 << 30),
             ("worker_timeout_s", 0.1, 86_400),
+            ("start_timeout_s", 1, 86_400),
             ("drain_s", 0, 86_400),
         ):
             if not low <= getattr(self, flag) <= high:
@@ -225,6 +230,7 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
             protection=protection,
             resilience=resilience,
             redundant_models=redundant_models,
+            surroundings=dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s),
         )
     return models
 

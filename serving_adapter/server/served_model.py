@@ -59,9 +59,15 @@ class ServedModel:
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
-        self.ready = False
+        self.is_open = False  # from its start to its end
         self.recording: Recording | None = None
-        self.pool = WorkerPool([model], device, lambda: self.dispatcher.dispatch(), surroundings.launch)
+        self.pool = WorkerPool(
+            [model],
+            device,
+            lambda: self.dispatcher.dispatch(),
+            surroundings.launch,
+            surroundings.start_timeout_s,
+        )
         self._in_flight = InFlight()
         now_ns = surroundings.now_ns
         self.answers = Answers(
@@ -81,6 +87,11 @@ class ServedModel:
         self._watchdog: asyncio.Task[None] | None = None
 
     # --- readings ----------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether somebody can answer: a worker is there. Requests are taken without one, and wait for it."""
+        return self.is_open and self.pool.can_serve
 
     @property
     def queued(self) -> int:
@@ -125,7 +136,7 @@ class ServedModel:
         self._put_in_force(self.knobs, self.resilience, mode)
         await self._reshape(mode, self.knobs)
         self._watchdog = asyncio.get_running_loop().create_task(self._kill_hung_workers())
-        self.ready = True
+        self.is_open = True
 
     def check(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
         """Raises ValueError, in one sentence, for what this model cannot be served with."""
@@ -160,7 +171,7 @@ class ServedModel:
 
     async def close(self, grace_s: float) -> None:
         """Answers what is queued (for at most `grace_s`), fails the rest, ends the workers."""
-        self.ready = False
+        self.is_open = False
         try:
             await asyncio.wait_for(self._in_flight.until_none(), grace_s)
         except TimeoutError:

@@ -96,7 +96,7 @@ class InferenceService:
     async def ModelMetadata(
         self, request: pb.ModelMetadataRequest, context: grpc.aio.ServicerContext
     ) -> Message:
-        model = self._ready(request.name, request.version)
+        model = self._open(request.name, request.version)
         tensor = pb.ModelMetadataResponse.TensorMetadata
 
         def described(specs: dict[str, TensorSpec]) -> list[Message]:
@@ -115,7 +115,7 @@ class InferenceService:
     @answers
     async def ModelInfer(self, message: InferenceMessage, context: grpc.aio.ServicerContext) -> Message:
         request = message.request
-        model = self._ready(request.model_name, request.model_version)
+        model = self._open(request.model_name, request.model_version)
         options, wanted = read_options(request), wanted_outputs(request, model)
         outputs, origin = await self._infer(model, read_inputs(message, model), options)
         response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
@@ -150,7 +150,7 @@ class InferenceService:
 
     @answers
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: grpc.aio.ServicerContext) -> Message:
-        return pb.ModelConfigResponse(config=model_config(self._ready(request.name, request.version)))
+        return pb.ModelConfigResponse(config=model_config(self._open(request.name, request.version)))
 
     @answers
     async def RepositoryIndex(
@@ -174,7 +174,7 @@ class InferenceService:
         self, request: pb.RepositoryModelLoadRequest, context: grpc.aio.ServicerContext
     ) -> Message:
         self._check_control_key(context)
-        model = self._ready(request.model_name)
+        model = self._open(request.model_name)
         unknown = set(request.parameters) - set(LOAD_PARAMETERS)
         if unknown:
             known = ", ".join(LOAD_PARAMETERS)
@@ -244,9 +244,9 @@ class InferenceService:
             raise Refused(grpc.StatusCode.NOT_FOUND, sentence)
         return self._models[name]
 
-    def _ready(self, name: str, version: str = "") -> ServedModel:
+    def _open(self, name: str, version: str = "") -> ServedModel:
         model = self._known(name, version)
-        if not model.ready:
+        if not model.is_open:
             sentence = f"model {name!r} is starting or shutting down; try again"
             raise Refused(grpc.StatusCode.UNAVAILABLE, sentence)
         return model

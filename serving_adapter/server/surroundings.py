@@ -18,6 +18,7 @@ class Surroundings:
 
     now_ns: Clock = time.monotonic_ns
     launch: Launch = launch_zygote
+    start_timeout_s: float = 120.0  # that a model may take to be built, and a worker to warm up
 
 
 THIS_MACHINE = Surroundings()

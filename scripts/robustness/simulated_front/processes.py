@@ -19,6 +19,7 @@ from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import (
     BuildError,
     BuildModels,
+    Forked,
     ForkWorker,
     ModelDescription,
     SignalWorker,
@@ -109,7 +110,7 @@ class SimulatedZygote:
             match parse_zygote_order(wire):
                 case ForkWorker() as threads:
                     self._fork(threads, descriptors)
-                case SignalWorker(signal=signal, pid=pid):
+                case SignalWorker(what=signal, pid=pid):
                     self._signal(signal, pid)
 
     def _build(self, order: BuildModels) -> None:
@@ -149,6 +150,7 @@ class SimulatedZygote:
             self, self.fates, socket.socket(fileno=channel), Arena(inputs), Arena(outputs), threads
         )
         self.workers.append(worker)
+        self._say(Forked(worker.pid))
         worker.warm_up(self.fates.faults.next_fork())
 
     def _signal(self, signal: WorkerSignal, pid: int) -> None:

@@ -66,7 +66,14 @@ class Lane:
     def __init__(self, model: ModelReference, host: LaneHost) -> None:
         self.reference, self._host = model.reference, host
         models = [model, host.model]
-        self.pool = WorkerPool(models, host.device, self._freed, host.surroundings.launch, is_redundant=True)
+        self.pool = WorkerPool(
+            models,
+            host.device,
+            self._freed,
+            host.surroundings.launch,
+            host.surroundings.start_timeout_s,
+            is_redundant=True,
+        )
         self.executed = 0  # batches run so far
         self._queue: deque[tuple[RedundantBatch, int]] = deque()
         self._intra_op_threads = 1

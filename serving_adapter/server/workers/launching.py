@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+from serving_adapter import own_process
 
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait steal the cores of other workers
@@ -37,7 +38,9 @@ Launch = Callable[[socket.socket], Awaitable[ZygoteProcess]]
 async def launch_zygote(channel: socket.socket) -> ZygoteProcess:
     """Starts the process; it and its workers end when the front does."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "serving_adapter.server.workers.zygote", str(channel.fileno())),
+        *own_process.command(
+            "serving_adapter.server.workers.zygote", str(os.getpid()), str(channel.fileno())
+        ),
         pass_fds=[channel.fileno()],
         env=ENVIRONMENT | dict(os.environ),
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """The typed messages between the front, a zygote and its workers, and their wire form.
 
     front -> zygote   BuildModels, then any number of ForkWorker and SignalWorker
-    zygote -> front   ModelDescription, or BuildError
+    zygote -> front   ModelDescription or BuildError, then a Forked for every ForkWorker
     worker -> front   WorkerReady or BuildError, then a BatchOutputs or BatchError for every batch
     front -> worker   RunBatch
 
@@ -10,6 +10,7 @@ Each message is one JSON object in a packet of `serving_adapter.messages`. Tenso
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -113,7 +114,10 @@ def parse_build_reply(wire: Wire) -> BuildReply:
 
 @dataclass(frozen=True, slots=True)
 class ForkWorker:
-    """Has a zygote fork a worker with these thread pools; its channel and arenas ride along."""
+    """Has a zygote fork a worker with these thread pools; its channel and arenas ride along.
+
+    The answer is a Forked.
+    """
 
     inter_op_threads: int
     intra_op_threads: int
@@ -140,21 +144,43 @@ def parse_worker_start(wire: Wire) -> WorkerReady | BuildError:
     return BuildError(wire["error"]) if "error" in wire else WorkerReady.from_wire(wire)
 
 
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A zygote has forked a worker, whose pidfd rides along if there are such; or it could not."""
+
+    pid: int
+    error: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"pid": self.pid, "error": self.error}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Forked:
+        return cls(wire["pid"], wire["error"])
+
+
 class WorkerSignal(StrEnum):
     KILL = "kill"
     STOP = "stop"
     RESUME = "resume"
 
 
+SIGNALS = {
+    WorkerSignal.KILL: signal.SIGKILL,
+    WorkerSignal.STOP: signal.SIGSTOP,
+    WorkerSignal.RESUME: signal.SIGCONT,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SignalWorker:
     """Has a zygote signal one of its workers; it ignores processes that are not its own."""
 
-    signal: WorkerSignal
+    what: WorkerSignal
     pid: int
 
     def to_wire(self) -> dict[str, Any]:
-        return {"signal": self.signal, "pid": self.pid}
+        return {"signal": self.what, "pid": self.pid}
 
 
 ZygoteOrder = ForkWorker | SignalWorker

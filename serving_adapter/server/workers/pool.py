@@ -11,12 +11,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Placed
-from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, ZygoteHandle
+from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
     BatchError,
@@ -28,6 +29,7 @@ from serving_adapter.server.workers.messages import (
     RunBatch,
     WorkerSignal,
 )
+from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +65,14 @@ class WorkerPool:
         device: str,
         on_free: Callable[[], None],
         launch: Launch,
+        start_timeout_s: float,
         is_redundant: bool = False,
     ) -> None:
-        self._zygote = ZygoteHandle(models, device, launch)
+        self._new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
+        self._zygote = self._new_zygote()
+        self._superseded: set[ZygoteHandle] = set()  # whose workers serve on until there are others
+        self._endings: set[asyncio.Task[None]] = set()
+        self._description: ModelDescription | None = None
         self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
@@ -79,11 +86,19 @@ class WorkerPool:
         self._answered = 0  # batches, by all workers so far
         self.replacements = 0
         self._rng = np.random.default_rng(0)  # draws injected delays
-        self.has_parallel_branches = False
 
     @property
     def busy(self) -> int:
         return sum(worker.job is not None for worker in self.workers)
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether there is a worker to run batches."""
+        return any(not worker.retired for worker in self.workers)
+
+    @property
+    def has_parallel_branches(self) -> bool:
+        return self._description is not None and self._description.has_parallel_branches
 
     @property
     def pids(self) -> list[int]:
@@ -92,34 +107,87 @@ class WorkerPool:
 
     async def start(self) -> ModelDescription:
         """Starts the zygote and has it build the models; returns the description of the first one."""
-        description = await self._zygote.start(self._zygote_ended)
-        self.has_parallel_branches = description.has_parallel_branches
+        description = await self._zygote.start()
+        if self._description not in (None, description):
+            await self._zygote.close()
+            raise ModelFailed("it has other inputs or outputs than when the server started")
+        self._description = description
         return description
 
     async def reshape(self, parallelism: Parallelism) -> None:
-        """Brings number and kind of workers to `parallelism`; returns when new batches go to such only."""
+        """Brings number and kind of workers to `parallelism`; returns when new batches go to such only.
+
+        On ModelFailed the workers are, or will be, as they were before.
+        """
         async with self._lock:
-            self._parallelism = parallelism
-            await self._reshape()
+            before, self._parallelism = self._parallelism, parallelism
+            try:
+                await self._reshape()
+            except ModelFailed:
+                self._parallelism = before
+                if self.workers:
+                    self._start_repair()
+                raise
 
     async def _reshape(self) -> None:
-        kind = self._parallelism.worker_kind(self.has_parallel_branches)
-        serving = [worker for worker in self.workers if not worker.retired]
-        right = [worker for worker in serving if worker.kind == kind]
-        wrong = [worker for worker in serving if worker.kind != kind]
-        missing = self._parallelism.instances - len(right)
-        if missing > 0:
-            forked = await asyncio.gather(*(self._fork(kind) for _ in range(missing)), return_exceptions=True)
-            failed = [error for error in forked if isinstance(error, BaseException)]
-            if failed:
-                raise ModelFailed(f"a worker could not be started: {failed[0]}")
-        for worker in wrong + sorted(right, key=lambda w: w.job is None)[: max(0, -missing)]:
+        await self._fork_missing()
+        # Who serves is asked only now: meanwhile workers may have died.
+        right, wrong = self._serving()
+        surplus = len(right) - self._parallelism.instances
+        for worker in wrong + sorted(right, key=lambda w: w.job is None)[: max(0, surplus)]:
             self._retire(worker)
         self._on_free()
 
-    async def _fork(self, kind: tuple[int, ...]) -> None:
-        threads = ForkWorker(self._parallelism.inter_op_threads, self._parallelism.intra_op_threads)
-        worker = await self._zygote.fork(threads, kind)
+    async def _fork_missing(self) -> None:
+        """Forks what is missing, from another zygote if this one turns out to be gone or to hang."""
+        failed: list[Exception] = []
+        for is_last in (False, True):
+            if not self._zygote.is_serving:
+                await self._replace_zygote()
+            missing = self._parallelism.instances - len(self._serving()[0])
+            forked = await asyncio.gather(*(self._fork() for _ in range(missing)), return_exceptions=True)
+            failed = [error for error in forked if isinstance(error, Exception)]
+            if not failed:
+                return
+            if is_last or self._zygote.is_serving or self._closing:
+                break
+        raise ModelFailed(f"a worker could not be started: {failed[0]}")
+
+    def _serving(self) -> tuple[list[WorkerHandle], list[WorkerHandle]]:
+        """The workers that get batches: those as they should be, and the others."""
+        kind = self._parallelism.worker_kind(self.has_parallel_branches)
+        right: list[WorkerHandle] = []
+        wrong: list[WorkerHandle] = []
+        for worker in self.workers:
+            if not worker.retired:
+                is_right = worker.kind == kind and worker.zygote is self._zygote
+                (right if is_right else wrong).append(worker)
+        return right, wrong
+
+    async def _replace_zygote(self) -> None:
+        """Starts another zygote. Workers of one that hangs serve on until there are others."""
+        if self._closing:
+            raise ModelFailed("the server is shutting down")
+        self._superseded.add(self._zygote)
+        self._zygote = self._new_zygote()
+        self._end_unused_zygotes()
+        await self.start()
+
+    def _end_unused_zygotes(self) -> None:
+        """Ends the superseded zygotes that have no workers any more."""
+        for zygote in self._superseded - {worker.zygote for worker in self.workers}:
+            self._superseded.discard(zygote)
+            ending = asyncio.get_running_loop().create_task(zygote.close())
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+    async def _fork(self) -> None:
+        parallelism = self._parallelism
+        threads = ForkWorker(parallelism.inter_op_threads, parallelism.intra_op_threads)
+        worker = await self._zygote.fork(threads, parallelism.worker_kind(self.has_parallel_branches))
+        if self._closing:
+            worker.close()
+            raise ModelFailed("the server is shutting down")
         self.workers.append(worker)
         self.idle.append(worker)
         asyncio.get_running_loop().add_reader(worker.channel, self._worker_answered, worker)
@@ -140,14 +208,14 @@ class WorkerPool:
 
     def kill(self, worker: WorkerHandle) -> None:
         """Ends a hung worker; its reader then sees it gone, as if it had died by itself."""
-        self._zygote.signal(WorkerSignal.KILL, worker)
+        worker.signal(WorkerSignal.KILL)
 
     def stop(self, worker: WorkerHandle) -> None:
         """Stalls a worker until `resume`: an injected fault."""
-        self._zygote.signal(WorkerSignal.STOP, worker)
+        worker.signal(WorkerSignal.STOP)
 
     def resume(self, worker: WorkerHandle) -> None:
-        self._zygote.signal(WorkerSignal.RESUME, worker)
+        worker.signal(WorkerSignal.RESUME)
 
     def _worker_answered(self, worker: WorkerHandle) -> None:
         reply = _reply(worker)
@@ -201,6 +269,8 @@ class WorkerPool:
     # --- repair and end ----------------------------------------------------------------------------
 
     def _start_repair(self) -> None:
+        if self._closing:
+            return
         if self._repair is None or self._repair.done():
             self._repair = asyncio.get_running_loop().create_task(self._repair_workers())
 
@@ -210,20 +280,17 @@ class WorkerPool:
         while not self._closing:
             try:
                 async with self._lock:
-                    if self._zygote.is_gone:
-                        await self._zygote.close()
-                        await self.start()
                     await self._reshape()
-                if sum(not worker.retired for worker in self.workers) >= self._parallelism.instances:
+                if len(self._serving()[0]) >= self._parallelism.instances:
                     return
-            except (ModelFailed, OSError) as error:
+            except Exception as error:  # whatever it is, nobody else would try again
                 log.error("workers could not be replaced (%s); trying again in %.1f s", error, delay_s)
             await asyncio.sleep(delay_s)
             delay_s = min(MAX_REPAIR_DELAY_S, 2 * delay_s)
 
-    def _zygote_ended(self) -> None:
+    def _zygote_ended(self, zygote: ZygoteHandle) -> None:
         if not self._closing:
-            log.warning("the zygote (pid %d) ended unexpectedly; starting another", self._zygote.pid)
+            log.warning("the zygote (pid %d) ended unexpectedly; starting another", zygote.pid)
             self._start_repair()
 
     def _retire(self, worker: WorkerHandle) -> None:
@@ -240,21 +307,23 @@ class WorkerPool:
         return job
 
     def _close(self, worker: WorkerHandle) -> None:
+        if worker not in self.workers:
+            return
         asyncio.get_running_loop().remove_reader(worker.channel)
-        if worker in self.workers:
-            self.workers.remove(worker)
+        self.workers.remove(worker)
         if worker in self.idle:
             self.idle.remove(worker)
         worker.close()
+        self._end_unused_zygotes()
 
     async def close(self) -> None:
+        """Ends all processes at once. A change or a repair that is under way fails."""
         self._closing = True
         if self._repair is not None:
             self._repair.cancel()
-        async with self._lock:
-            for worker in list(self.workers):
-                self._close(worker)
-            await self._zygote.close()
+        for worker in list(self.workers):
+            self._close(worker)
+        await asyncio.gather(self._zygote.close(), *self._endings)
 
 
 def _reply(worker: WorkerHandle) -> BatchReply | None:

@@ -31,15 +31,17 @@ from types import FrameType
 from typing import Any
 
 from serving_adapter.messages import receive_with_descriptors, socket_pair
+from serving_adapter.own_process import end_with_parent
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.messages import (
+    SIGNALS,
     BuildError,
     BuildModels,
+    Forked,
     ForkWorker,
     ModelDescription,
     ModelReference,
     SignalWorker,
-    WorkerSignal,
     parse_build_reply,
     parse_zygote_order,
 )
@@ -47,38 +49,29 @@ from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
-SIGNALS = {
-    WorkerSignal.KILL: signal.SIGKILL,
-    WorkerSignal.STOP: signal.SIGSTOP,
-    WorkerSignal.RESUME: signal.SIGCONT,
-}
 PROBE_SIZES = (3, 5)  # two lengths for variable dimensions, to see which output dimensions follow them
-
-
-def die_with_parent() -> None:
-    """Has the kernel kill this process when its parent ends (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def fork(child: Callable[[], None]) -> int:
     """Runs `child` in a forked process that ends without running exit handlers; returns its pid."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+            stream.flush()
+    parent_pid = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        die_with_parent()
+        end_with_parent(parent_pid)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         child()
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
         # No exit handlers: TorchScript's inter-op pool may abort in its destructor.
         os._exit(status)
 
@@ -111,14 +104,19 @@ class Zygote:
         gc.collect()
         gc.freeze()  # objects built so far are never collected, so their pages stay shared
         signal.signal(signal.SIGCHLD, self._reap)
+        _warn_of_threads()
         while True:
-            wire, descriptors = receive_with_descriptors(self.control)
+            try:
+                wire, descriptors = receive_with_descriptors(self.control)
+            except ValueError as error:  # only orders to fork have descriptors, which can get lost
+                messages.send(self.control, Forked(0, f"its order is incomplete: {error}"))
+                continue
             if wire is None:
                 return
             match parse_zygote_order(wire):
                 case ForkWorker() as threads:
-                    self._fork_worker(threads, descriptors)
-                case SignalWorker(signal=what, pid=pid):
+                    self._answer_fork(threads, descriptors)
+                case SignalWorker(what=what, pid=pid):
                     self._signal(pid, SIGNALS[what])
 
     def _build(self, reference: ModelReference) -> Any:
@@ -162,10 +160,29 @@ class Zygote:
             raise ModelError(reply.error)
         return reply
 
-    def _fork_worker(self, threads: ForkWorker, descriptors: list[int]) -> None:
-        from serving_adapter.server.workers.worker import work
+    def _answer_fork(self, threads: ForkWorker, descriptors: list[int]) -> None:
+        """Forks a worker and tells its process, or why there is none: workers that serve must not suffer."""
+        try:
+            pid = self._fork_worker(threads, *descriptors)
+        except (OSError, MemoryError) as error:  # as by a limit of processes or memory
+            messages.send(self.control, Forked(0, f"it could not be forked: {error}"))
+            return
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # the kernel has none, or no more descriptors are to be had
+            messages.send(self.control, Forked(pid))
+        else:
+            messages.send(self.control, Forked(pid), (pidfd,))
+            os.close(pidfd)
+        # Only now: until its pidfd is open, its pid must stay its own.
+        self.children.add(pid)
+        self._reap_children()
 
-        channel, input_fd, output_fd = descriptors
+    def _fork_worker(self, threads: ForkWorker, channel_fd: int, input_fd: int, output_fd: int) -> int:
+        from serving_adapter.server.workers.worker import work
 
         def child() -> None:
             self.control.close()
@@ -174,16 +191,14 @@ class Zygote:
             work(
                 self.models,
                 self.outputs,
-                socket.socket(fileno=channel),
+                socket.socket(fileno=channel_fd),
                 input_fd,
                 output_fd,
                 self.device,
                 threads,
             )
 
-        self.children.add(fork(child))
-        for descriptor in descriptors:
-            os.close(descriptor)
+        return fork(child)
 
     def _signal(self, pid: int, signum: signal.Signals) -> None:
         # Only a child not reaped yet: its pid cannot have been given to another process.
@@ -192,14 +207,25 @@ class Zygote:
                 os.kill(pid, signum)
 
     def _reap(self, signum: int, frame: FrameType | None) -> None:
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        self._reap_children()
+
+    def _reap_children(self) -> None:
+        """Reaps the workers that have ended, and nobody else: a model may have processes of its own."""
+        for pid in list(self.children):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
             self.children.discard(pid)
+
+
+def _warn_of_threads() -> None:
+    """A thread is not there in a forked worker, which hangs if it held a lock."""
+    if sys.platform == "linux" and (threads := len(os.listdir("/proc/self/task"))) > 1:
+        log.warning(
+            "building the model has left %d threads beside the main one, so workers may hang while they "
+            "start; have its factory start none",
+            threads - 1,
+        )
 
 
 def _give_memory_back() -> None:
@@ -233,8 +259,8 @@ def _check_device(device: str) -> None:
 def main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group, they are the front's to handle
         signal.signal(signum, signal.SIG_IGN)
-    die_with_parent()
-    Zygote(socket.socket(fileno=int(sys.argv[1]))).serve()
+    end_with_parent(int(sys.argv[1]))
+    Zygote(socket.socket(fileno=int(sys.argv[2]))).serve()
     sys.stderr.flush()
     os._exit(0)
 

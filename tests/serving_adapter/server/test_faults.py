@@ -248,3 +248,19 @@ def test_nothing_outlives_a_killed_front(start_server):
     assert len(family) == 3
     server.stop(signal.SIGKILL)
     assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_a_model_is_ready_only_while_somebody_can_answer(start_server):
+    server = start_server("--model", "noop")
+    with grpc.insecure_channel(server.address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+
+        def ready() -> tuple[bool, bool]:
+            of_server = stub.ServerReady(pb.ServerReadyRequest()).ready
+            return of_server, stub.ModelReady(pb.ModelReadyRequest(name="noop")).ready
+
+        assert ready() == (True, True)
+        psutil.Process(server.process.pid).children()[0].kill()
+        until(lambda: ready() == (False, False))
+        assert answer_of(stub.ModelInfer(request_of("noop", 3.0), timeout=60)) == 3.0
+        assert ready() == (True, True)

@@ -14,7 +14,7 @@ from serving_adapter.server.redundancy.lane import Lane
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import WorkerHandle
-from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.messages import ModelReference, WorkerSignal
 
 
 class RecordingHost:
@@ -31,6 +31,14 @@ class RecordingHost:
         return self
 
     def dispatch(self) -> None: ...
+
+
+class NoZygote:
+    """Whom a worker without a process was forked by."""
+
+    is_serving = False
+
+    def signal(self, what: WorkerSignal, pid: int) -> None: ...
 
 
 class HeldJob:
@@ -54,7 +62,7 @@ def with_a_busy_worker(host: RecordingHost, job: HeldJob) -> Iterator[tuple[Lane
     """A lane one of whose workers helps out with a batch of the deployed model."""
     lane = Lane(ModelReference("sleep"), host)  # type: ignore[arg-type]
     ours, theirs = messages.socket_pair()
-    worker = WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0))
+    worker = WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), (1, 0), NoZygote())
     worker.job = job
     lane.pool.workers.append(worker)
     with theirs:

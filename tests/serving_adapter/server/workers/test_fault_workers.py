@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from serving_adapter import own_process
 from serving_adapter.messages import socket_pair
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, place, read_outputs
@@ -74,7 +75,8 @@ class RealZygote:
 
     def __init__(self) -> None:
         self.control, theirs = socket_pair()
-        command = [sys.executable, "-m", "serving_adapter.server.workers.zygote", str(theirs.fileno())]
+        arguments = (str(os.getpid()), str(theirs.fileno()))
+        command = own_process.command("serving_adapter.server.workers.zygote", *arguments)
         environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()

@@ -1,0 +1,174 @@
+"""No failure of a zygote or a worker is for ever, and none takes those along that serve."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serving_adapter.server.workers import zygote_handle
+from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
+from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.pool import Parallelism, WorkerPool
+from tests.support.fragile_models import (
+    HANGING_THREADS,
+    JEALOUS_THREADS,
+    NO_ROOM_THREADS,
+    WIDTH_VARIABLE,
+)
+from tests.support.waiting import PATIENCE_S, eventually
+
+
+class Launches:
+    """Starts zygotes; for those whose numbers are in `failing`, something that ends at once."""
+
+    def __init__(self) -> None:
+        self.count, self.failing = 0, set[int]()
+
+    async def __call__(self, channel: socket.socket) -> ZygoteProcess:
+        self.count += 1
+        if self.count in self.failing:
+            return await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+        return await launch_zygote(channel)
+
+
+class ServingPool:
+    """A pool of one worker on an event loop of its own; every test leaves it so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.no_fork_while = folder / "no-forks"
+        self.launches = Launches()
+        self.runner = asyncio.Runner()
+        options = (("no_fork_while", str(self.no_fork_while)),)
+        reference = ModelReference("tests.support.fragile_models:fragile", options)
+        self.runner.get_loop()
+        self.pool = WorkerPool([reference], "cpu", lambda: None, self.launches, PATIENCE_S)
+        self.runner.run(self.pool.start())
+        self.runner.run(self.pool.reshape(Parallelism()))
+
+    @property
+    def zygote(self) -> psutil.Process:
+        return psutil.Process(self.pool.pids[0])
+
+    def pids(self) -> list[int]:
+        """Of the workers that get batches."""
+        return [worker.pid for worker in self.pool.workers if not worker.retired]
+
+    def close(self) -> None:
+        self.runner.run(self.pool.close())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory) -> Iterator[ServingPool]:
+    pool = ServingPool(tmp_path_factory.mktemp("pool"))
+    yield pool
+    pool.close()
+
+
+def test_a_refused_fork_harms_no_worker_that_serves(serving):
+    before, zygote = serving.pids(), serving.zygote
+    serving.no_fork_while.touch()
+    with pytest.raises(ModelFailed, match=r"could not be forked: .*temporarily unavailable"):
+        serving.runner.run(serving.pool.reshape(Parallelism(3)))
+    serving.no_fork_while.unlink()
+    assert serving.pids() == before
+    assert psutil.pid_exists(before[0])
+    assert serving.zygote == zygote
+    assert zygote.is_running()
+
+
+def test_the_reason_why_a_worker_does_not_come_up_is_told(serving):
+    before = serving.pids()
+    with pytest.raises(ModelFailed, match="MemoryError: no room for so many threads"):
+        serving.runner.run(serving.pool.reshape(Parallelism(intra_op_threads=NO_ROOM_THREADS)))
+    assert serving.pids() == before
+
+
+def test_a_worker_that_hangs_while_it_starts_is_ended(serving):
+    (worker,) = serving.pool.workers
+    worker.zygote.start_timeout_s = 0.5
+    with pytest.raises(ModelFailed, match=r"not ready within 0.5 s and was ended"):
+        serving.runner.run(serving.pool.reshape(Parallelism(intra_op_threads=HANGING_THREADS)))
+    worker.zygote.start_timeout_s = PATIENCE_S
+    serving.runner.run(eventually(lambda: [p.pid for p in serving.zygote.children()] == serving.pids()))
+
+
+def test_a_worker_that_dies_while_others_take_its_place_does_not_break_the_change(serving):
+    pool, before = serving.pool, serving.pids()
+    serving.runner.run(pool.reshape(Parallelism(intra_op_threads=JEALOUS_THREADS)))
+    serving.runner.run(eventually(lambda: {worker.kind for worker in pool.workers} == {(1, JEALOUS_THREADS)}))
+    assert not set(before) & set(serving.pids())
+    serving.runner.run(pool.reshape(Parallelism()))
+    assert len(serving.pids()) == 1
+
+
+def test_a_hung_worker_is_killed_though_its_zygote_hangs_too(serving):
+    (worker,), zygote = serving.pool.workers, serving.zygote
+    process = psutil.Process(worker.pid)
+    zygote.send_signal(signal.SIGSTOP)
+    serving.pool.stop(worker)
+    serving.pool.kill(worker)
+    serving.runner.run(eventually(lambda: process.status() == psutil.STATUS_ZOMBIE))
+    serving.runner.run(eventually(lambda: not serving.pool.can_serve))
+    zygote.send_signal(signal.SIGCONT)
+    serving.runner.run(eventually(lambda: serving.pool.can_serve))
+
+
+def test_a_stopped_zygote_is_replaced_and_its_worker_serves_until_then(serving, monkeypatch):
+    pool, launches, before, zygote = serving.pool, serving.launches, serving.pids(), serving.zygote
+    launched = launches.count
+    monkeypatch.setattr(zygote_handle, "ANSWER_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        zygote.send_signal(signal.SIGSTOP)
+        change = asyncio.create_task(pool.reshape(Parallelism(2)))
+        await eventually(lambda: launches.count > launched)
+        monkeypatch.setattr(zygote_handle, "ANSWER_TIMEOUT_S", PATIENCE_S)
+        await eventually(lambda: change.done() or not pool.can_serve)
+        await change
+        assert len(serving.pids()) == 2
+        assert not set(before) & set(serving.pids())
+        await eventually(lambda: not zygote.is_running())
+        await pool.reshape(Parallelism())
+
+    serving.runner.run(scenario())
+
+
+def test_a_zygote_whose_first_restarts_fail_is_back_at_last(serving):
+    launches = serving.launches
+    launches.failing = {launches.count + 1, launches.count + 2}
+    serving.zygote.kill()
+    serving.runner.run(eventually(lambda: not serving.pool.can_serve))
+    serving.runner.run(eventually(lambda: len(serving.pids()) == 1))
+    assert launches.count > max(launches.failing)
+
+
+def test_a_model_that_became_another_is_not_served(serving, monkeypatch, caplog):
+    monkeypatch.setenv(WIDTH_VARIABLE, "8")
+    serving.zygote.kill()
+    says = "other inputs or outputs than when the server started"
+    serving.runner.run(eventually(lambda: says in caplog.text))
+    assert not serving.pool.can_serve
+    monkeypatch.delenv(WIDTH_VARIABLE)
+    serving.runner.run(eventually(lambda: serving.pool.can_serve))
+
+
+def test_a_pool_ends_at_once_though_its_model_is_being_built():
+    async def scenario() -> None:
+        pool = WorkerPool([ModelReference("sleep")], "cpu", lambda: None, launch_zygote, PATIENCE_S)
+        starting = asyncio.create_task(pool.start())
+        await eventually(lambda: pool.pids[0] > 0)
+        await pool.close()
+        with pytest.raises(ModelFailed, match="shutting down"):
+            await starting
+        assert not psutil.pid_exists(pool.pids[0])
+
+    asyncio.run(scenario())
