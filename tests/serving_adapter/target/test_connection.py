@@ -1,12 +1,15 @@
 """Addresses where no target answers, and targets that are lost."""
 
+from collections import Counter
 from concurrent import futures
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.target import TargetError, TargetLost
-from tests.support.fake_triton import serve
+from serving_adapter.target.connection import MAX_IDLE_S, Connection
+from tests.support.fake_triton import Triton, serve
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,29 @@ def test_the_model_stays_the_one_that_was_taken_when_there_are_others(triton, ma
     del triton.configs["m"]
     with pytest.raises(TargetError, match="model 'm' is not there"):
         target.connect()
+
+
+class Peers(Triton):
+    """Notes from which connections it is asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.peers = []
+
+    def ServerMetadata(self, request, context):
+        self.peers.append(context.peer())
+        return super().ServerMetadata(request, context)
+
+
+def test_after_a_silence_a_call_goes_over_a_new_connection_as_balancers_forget_old_ones():
+    peers, now_s = Peers(), [0.0]
+    server, port = serve(peers)
+    server.start()
+    connection = Connection(f"127.0.0.1:{port}", True, 20.0, Counter(), clock_s=lambda: now_s[0])
+    for silence_s in (0.0, MAX_IDLE_S, MAX_IDLE_S + 1, 1.0):
+        now_s[0] += silence_s
+        connection.call("ServerMetadata", messages.ServerMetadataRequest())
+    connection.close()
+    server.stop(None).wait()
+    first, second, third, fourth = peers.peers
+    assert first == second != third == fourth
