@@ -32,7 +32,7 @@ class Account:
     held_bytes: int = 0
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READS_PER_CLIENT))
     file_calls: OneAtATime = field(default_factory=OneAtATime)
-    _held: dict[Address, tuple[int, int]] = field(default_factory=dict)
+    _held: dict[tuple[str, Address], tuple[int, int]] = field(default_factory=dict)  # by tier, too
 
     def check(self, size_bytes: int) -> None:
         """QuotaSpent if the client may not refer to that many bytes more."""
@@ -43,22 +43,22 @@ class Account:
                 f"model has {size_bytes:,}: close others, or start the store with a larger --client-quota",
             )
 
-    def charge(self, address: Address, size_bytes: int) -> None:
-        """NoRoom if that would be more than the client may hold."""
-        references, charged_bytes = self._held.get(address, (0, 0))
+    def charge(self, tier: str, address: Address, size_bytes: int) -> None:
+        """NoRoom if that would be more than the client may hold. Each tier's copy of a model counts."""
+        references, charged_bytes = self._held.get((tier, address), (0, 0))
         if self.leases >= self.max_leases:
             raise NoRoom(f"this client has {self.leases:,} models open, the most it may; it must close some")
         if not references:
             self.check(size_bytes)
         self.leases += 1
         self.held_bytes += size_bytes - charged_bytes
-        self._held[address] = (references + 1, size_bytes)
+        self._held[tier, address] = (references + 1, size_bytes)
 
-    def release(self, address: Address) -> None:
-        references, size_bytes = self._held.pop(address)
+    def release(self, tier: str, address: Address) -> None:
+        references, size_bytes = self._held.pop((tier, address))
         self.leases -= 1
         if references > 1:
-            self._held[address] = (references - 1, size_bytes)
+            self._held[tier, address] = (references - 1, size_bytes)
         else:
             self.held_bytes -= size_bytes
 

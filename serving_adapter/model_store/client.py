@@ -117,7 +117,8 @@ class Client:
             raise
         if memory is not None:
             weakref.finalize(memory.buffer, self.give_back, self.session, lease).atexit = False
-        give_back = partial(self.give_back, self.session, lease)
+        # What is on a GPU outlives the session in the store: it may only go when its memory is closed here.
+        give_back = partial(self.give_back, self.session if memory is not None else None, lease)
         return OpenedModel(
             layout.tensors, layout.segments, memory, reply["version"], reply["found_in"], lease, give_back
         )
@@ -159,13 +160,18 @@ class Client:
 
     # --- giving back -------------------------------------------------------------------------------
 
-    def give_back(self, session: str, lease: str) -> None:
+    def give_back(self, session: str | None, lease: str) -> None:
         """Tells the store, without waiting: garbage is collected anywhere.
 
-        Does nothing in a forked process, whose parent holds the lease, nor when that session has ended.
+        Does nothing in a forked process, whose parent holds the lease, nor when that session has ended. A
+        lease of any session (None) is given back as soon as there is one.
         """
         sock = self._socket
-        if os.getpid() != self._pid or session != self.session or sock is None:
+        if os.getpid() != self._pid or session not in (None, self.session):
+            return
+        if sock is None:
+            if session is None:
+                self._to_close.append(lease)
             return
         try:
             os.write(sock.fileno(), b'{"close":"%s"}' % lease.encode())  # with a timeout, it never blocks
@@ -299,7 +305,6 @@ class Client:
                 self._socket.shutdown(socket.SHUT_RDWR)  # a forked process may have it open too
             self._socket.close()
         self._rpc = self._socket = None
-        self._to_close.clear()
         self.session = ""
 
 

@@ -83,7 +83,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
             settings.token,
             lambda: Account(settings.client_quota_bytes),
             on_question=lambda *question: service.ask(*question),
-            on_gone=lambda session: store.forget(sorted(session.leases)),
+            on_gone=lambda session: service.gone(session),
             max_sessions=settings.max_clients,
             max_sessions_a_process=settings.max_connections_a_process,
         )
@@ -103,6 +103,7 @@ async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[]
             await _stopped(stop, sessions, settings.idle_exit_s)
         finally:
             sessions.close()
+            service.close()
             await server.stop(1.0)
             await store.close_all()
             for path in (endpoint.rpc, endpoint.descriptors):

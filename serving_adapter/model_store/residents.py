@@ -40,12 +40,12 @@ class Residents:
 
     def pin(self, account: Account, entry: TierEntry[Weights]) -> None:
         if not entry.pinned:
-            account.charge(entry.usage.key, entry.usage.size_bytes)
+            account.charge(self._host.name, entry.usage.key, entry.usage.size_bytes)
             entry.pinned = True
 
     def unpin(self, account: Account, entry: TierEntry[Weights]) -> None:
         if entry.pinned:
-            account.release(entry.usage.key)
+            account.release(self._host.name, entry.usage.key)
             entry.pinned = False
             self._reclaimer.reclaim(self._host, entry)
 

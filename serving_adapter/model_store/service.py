@@ -14,6 +14,7 @@ from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.host_memory import Weights, sealed_copy
+from serving_adapter.model_store.outliving_leases import OutlivingLeases
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.sessions import ClientSession, Sessions
@@ -39,6 +40,7 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         if store.gpu is not None:
             store.gpu.on_evicted = self._layouts.drop
         self._operator = Account(settings.client_quota_bytes)
+        self._outliving = OutlivingLeases(store)
 
     # --- open and close, asked over gRPC ---
 
@@ -119,11 +121,24 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
             opened = await self._store.open_file(
                 session.account, address.namespace, label, descriptor, device
             )
+        if self._store.is_on_gpu(opened.lease):
+            try:
+                session.watch()
+            except StoreError:
+                self._store.forget([opened.lease])
+                raise
         if self._sessions.find(session.name) is None:  # it went while the model was loading
             self._store.forget([opened.lease])
             raise StoreError("the session has ended")
         session.leases.add(opened.lease)
         return opened
+
+    def gone(self, session: ClientSession) -> None:
+        """Gives back what a session held that has ended; what is on a GPU once its process has, too."""
+        self._outliving.take_over(session, lambda: self._sessions.process_gone(session.pid))
+
+    def close(self) -> None:
+        self._outliving.close()
 
     async def _hand_over(
         self, session: ClientSession, message: dict[str, Any], descriptors: list[int]

@@ -22,6 +22,7 @@ import errno
 import hmac
 import json
 import logging
+import os
 import secrets
 import socket
 import struct
@@ -31,6 +32,7 @@ from typing import Any
 
 from serving_adapter import messages
 from serving_adapter.model_store.account import Account
+from serving_adapter.model_store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +54,20 @@ class ClientSession:
         self.name = secrets.token_hex(16)
         self.leases: set[str] = set()
         self.questions = 0
+        self.process: int | None = None  # a descriptor of the client's process, once `watch` made it
         self._arrived: dict[str, int] = {}
         self._awaited: dict[str, asyncio.Future[int]] = {}
+
+    def watch(self) -> None:
+        """Makes sure that the end of the client's process will be noticed; StoreError if it would not be."""
+        if self.process is None:
+            try:
+                self.process = os.pidfd_open(self.pid)
+            except (OSError, ValueError):
+                raise StoreError(
+                    "the store cannot see when this process ends, so it hands out no GPU memory to it; open "
+                    "the model on the CPU, or run both in one PID namespace"
+                ) from None
 
     async def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """OSError if the client does not read what it is sent. Descriptors beyond a packet's follow."""
@@ -99,7 +113,10 @@ class ClientSession:
 
 
 class Sessions:
-    """All connections. `on_question` gets what clients ask here, `on_gone` a session that ended."""
+    """All connections. `on_question` gets what clients ask here, `on_gone` a session that ended.
+
+    A process keeps its account while it has a session, or while leases outlive its last one.
+    """
 
     def __init__(
         self,
@@ -126,8 +143,9 @@ class Sessions:
 
     @property
     def empty_s(self) -> float:
-        """Seconds without any client; 0 while there are any."""
-        return 0.0 if self._sessions else time.monotonic() - self._empty_since_s
+        """Seconds without any client; 0 while there are any, or leases that outlive their session."""
+        has_leases = any(account.leases for account, _ in self._accounts.values())
+        return 0.0 if self._sessions or has_leases else time.monotonic() - self._empty_since_s
 
     def find(self, name: str) -> ClientSession | None:
         return self._sessions.get(name)
@@ -233,14 +251,20 @@ class Sessions:
             return
         asyncio.get_running_loop().remove_reader(session.sock)
         session.close()
-        self._leave(session.pid)
         self._empty_since_s = time.monotonic()
         self._on_gone(session)
+        self._leave(session.pid)
 
     def _leave(self, pid: int) -> None:
         account, sessions = self._accounts.pop(pid)
-        if sessions > 1:
+        if sessions > 1 or account.leases:
             self._accounts[pid] = (account, sessions - 1)
+
+    def process_gone(self, pid: int) -> None:
+        """The leases that outlived its sessions have gone with the process."""
+        self._empty_since_s = time.monotonic()
+        if self._accounts.get(pid, (None, 1))[1] == 0:
+            del self._accounts[pid]
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)

@@ -157,7 +157,7 @@ class ModelStore:
             found_in = await self.loads.load(account, tier, address, file)
             entry = tier.entries.get(address)
         try:
-            account.charge(address, entry.usage.size_bytes)
+            account.charge(tier.name, address, entry.usage.size_bytes)
         except NoRoom:
             self._reclaimer.reclaim(tier, entry)
             raise
@@ -178,6 +178,10 @@ class ModelStore:
         held = self._leases[lease]
         return self._reclaimer.reference(held.tier, held.entry)
 
+    def is_on_gpu(self, lease: str) -> bool:
+        held = self._leases.get(lease)
+        return held is not None and held.tier is self.gpu
+
     def forget(self, leases: Sequence[str]) -> None:
         """Gives back what a client that is gone still held."""
         for lease in leases:
@@ -186,7 +190,7 @@ class ModelStore:
 
     def _release(self, lease: str) -> None:
         account, address, tier, entry = self._leases.pop(lease)
-        account.release(address)
+        account.release(tier.name, address)
         entry.references -= 1
         self._reclaimer.reclaim(tier, entry)
 

@@ -11,8 +11,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def tell(process: subprocess.Popen[str], what: str = "") -> None:
     """Lets it go on that waits for a line of its standard input."""
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(f"{what}\n")
     process.stdin.flush()

@@ -21,11 +21,11 @@ def test_a_client_is_charged_for_each_model_that_it_has_open(operations):
     for name, size_bytes, opens in operations:
         if opens:
             with contextlib.suppress(NoRoom):
-                account.charge(address(name), size_bytes)
+                account.charge("host", address(name), size_bytes)
                 references[name] += 1
                 sizes[name] = size_bytes
         elif references[name]:
-            account.release(address(name))
+            account.release("host", address(name))
             references[name] -= 1
         assert account.held_bytes == sum(sizes[name] for name, count in references.items() if count)
         assert account.leases == sum(references.values())

@@ -12,50 +12,14 @@ from safetensors.numpy import save
 
 from serving_adapter.model_store import tensors
 from serving_adapter.model_store.account import Account
-from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, CudaError
+from serving_adapter.model_store.cuda import CudaError
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.store import ModelStore
+from tests.support.fake_cuda import FakeCuda
 from tests.support.running_store import PAGE, PLENTY, Gated, address, counters, stores
 from tests.support.waiting import eventually
 
 GPU = "cuda:0"
-
-
-class FakeCuda:
-    """A device whose memory is host memory; it knows what is allocated, and fails when it is full."""
-
-    def __init__(self, size_bytes: int = PLENTY) -> None:
-        self.size_bytes = size_bytes
-        self.memory: dict[int, bytearray] = {}
-        self._next = 1 << 32
-
-    def allocate(self, size_bytes: int) -> int:
-        assert size_bytes > 0  # the driver takes no zero
-        if sum(map(len, self.memory.values())) + size_bytes > self.size_bytes:
-            raise CudaError("cuMemAlloc_v2 failed with CUDA error 2")
-        pointer, self._next = self._next, self._next + (1 << 32)
-        self.memory[pointer] = bytearray(size_bytes)
-        return pointer
-
-    def free(self, pointer: int) -> None:
-        del self.memory[pointer]
-
-    def copy_in(self, pointer: int, data: memoryview) -> None:
-        start = pointer & ~((1 << 32) - 1)
-        whole = memoryview(self.memory[start])
-        whole[pointer - start : pointer - start + len(data)] = data
-
-    def handle(self, pointer: int) -> bytes:
-        return pointer.to_bytes(IPC_HANDLE_BYTES, "little")
-
-    def read(self, model: OnDevice) -> dict[str, bytes]:
-        """The tensors' bytes, as a client reads them through the handle."""
-        memory = self.memory[int.from_bytes(model.handle, "little")]
-        return {
-            p.tensor.name: bytes(memory[p.offset_bytes : p.offset_bytes + p.tensor.size_bytes])
-            for p in model.placements
-        }
 
 
 async def opened_and_closed(store: ModelStore, client: Account, name: str) -> str:
@@ -154,6 +118,23 @@ def test_a_full_gpu_evicts_what_is_not_in_use_and_frees_its_memory(make_store, r
             store.close(client, kept.lease)
             assert await opened_and_closed(store, client, "d") == "host"
             assert set(store.gpu.entries) == {address("a"), address("d")}
+
+    asyncio.run(session())
+
+
+def test_a_model_in_both_tiers_counts_in_both(make_store, repository, pages):
+    repository.add("a", pages())
+
+    async def session():
+        async with make_store([repository.url], device=FakeCuda()) as store:
+            client = Account(2 * PAGE - 1)
+            held = await store.open(client, address("a"), GPU)
+            with pytest.raises(NoRoom, match="may refer to 8,191"):
+                await store.open(client, address("a"))
+            store.close(client, held.lease)
+            assert client.held_bytes == 0
+            await store.open(client, address("a"))
+            assert client.held_bytes == PAGE
 
     asyncio.run(session())
 
