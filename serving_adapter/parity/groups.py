@@ -77,14 +77,33 @@ class CodingGroup:
         return self.is_full and not all(there) and is_decodable(there, parities_there)
 
     def reconstruct(self) -> dict[Member, Tensors]:
-        """Approximate outputs of the missing members; the group must be decodable."""
+        """Approximate outputs of the missing members; the group must be decodable.
+
+        Members whose queries are lost beside much larger ones are left out: their outputs would be those of
+        the others' rounding.
+        """
+        swallowed = self._swallowed()
         names = next(parity for parity in self.parities if parity is not None).keys()
         decoded = {name: self._decode(name) for name in names}
         return {
             member: {name: decoded[name][i][: member.rows] for name in names}
             for i, member in enumerate(self.members)
-            if member.outputs is None
+            if member.outputs is None and not swallowed[i]
         }
+
+    def _swallowed(self) -> np.ndarray:
+        """Which members have a query that keeps less than half its digits beside a larger one; (k,) bool.
+
+        A query that is no number counts as swallowed, and those beside it too.
+        """
+        swallowed = np.zeros(self.k, bool)
+        for name, queries in self.members[0].queries.items():
+            max_ratio = np.finfo(queries.dtype).eps ** -0.5
+            sizes = np.stack(
+                [repeated_to(self.rows, _sizes(member.queries[name])) for member in self.members]
+            )
+            swallowed |= ~(sizes.max(axis=0) <= max_ratio * sizes).all(axis=1)
+        return swallowed
 
     def _decode(self, name: str) -> dict[int, np.ndarray]:
         outputs = [
@@ -137,6 +156,11 @@ class CodingGroups:
     def _taken(self) -> CodingGroup | None:
         group, self.open = self.open, None
         return group
+
+
+def _sizes(queries: np.ndarray) -> np.ndarray:
+    """The largest magnitude in each query, (rows,)."""
+    return np.abs(queries.reshape(len(queries), -1)).max(axis=1).astype(np.float64)
 
 
 def repeated_to(rows: int, array: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ class Parity(ResilienceMode):
         """Answers the group's unavailable batches, if that is possible now and anybody waits for them.
 
         A group may hold requests of several clients. A query of one client may be no number, or so large that
-        it swallows the rest. What then decodes to no numbers is left to the exact answers.
+        it swallows the rest. What then decodes to no numbers, or to nothing, is left to the exact answers.
         """
         timer = self._late_timers.pop(group, None)
         if timer is not None:

@@ -33,6 +33,7 @@ LIMITS = {
     "group_timeout_us": (0, 600_000_000),
     "overflow": (0, 1),
 }
+MAX_COEFFICIENT = 4096  # of a query in a parity query, k^(r-1): FP32 keeps half of its 24 bits then
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class ResilienceSettings:
         if self.mode == "parity" and self.r > self.k:
             raise ValueError(
                 f"{_flag('r')}={self.r} is more than the k={self.k} batches of a coding group; lower it"
+            )
+        if self.mode == "parity" and self.k ** (self.r - 1) > MAX_COEFFICIENT:
+            raise ValueError(
+                f"{_flag('k')}={self.k} with {_flag('r')}={self.r} weighs queries up to k^(r-1) = "
+                f"{self.k ** (self.r - 1)} times, of which FP32 keeps too few digits (at most "
+                f"{MAX_COEFFICIENT}); lower one of them"
             )
         if self.mode == "default-answer" and self.late_after_us == 0:
             raise ValueError(

@@ -134,3 +134,30 @@ def test_a_group_is_given_up_where_too_few_were_answered_before_or_nothing_is_mi
     groups.member_answered(second, linear(second.queries["x"]))
     assert groups.flush() is None  # it has its answer
     assert groups.open is None
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_reconstructed"), [(1e-3, True), (100.0, True), (3e9, False), (np.nan, False)]
+)
+def test_a_query_that_a_much_larger_one_swallows_is_not_reconstructed(factor, is_reconstructed):
+    group = CodingGroup(2, 1)
+    small, other = member(2), member(2)
+    other.queries = {"x": small.queries["x"] * np.array([[1.0], [factor]], np.float32)}
+    for each in (small, other):
+        group.add(each)
+    other.outputs = linear(other.queries["x"])
+    group.parities[0] = parity_outputs(group, 0)
+    reconstructed = group.reconstruct()
+    assert (small in reconstructed) == is_reconstructed
+    if is_reconstructed:
+        np.testing.assert_allclose(reconstructed[small]["y"], linear(small.queries["x"])["y"], rtol=1e-3)
+
+
+def test_the_large_query_itself_is_reconstructed():
+    group = CodingGroup(2, 1)
+    small, large = member(1), member(1, 1e6)
+    for each in (small, large):
+        group.add(each)
+    small.outputs = linear(small.queries["x"])
+    group.parities[0] = parity_outputs(group, 0)
+    np.testing.assert_allclose(group.reconstruct()[large]["y"], linear(large.queries["x"])["y"], rtol=1e-5)

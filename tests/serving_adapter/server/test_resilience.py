@@ -288,6 +288,10 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"mode": "parity", "k": "two"}, "RESILIENCE_K.string_value must be a whole number, got 'two'"),
     ({"mode": "parity", "r": 2}, "needs a parity model of k=2, row 1; the server was started with sleep"),
     ({"mode": "parity", "r": 3, "k": 2}, "RESILIENCE_R=3 is more than the k=2 batches"),
+    (
+        {"mode": "parity", "r": 8, "k": 8, "instances": 8},
+        "RESILIENCE_K=8 with RESILIENCE_R=8 weighs queries up to k^(r-1)",
+    ),
     ({"mode": "default-answer"}, "needs RESILIENCE_LATE_AFTER_US"),
     ({"modes": "parity"}, "parameters.RESILIENCE_MODES is no setting of resilience"),
     ({"mode": "hedging", "late_percentile": 101}, "from 0 to 100, got 101"),
