@@ -28,7 +28,7 @@ def complaint(error: BaseException) -> str:
     if len(encoded) > MAX_COMPLAINT_BYTES:
         half = MAX_COMPLAINT_BYTES // 2
         encoded = encoded[:half] + b" ... " + encoded[-half:]
-    return encoded.decode("utf-8", "ignore").removesuffix(": ")
+    return encoded.decode("utf-8", "ignore").removesuffix(":")
 
 
 @dataclass(frozen=True)

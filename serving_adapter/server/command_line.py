@@ -29,6 +29,7 @@ from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
+from serving_adapter.server.server_log import log_to_standard_error
 from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.fault_file import Faults, read_faults
@@ -334,7 +335,7 @@ def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str,
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_standard_error()
     serving = serve(parse(ServeOptions, sys.argv[1:]))
     try:
         import uvloop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -12,6 +13,8 @@ from google.protobuf.message import Message
 from serving_adapter.server.answers import InferenceFailed
 from serving_adapter.server.served_model import QueueFull
 from serving_adapter.server.workers.handles import ModelFailed
+
+log = logging.getLogger(__name__)
 
 MAX_SENTENCE_BYTES = 2000  # a status travels in the trailing headers, which clients bound
 
@@ -45,6 +48,10 @@ def answers(method: Method) -> Method:
             code, sentence = grpc.StatusCode.RESOURCE_EXHAUSTED, str(full)
         except (InferenceFailed, ModelFailed) as failed:
             code, sentence = grpc.StatusCode.INTERNAL, str(failed)
+        except Exception as error:
+            log.exception("a call of %s failed by a fault of the server", method.__name__)
+            code = grpc.StatusCode.INTERNAL
+            sentence = f"a fault of the server ({error!r}); its log says more, please report it"
         return await context.abort(code, bounded(sentence))
 
     return answer

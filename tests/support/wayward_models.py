@@ -73,19 +73,11 @@ def half_precision():
     return Answering(lambda x: x.bfloat16()), [TensorSpec("x", "FP32", (4,))]
 
 
-def numbered():
-    return Answering(lambda x: {1: x}), [TensorSpec("x", "FP32", (4,))]
-
-
 def raising():
     def fail(x):
         raise KeyError(REASON)
 
     return Answering(fail), [TensorSpec("x", "FP32", (4,))]
-
-
-def without_length():
-    return Answering(lambda x: x), [TensorSpec("x", "FP32", (0, 2))]
 
 
 def without_a_key():
