@@ -166,7 +166,7 @@ class _Run:
         return self.loop.create_task(later())
 
     async def _call(self, client: SimulatedClient) -> None:
-        client.was_taken, client.sent_at_s = self.model.ready, self.loop.time()
+        client.was_taken, client.sent_at_s = self.model.is_open, self.loop.time()
         self.watch.note("sends", client.number, client.request.rows, client.request.deed)
         await client.call(self.connection)
         self._check_bounds()
