@@ -145,6 +145,8 @@ class ServedModel:
     async def apply(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
         """Puts a configuration in force without losing a request; on ModelFailed the old one stays."""
         async with self._apply_lock:
+            if not self.is_open:
+                raise ModelFailed("the server is shutting down")
             before, old = self.knobs, self._mode
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:

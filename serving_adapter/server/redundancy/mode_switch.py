@@ -31,6 +31,7 @@ class ModeSwitch:
     def __init__(self, host: Host, models: RedundantModels) -> None:
         self._host, self._models = host, models
         self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
+        self._starting: set[Lane] = set()
         self._ending: dict[Lane, asyncio.Task[None]] = {}
         self._ended_executed = self._ended_replacements = 0
 
@@ -92,13 +93,18 @@ class ModeSwitch:
         new = {
             (row, model): Lane(model, self._host) for row, model in keys if (row, model) not in self._lanes
         }
-        starts = (lane.start() for lane in new.values())
-        failed = [
-            error for error in await asyncio.gather(*starts, return_exceptions=True) if error is not None
-        ]
-        if failed:
-            await asyncio.gather(*(lane.close() for lane in new.values()))
-            raise ModelFailed(str(failed[0])) from failed[0]
+        starting = set(new.values())
+        self._starting |= starting
+        try:
+            results = await asyncio.gather(*(lane.start() for lane in starting), return_exceptions=True)
+            failed = [error for error in results if error is not None]
+            if failed:
+                raise ModelFailed(str(failed[0])) from failed[0]
+        except BaseException:
+            await asyncio.gather(*(lane.close() for lane in starting))
+            raise
+        finally:
+            self._starting -= starting
         self._lanes |= new
         return [self._lanes[key] for key in keys]
 
@@ -118,5 +124,5 @@ class ModeSwitch:
             self._ended_replacements += lane.pool.replacements
 
     async def close(self) -> None:
-        pools = [lane.pool for lane in self._lanes.values()]
+        pools = [lane.pool for lane in (*self._lanes.values(), *self._starting)]
         await asyncio.gather(*self._ending.values(), *(pool.close() for pool in pools))
