@@ -31,7 +31,7 @@ class ModeSwitch:
     def __init__(self, host: Host, models: RedundantModels) -> None:
         self._host, self._models = host, models
         self._lanes: dict[tuple[int, ModelReference], Lane] = {}  # by row and model
-        self._starting: set[Lane] = set()
+        self._starting: list[Lane] = []
         self._ending: dict[Lane, asyncio.Task[None]] = {}
         self._ended_executed = self._ended_replacements = 0
 
@@ -93,8 +93,8 @@ class ModeSwitch:
         new = {
             (row, model): Lane(model, self._host) for row, model in keys if (row, model) not in self._lanes
         }
-        starting = set(new.values())
-        self._starting |= starting
+        starting = list(new.values())
+        self._starting += starting
         try:
             results = await asyncio.gather(*(lane.start() for lane in starting), return_exceptions=True)
             failed = [error for error in results if error is not None]
@@ -104,7 +104,7 @@ class ModeSwitch:
             await asyncio.gather(*(lane.close() for lane in starting))
             raise
         finally:
-            self._starting -= starting
+            self._starting = [lane for lane in self._starting if lane not in starting]
         self._lanes |= new
         return [self._lanes[key] for key in keys]
 

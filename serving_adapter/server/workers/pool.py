@@ -70,7 +70,7 @@ class WorkerPool:
     ) -> None:
         self._new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
         self._zygote = self._new_zygote()
-        self._superseded: set[ZygoteHandle] = set()  # whose workers serve on until there are others
+        self._superseded: list[ZygoteHandle] = []  # whose workers serve on until there are others
         self._endings: set[asyncio.Task[None]] = set()
         self._description: ModelDescription | None = None
         self._on_free = on_free
@@ -168,15 +168,16 @@ class WorkerPool:
         """Starts another zygote. Workers of one that hangs serve on until there are others."""
         if self._closing:
             raise ModelFailed("the server is shutting down")
-        self._superseded.add(self._zygote)
+        self._superseded.append(self._zygote)
         self._zygote = self._new_zygote()
         self._end_unused_zygotes()
         await self.start()
 
     def _end_unused_zygotes(self) -> None:
         """Ends the superseded zygotes that have no workers any more."""
-        for zygote in self._superseded - {worker.zygote for worker in self.workers}:
-            self._superseded.discard(zygote)
+        used = {worker.zygote for worker in self.workers}
+        for zygote in [each for each in self._superseded if each not in used]:
+            self._superseded.remove(zygote)
             ending = asyncio.get_running_loop().create_task(zygote.close())
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
