@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envs.profiler import measure
@@ -14,6 +14,7 @@ from envs.settling import MAX_SETTLING_INTERVALS, Settling
 from envs.target_like import TargetLike
 from envs.waiting import Waiting
 from rrl.interval import Interval, MeasuredInterval, Watch
+from rrl.knobs import change_in_words
 from rrl.measurement import Measurement, SoFar
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
@@ -21,6 +22,7 @@ from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.target import (
     Applied,
+    ModelAbsent,
     NotPutBack,
     RequestsRefused,
     Target,
@@ -50,6 +52,7 @@ class _Running:
     watch: Watch
     share: float  # of its usual time that it is measured for
     changed: bool = False
+    replaced: Configuration = field(default_factory=dict)
     refused: bool = False
     settling: Measurement | None = None
 
@@ -159,7 +162,7 @@ class LiveServing(ServingEnv):
         _check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
         super().__init__(space, chosen, space.nearest(start))
-        self.fixed = self.found
+        self.fixed = {name: value for name, value in self.found.items() if name not in space.names}
         if poll_s is None:
             poll_s = POLL_S if target.glance_is_cheap else POLL_OF_WHOLE_PAGE_S
         self.interval_s, self.settle_s, self.advise = interval_s, settle_s, advise
@@ -189,9 +192,16 @@ class LiveServing(ServingEnv):
                 running.refused = True
                 self._sleep(self.interval_s)
             duration_s = self._clock() - began_s
-            measurement = Measurement(duration_s, arrivals=0, completions=0, failures=0, gap=str(error))
+            by_others = isinstance(error, ModelAbsent)
+            measurement = Measurement(duration_s, 0, 0, 0, gap=str(error), gap_by_others=by_others)
         return MeasuredInterval(
-            measurement, running.changed, running.refused, running.settling, running.share, self._apply_ms
+            measurement,
+            running.changed,
+            running.refused,
+            running.settling,
+            running.share,
+            running.replaced,
+            self._apply_ms,
         )
 
     def _info(self, interval: Interval) -> dict[str, Any]:
@@ -213,7 +223,7 @@ class LiveServing(ServingEnv):
             return self._held_interval(running, last)
         applied = _UNCHANGED if self.advise else self._apply(running.configuration)
         self._apply_ms = 1e3 * (self._clock() - began_s)
-        running.changed = applied.changed
+        running.changed, running.replaced = applied.changed, applied.replaced
         return self._changed_interval(running, applied, last)
 
     def _held_interval(self, running: _Running, before: Reading) -> Measurement:
@@ -258,16 +268,22 @@ class LiveServing(ServingEnv):
         after = self.target.read()
         measurement = replace(measure(before, after, self._waiting.looks), aborted=aborted)
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
-        if not gap and not (self.advise or self._is_in_force(running.configuration)):
-            gap = "another client changed the configuration within the interval"
-        if not gap:
+        others = "" if gap or self.advise else self._changed_by_others(running.configuration)
+        if not (gap or others):
             self._last = after
-        if not gap and not aborted:
-            self._held = running.configuration
-        return replace(measurement, gap=gap)
+            if not aborted:
+                self._held = running.configuration
+        return replace(measurement, gap=gap or others, gap_by_others=bool(others))
 
-    def _is_in_force(self, configuration: Configuration) -> bool:
-        return configuration.items() <= self.target.configuration().items()
+    def _changed_by_others(self, configuration: Configuration) -> str:
+        """What another client has changed since this configuration came into force; empty if nothing."""
+        now = self.target.configuration()
+        if changed := _differing(configuration, now):
+            return f"another client changed the configuration within the interval: {changed}"
+        if changed := _differing(self.fixed, now):
+            self.fixed = {**self.fixed, **{name: now[name] for name in self.fixed if name in now}}
+            return f"another client changed what is not tuned, and what stays so: {changed}"
+        return ""
 
     def _apply(self, configuration: Configuration) -> Applied:
         """A server may refuse one configuration, for lack of memory say: that interval is a gap.
@@ -301,6 +317,12 @@ class LiveServing(ServingEnv):
             aborted = self._waiting.until(next_s, in_force, watch)
             readings.append(self.target.read())
         return aborted, readings[-1]
+
+
+def _differing(expected: Configuration, now: Configuration) -> str:
+    """The knobs whose value is another now: `instances 2 -> 3`."""
+    different = {name: now[name] for name, value in expected.items() if now.get(name, value) != value}
+    return change_in_words(expected, different) if different else ""
 
 
 def default_space(knob_names: Iterable[str], cores: int | None) -> ConfigurationSpace:

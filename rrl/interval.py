@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class MeasuredInterval:
     refused: bool = False  # the server did not make that change and kept what it had
     settling: Measurement | None = None  # from before a change until it had settled; not in `measurement`
     share: float = 1.0  # the share of its usual time that it was measured for
+    replaced: Mapping[str, int] = field(default_factory=dict)  # what was in force before; empty: not known
     apply_ms: float = math.nan  # how long the last change took to be in force; NaN where nobody knows
 
 

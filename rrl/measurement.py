@@ -113,6 +113,7 @@ class Measurement:
     dispersion: _Late[float] = _Late(
         math.nan
     )  # of arrivals: variance over mean of counts in equal slices of time
+    gap_by_others: bool = False  # somebody else made the gap: it says nothing of a configuration
 
     @property
     def arrival_rate_per_s(self) -> float:

@@ -182,7 +182,7 @@ class Guard:
         self.fitness.count_interval(number)
         self._next = None
         if measurement.gap:
-            return self._after_gap(number, measurement.gap)
+            return self._after_gap(number, measurement)
         if not has_traffic(measurement):
             return self._hold(number, "no requests arrive", must_act=False)
         if tells_nothing(measurement):
@@ -244,8 +244,11 @@ class Guard:
         most_per_s = max(map(self.expected.capacity_per_s, safe))
         return most_per_s > self.settings.bears_better * bears_per_s
 
-    def _after_gap(self, number: int, gap: str) -> Judgement:
-        """Once is chance, so that nothing worse need come. The second time it may be to blame."""
+    def _after_gap(self, number: int, measurement: Measurement) -> Judgement:
+        """What others did says nothing of it. A target that was lost may have been lost because of it."""
+        gap = measurement.gap
+        if measurement.gap_by_others:
+            return self._hold(number, gap, must_act=False)
         is_safe = number in (self.start, self.to_keep())
         self.fitness.lost(number)
         if not self.fitness.was_lost_again(number) and not self.choice.improves_on(number):

@@ -86,13 +86,15 @@ class EndOfRun:
     def _keep(self, to_keep: ToKeep, stopped: bool = False) -> Kept:
         number, reason = to_keep
         changes = number != self._in_force.number
+        # Told once it is so: what was not put in force must not be in the log of changes. And a full disk, or
+        # a terminal that is gone, must not keep what was being explored in force.
+        if self._put is not None:
+            self._put_in_force(self._put, number)
+        elif changes:
+            self._env.run(number, Watch(lambda _: "the run is over"))  # nothing more to measure
         try:
             self._tell(number, changes, reason)
-        finally:  # a full disk, or a terminal that is gone, must not keep what was being explored in force
-            if self._put is not None:
-                self._put_in_force(self._put, number)
-            elif changes:
-                self._env.run(number, Watch(lambda _: "the run is over"))  # nothing more to measure
+        finally:
             self._write_ending(number, reason)
         return Kept(number, stopped, reason)
 

@@ -40,9 +40,10 @@ class InForce:
     def confirm(self, interval: Interval, before: int | None, gap_before: str) -> None:
         """Takes in what the target did: it may have refused the change from `before`, or made another.
 
-        `gap_before` says what was wrong with the interval before this one.
+        `gap_before` says why the target was away in the interval before this one, if it was.
         """
-        number, gap = interval.number, interval.measurement.gap
+        number, measurement = interval.number, interval.measurement
+        gap = measurement.gap
         changes = number != before
         if interval.refused:
             self.number = before
@@ -50,11 +51,12 @@ class InForce:
                 kept = self._configuration(before)
                 self._telling.changed(self._configuration(number), kept, "refused", gap)
         if interval.changed and not changes:
-            gap = gap or gap_before
-            by_whom = f"something ({gap})" if gap and "another client" not in gap else "another client"
+            away = gap_before if measurement.gap_by_others else gap or gap_before
+            why = f"{away}, and it came back with another one" if away else "another client had changed it"
             self.count(self._clock())
-            reason = f"{by_whom} had changed it: puts back that of this run"
-            self._telling.changed({}, self._configuration(number), PUT_BACK, reason)
+            kept = self._configuration(number)
+            before_it = {name: value for name, value in interval.replaced.items() if name in kept}
+            self._telling.changed(before_it, kept, PUT_BACK, f"{why}: puts back that of this run")
 
     def count(self, at_s: float) -> None:
         """A change was made, at this Unix time."""

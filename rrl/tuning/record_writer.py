@@ -29,9 +29,10 @@ class RecordWriter:
 
     @property
     def last_gap(self) -> str:
-        """What was wrong with the last interval, unless the target had only refused its configuration."""
+        """Why the target was away in the last interval; empty where it was there, whatever it refused."""
         last = self._journal.records[-1] if self._journal.records else None
-        return "" if last is None or last.not_taken else last.measurement.gap
+        was_there = last is None or last.not_taken or last.measurement.gap_by_others
+        return "" if was_there or last is None else last.measurement.gap
 
     def write(
         self, kind: Kind, choice: Admission, interval: Interval, judgement: Judgement, decision_ms: float

@@ -40,6 +40,9 @@ class Telling:
 
     def _silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""
+        if measurement.gap_by_others:
+            self.notice(f"{measurement.gap}; nothing is learned from this interval")
+            return
         silent = measurement.gap or ("" if has_traffic(measurement) else "no requests arrive")
         if silent and not self._silent:
             self.notice(f"{silent}: waiting, nothing is learned meanwhile")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from serving_adapter.target.error import (
         LeaseTaken,
         LostInChange,
+        ModelAbsent,
         NotPutBack,
         RequestsRefused,
         TargetError,
@@ -41,6 +42,7 @@ __all__ = [
     "Applied",
     "LeaseTaken",
     "LostInChange",
+    "ModelAbsent",
     "NotPutBack",
     "Reading",
     "RequestsRefused",

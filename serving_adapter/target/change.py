@@ -16,7 +16,14 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from serving_adapter.model_configuration import Configuration, as_json
 from serving_adapter.target.checks import tunable
 from serving_adapter.target.connection import Connection
-from serving_adapter.target.error import LeaseTaken, LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target.error import (
+    LeaseTaken,
+    LostInChange,
+    ModelAbsent,
+    NotPutBack,
+    TargetError,
+    TargetLost,
+)
 
 TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
 READY_POLL_S = 0.05
@@ -54,6 +61,8 @@ def put_in_force(
         _check_in_force(connection, before.name, changes)
     except LeaseTaken:  # refused before anything was changed
         raise
+    except ModelAbsent:  # Whoever unloaded it while it was changed wants it so.
+        raise
     except TargetError as error:
         _check_lives(connection, changes)
         why_not = _put_back(connection, before)
@@ -89,9 +98,18 @@ def _load(connection: Connection, config: ModelConfig) -> None:
 def _wait_until_ready(connection: Connection, model: str) -> None:
     end_s = time.monotonic() + TIMEOUT_S
     while not connection.call("ModelReady", messages.ModelReadyRequest(name=model)).ready:
+        _check_not_unloaded(connection, model)
         if time.monotonic() > end_s:
             raise TargetError(f"model {model!r} is not ready {TIMEOUT_S:g} s after it was configured")
         time.sleep(READY_POLL_S)
+
+
+def _check_not_unloaded(connection: Connection, model: str) -> None:
+    """A model that starts takes its time; one that somebody unloaded meanwhile does not come."""
+    index = connection.call("RepositoryIndex", messages.RepositoryIndexRequest()).models
+    versions = [entry for entry in index if entry.name == model]
+    if all(entry.state == "UNLOADING" or entry.reason == "unloaded" for entry in versions):
+        raise ModelAbsent(f"model {model!r} at {connection.address} was unloaded while it was configured")
 
 
 def _check_in_force(connection: Connection, model: str, changes: Configuration) -> None:
@@ -116,5 +134,7 @@ def _put_back(connection: Connection, before: ModelConfig) -> str:
     try:
         _wait_until_ready(connection, before.name)
         return "" if model_config(connection, before.name) == before else "the server reports another one"
+    except ModelAbsent:
+        raise
     except TargetError as error:
         return str(error)

@@ -61,6 +61,7 @@ class TargetCounters:
         self._is_local, self._is_ours, self._arrivals = is_local, is_ours, arrivals
         self._gpus = Gpus() if is_local else None
         self._counts: AnsweredCounts | None = None
+        self._page_before: Reading | None = None  # but for its moment
         self._contradictions = 0
         self._was_loaded = False  # then the page alone counts what the earlier load still answers
         self._executions_since_load: int | None = None  # at the last reading
@@ -115,8 +116,10 @@ class TargetCounters:
         if self.page is None:
             assert self._statistics is not None
             return self._statistics()
-        if self._statistics is None or self._is_ours:
+        if self._statistics is None:
             return self._fetch_page()
+        if self._is_ours:
+            return self._moving(self._fetch_page())
         statistics = self._statistics()  # first: the page must not count less
         reading = self._fetch_page()
         self._check_same_server(AnsweredCounts(reading.success, statistics.success))
@@ -131,6 +134,18 @@ class TargetCounters:
         assert self.page is not None
         return _fetched(self.page, self.page.read, self.known)
 
+    def _moving(self, reading: Reading) -> Reading:
+        """The reading of our own server's page. One that stands still is compared with the statistics.
+
+        It tells the processor time that the server has used. So a live page hardly ever stands still.
+        """
+        before, self._page_before = self._page_before, replace(reading, at_s=0.0)
+        if before == self._page_before and self._statistics is not None:
+            now = AnsweredCounts(reading.success, self._statistics().success)
+            if now.by_server > now.on_page + _MAX_REQUESTS_BETWEEN_CALLS:
+                self._refuse(now, "since it started", stands_still=True)
+        return reading
+
     def _check_same_server(self, now: AnsweredCounts) -> None:
         before, self._counts = self._counts, now
         if now.on_page < now.by_server - _MAX_REQUESTS_BETWEEN_CALLS:
@@ -140,7 +155,7 @@ class TargetCounters:
         passed = AnsweredCounts(now.on_page - before.on_page, now.by_server - before.by_server)
         self._contradictions = self._contradictions + 1 if self._contradict(passed) else 0
         if self._contradictions >= _MAX_CONTRADICTIONS:
-            self._refuse(passed, "in the same time")
+            self._refuse(passed, "in the same time", stands_still=passed.on_page == 0)
 
     def _contradict(self, passed: AnsweredCounts) -> bool:
         """True if two ways of counting the same requests would not differ by so much."""
@@ -148,12 +163,17 @@ class TargetCounters:
         may_drain = self._was_loaded and passed.on_page > passed.by_server
         return low >= 0 and high > _MAX_COUNT_RATIO * low + _MAX_REQUESTS_BETWEEN_CALLS and not may_drain
 
-    def _refuse(self, counts: AnsweredCounts, when: str) -> None:
+    def _refuse(self, counts: AnsweredCounts, when: str, stands_still: bool = False) -> None:
         assert self.page is not None
+        why = f"so it is the page of another server; {_ADVICE_ON_URL}"
+        if stands_still:
+            why = (
+                "so it stands still: a cache or proxy may hold it, or it is the page of another server; "
+                f"{_ADVICE_ON_URL}"
+            )
         raise TargetError(
             f"the metrics page {self.page.url} counts {counts.on_page} answered requests and the server at "
-            f"{self._address} itself {counts.by_server} {when}, so it is the page of another server; "
-            f"{_ADVICE_ON_URL}"
+            f"{self._address} itself {counts.by_server} {when}, {why}"
         )
 
     def _with_resources(self, reading: Reading) -> Reading:

@@ -17,6 +17,10 @@ class LeaseTaken(TargetError):
     """Another tuner has the lease on the model; nothing was changed."""
 
 
+class ModelAbsent(TargetLost):
+    """The server is there and the model is not: somebody unloaded it, and may load it again."""
+
+
 class LostInChange(TargetLost):
     """It was lost in the middle of a change of its configuration, which may be what brought it down."""
 
@@ -30,6 +34,9 @@ class RequestsRefused(TargetError):
 
 
 _CODES_WHEN_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+# What these ask for is one model, by its name alone. So what is wrong with the question is that name.
+_QUESTIONS_ABOUT_A_MODEL = ("ModelStatistics", "ModelConfig", "ModelMetadata", "ModelReady")
+_CODES_WITHOUT_MODEL = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 _CODES_WITHOUT_KEY = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
@@ -43,6 +50,9 @@ def explain(
     refusal = _refusal(code, details, address)
     if refusal:
         return TargetError(refusal)
+    about_a_model = method in _QUESTIONS_ABOUT_A_MODEL and code in _CODES_WITHOUT_MODEL
+    if was_connected and (about_a_model or "unknown model" in details):
+        return ModelAbsent(f"the model is not loaded at {address} any more ({_one_line(details)})")
     if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
     if code in _CODES_WHEN_LOST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -28,6 +29,7 @@ class Applied(NamedTuple):
     in_place: bool  # no process was started but new instances
     cold_instances: int  # processes whose first requests are slow
     changed: bool = True  # False: it was in force already
+    replaced: Configuration = MappingProxyType({})  # the knobs in force before, of those that it names
 
 
 class Reconfiguration:
@@ -72,7 +74,8 @@ class Reconfiguration:
             if counters is not None:
                 counters.loaded()
         self._broken_off = False
-        return self._applied(changes, before, wanted, counters)
+        replaced = {name: present[name] for name in configuration}
+        return self._applied(changes, before, wanted, counters)._replace(replaced=replaced)
 
     def requests_hold_several_items(self, model: str) -> bool:
         """True if requests were seen that a smaller max_batch_size may refuse.

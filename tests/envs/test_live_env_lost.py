@@ -5,7 +5,7 @@ import math
 import pytest
 
 from envs.live import LiveServing
-from serving_adapter.target import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target import LostInChange, ModelAbsent, NotPutBack, TargetError, TargetLost
 from tests.support.fake_target import live
 
 
@@ -131,6 +131,31 @@ def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
     clock.after(3.0, lambda: target.in_force.update(instances=7))
     _, _, _, _, info = env.step(env.space.action(0))
     assert "another client" in info["measurement"].gap
+    assert "instances 1 -> 7" in info["measurement"].gap
+    assert info["measurement"].gap_by_others
+
+
+def test_a_knob_that_is_not_tuned_and_that_another_client_changes_stays_so_and_is_told_once(target, clock):
+    target.found["max_queue_delay_us"] = target.in_force["max_queue_delay_us"] = 0
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(3.0, lambda: target.in_force.update(max_queue_delay_us=5000))
+    gaps = [env.step(env.space.action(0))[4]["measurement"].gap for _ in range(2)]
+    assert "what is not tuned" in gaps[0]
+    assert "delay 0 -> 5 ms" in gaps[0]
+    assert gaps[1] == ""
+    assert target.in_force["max_queue_delay_us"] == 5000
+
+
+def test_a_model_that_somebody_unloads_is_waited_for_and_no_configuration_is_blamed(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    target.lost_by = ModelAbsent("the model is not loaded")
+    clock.after(3.0, lambda: target.lose(10.0))
+    _, _, _, _, info = env.step(env.space.action(0))
+    assert info["measurement"].gap == "the model is not loaded"
+    assert info["measurement"].gap_by_others
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
 
 
 def test_a_refused_configuration_leaves_a_gap_and_many_in_a_row_are_an_error(target):

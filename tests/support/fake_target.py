@@ -55,6 +55,7 @@ class FakeTarget:
         self.updated_s = clock.now_s
         self.started_s = 0.0
         self.lost_until_s = -1.0
+        self.lost_by = TargetLost("the target is lost (connection refused)")
         self.has_page = True
         self.reloads = False
         self.done_before_load = 0.0
@@ -116,7 +117,7 @@ class FakeTarget:
 
     def _answer(self) -> None:
         if self.clock.now_s < self.lost_until_s:
-            raise TargetLost("the target is lost (connection refused)")
+            raise self.lost_by
         passed_s = self.clock.now_s - self.updated_s
         self.updated_s = self.clock.now_s
         self.arrived += self.rate_per_s * passed_s

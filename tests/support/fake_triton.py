@@ -38,6 +38,8 @@ class Triton(GRPCInferenceServiceServicer):
         self.takes = lambda config: config  # what of a loaded configuration comes into force
         self.key = None
         self.load_error = None  # (code, details)
+        self.unloaded = {}  # configurations of models that somebody unloaded
+        self.unloads_after_a_load = False
         self.dies_at_a_load = False
         self.ignore_loads = False
         self.breaks_at = None  # a max_batch_size at which the model takes the place of the old one, broken
@@ -47,6 +49,10 @@ class Triton(GRPCInferenceServiceServicer):
         self.success = self.executions = 0  # beyond those at the start
         self.cache_hits = 0  # of them
         self.more_items = 0  # than requests, at the start
+
+    def unload(self, name):
+        """As somebody does by hand."""
+        self.unloaded[name] = self.configs.pop(name)
 
     @property
     def loads(self):
@@ -62,6 +68,8 @@ class Triton(GRPCInferenceServiceServicer):
         index = messages.RepositoryIndexResponse()
         for name in self.configs:
             index.models.add(name=name, version="1", state="READY")
+        for name in self.unloaded:
+            index.models.add(name=name, version="1", state="UNAVAILABLE", reason="unloaded")
         if not request.ready:
             index.models.add(name="broken", state="UNAVAILABLE")
         return index
@@ -80,6 +88,9 @@ class Triton(GRPCInferenceServiceServicer):
         return messages.ModelConfigResponse(config=self.configs[request.name])
 
     def ModelStatistics(self, request, context):
+        if request.name not in self.configs:
+            details = f"requested model '{request.name}' is not available"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, details)
         answer = messages.ModelStatisticsResponse()
         stats = answer.model_stats.add(name="m", version="1", inference_count=10 + self.more_items)
         stats.execution_count = 5 + self.executions
@@ -114,6 +125,8 @@ class Triton(GRPCInferenceServiceServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         if not self.ignore_loads:
             self.configs[request.model_name] = self.takes(config)
+        if self.unloads_after_a_load:
+            self.unload(request.model_name)
         return messages.RepositoryModelLoadResponse()
 
 

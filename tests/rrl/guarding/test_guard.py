@@ -294,6 +294,18 @@ def test_what_served_between_two_losses_of_the_target_was_not_to_blame(served: i
     assert guard.fitness.fits(GOOD)
 
 
+def test_what_others_do_to_the_target_speaks_against_no_configuration() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    for _ in range(3):
+        assert not tell(guard, GOOD, 20.0, gap="another client changed it", gap_by_others=True).rollback
+        assert guard.admit(None)[:2] == (GOOD, "hold")
+        assert not guard.must_act
+    tell(guard, GOOD, 20.0)
+    assert guard.best == GOOD
+    assert guard.admit(GOOD).decision == "agent"
+
+
 def test_what_was_in_force_too_seldom_to_meet_two_losses_by_chance_is_to_blame_though_it_served() -> None:
     guard = begun()
     for _ in range(2):

@@ -193,29 +193,62 @@ def test_the_agent_is_told_what_the_target_refused_and_a_resumed_one_is_too(tmp_
 class FoundChanged(SimulatedServing):
     """The second interval has a gap, and after it another configuration is in force."""
 
-    gap, asked = "", 0
+    gap, by_others, asked = "", False, 0
+    replaced: dict[str, int] = {"instances": 8, "max_queue_delay_us": 5000}  # noqa: RUF012 (never changed)
 
     def _measurement(self, number: int, watch: Watch) -> Measurement:
         self.asked += 1
-        return replace(super()._measurement(number, watch), gap=self.gap if self.asked == 2 else "")
+        measurement = super()._measurement(number, watch)
+        return (
+            replace(measurement, gap=self.gap, gap_by_others=self.by_others)
+            if self.asked == 2
+            else measurement
+        )
 
     def _interval(self, number: int, watch: Watch) -> MeasuredInterval:
-        return replace(super()._interval(number, watch), changed=self.asked == 3)
+        return replace(super()._interval(number, watch), changed=self.asked == 3, replaced=self.replaced)
 
 
 @pytest.mark.parametrize(
-    ("gap", "who"),
+    ("gap", "by_others", "who"),
     [
-        ("the server restarted", "something (the server restarted) had changed it"),
-        ("another client changed the configuration within the interval", "another client had changed it"),
+        ("the server restarted", False, "the server restarted, and it came back with another one: puts back"),
+        ("another client changed the configuration", True, "another client had changed it: puts back"),
     ],
 )
-def test_the_log_tells_who_had_changed_what_is_put_back(gap: str, who: str, tmp_path: Path) -> None:
+def test_the_log_tells_who_had_changed_what_is_put_back_and_from_what(
+    gap: str, by_others: bool, who: str, tmp_path: Path
+) -> None:
     changes, env = Changes(), simulated(FoundChanged)
-    env.gap = gap
+    env.gap, env.by_others = gap, by_others
     run(tuning(tmp_path, env, listeners=[changes]))
     (again,) = [change for change in changes.seen if change.decision == "again"]
     assert again.reason.startswith(who)
+    assert again.before == {"instances": 8}
+
+
+def test_what_others_do_is_told_as_what_it_is(tmp_path: Path) -> None:
+    notices: list[str] = []
+
+    class Told(Listener):
+        def notice(self, text: str) -> None:
+            notices.append(text)
+
+    env = simulated(FoundChanged)
+    env.gap, env.by_others = "another client changed the configuration", True
+    run(tuning(tmp_path, env, listeners=[Told()]))
+    assert notices[0] == "another client changed the configuration; nothing is learned from this interval"
+    assert not any("answered again" in text for text in notices)
+
+
+def test_a_change_that_cannot_be_made_at_the_end_is_not_in_the_log(tmp_path: Path) -> None:
+    def put(number: int) -> None:
+        raise RuntimeError("the model is not there")
+
+    changes = Changes()
+    with pytest.raises(RuntimeError, match="not there"):
+        run(tuning(tmp_path, listeners=[changes], put_in_force=put))
+    assert not any(change.decision == "leave" for change in changes.seen)
 
 
 def test_the_log_tells_what_was_refused_and_what_was_put_back(tmp_path: Path) -> None:

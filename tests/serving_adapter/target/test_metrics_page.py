@@ -34,8 +34,26 @@ def test_a_metrics_page_of_another_server_is_told(triton, metrics, make_target, 
             metrics.page = PAGE.replace("} 10", f"}} {1000 + 100 * k}")
         if k == 1:
             target.read()  # once may be the drain of an earlier load
+    if difference == "not growing":
+        says = "so it stands still: a cache or proxy may hold it"
     with pytest.raises(TargetError, match=f"in the same time, {says}"):
         target.read()
+
+
+def test_a_page_of_our_own_server_that_a_cache_holds_still_is_told(triton, metrics, make_target):
+    triton.name = "rrl-serve"
+    metrics.page = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\nrrl_cpu_seconds 7\n'
+    target = make_target(triton.address, metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
+    target.connect()
+    target.read()  # as in a silence: neither counts more
+    assert target.calls["ModelStatistics"] > 0
+    triton.success += 100
+    with pytest.raises(TargetError, match=r"counts 10 .* itself 110 since it started, so it stands still"):
+        target.read()
+    metrics.page = metrics.page.replace("seconds 7", "seconds 8")
+    target.calls.clear()
+    target.read()
+    assert target.calls == {"metrics page": 1}  # one that moves is not asked about
 
 
 def test_what_an_earlier_load_still_answers_is_no_sign_of_another_server(triton, metrics, make_target):
