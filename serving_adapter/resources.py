@@ -29,13 +29,33 @@ def cores() -> int:
 def _quota_cores(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> float:
     """The least quota of this process' control group (v2) and of those around it; infinite for none."""
     least = math.inf
+    for group in _control_groups(root, of):
+        with suppress(OSError, ValueError):  # ValueError: "max"
+            quota, period = (group / "cpu.max").read_text().split()
+            least = min(least, int(quota) / int(period))
+    return least
+
+
+def _control_groups(root: Path, of: Path) -> list[Path]:
+    """The folders of this process' control group (v2) and of those around it."""
     with suppress(OSError, StopIteration):
         own = next(line for line in of.read_text().splitlines() if line.startswith("0::"))
         folder = root / own.removeprefix("0::").lstrip("/")
-        for group in (folder, *folder.parents):
-            with suppress(OSError, ValueError):  # ValueError: "max"
-                quota, period = (group / "cpu.max").read_text().split()
-                least = min(least, int(quota) / int(period))
+        return [folder, *folder.parents]
+    return []
+
+
+def memory_bytes() -> int:
+    """The memory that this process may use: no more than its container's limit."""
+    return int(min(psutil.virtual_memory().total, _limit_bytes()))
+
+
+def _limit_bytes(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> float:
+    """The least memory limit of this control group (v2) and of those around it; infinite for none."""
+    least = math.inf
+    for group in _control_groups(root, of):
+        with suppress(OSError, ValueError):  # ValueError: "max"
+            least = min(least, int((group / "memory.max").read_text()))
     return least
 
 

@@ -113,6 +113,9 @@ class ServeOptions:
     """Items in that sample at most."""
     max_queue_size: int = Protection.max_queue_size
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
+    max_queue_bytes: int = 0
+    """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
+    RESOURCE_EXHAUSTED at once. 0 is a quarter of this machine's, or the container's, memory."""
     max_message_bytes: int = 64 << 20
     """Largest request or answer in bytes."""
     worker_timeout_s: float = Protection.worker_timeout_s
@@ -136,6 +139,7 @@ class ServeOptions:
                 )
         for flag, low, high in (
             ("max_queue_size", 1, 1_000_000),
+            ("max_queue_bytes", 0, 1 << 50),
             ("record_items", 1, 10_000_000),
             ("max_message_bytes", 1024, 1 << 30),
             ("worker_timeout_s", 0.1, 86_400),
@@ -206,7 +210,12 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         model_configuration.check(given)
     except ValueError as error:
         fail(str(error))
-    protection = Protection(max_queue_size=options.max_queue_size, worker_timeout_s=options.worker_timeout_s)
+    queue_bytes = options.max_queue_bytes or resources.memory_bytes() // 4
+    protection = Protection(
+        max_queue_size=options.max_queue_size,
+        max_held_bytes=queue_bytes / max(1, len(options.model)),
+        worker_timeout_s=options.worker_timeout_s,
+    )
     resilience = ResilienceSettings(
         mode=options.resilience,
         k=options.k,

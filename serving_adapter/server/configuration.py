@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from serving_adapter.server.batching import Batching
@@ -34,5 +35,6 @@ class Protection:
     """What protects the server from its clients and from its workers."""
 
     max_queue_size: int = 2048  # requests that may wait
+    max_held_bytes: float = math.inf  # inputs of the requests that wait or are being run
     worker_timeout_s: float = 60.0  # a worker that holds a batch for longer counts as hung
     max_attempts: int = 3  # a batch that has ended this many workers is given up

@@ -16,6 +16,7 @@ class InFlight:
         self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
         self.executing = 0  # requests whose batch has been dispatched, without an answer
         self.running = 0  # batches on workers
+        self.held_bytes = 0  # inputs of the requests that wait or are being run
         self._busy_ns = self._changed_ns = 0  # batches on workers, summed over time; until when
         self._none = asyncio.Event()
         self._none.set()
@@ -26,6 +27,7 @@ class InFlight:
 
     def add(self, request: Request) -> None:
         self.queue.append(request)
+        self.held_bytes += request.size_bytes
         self._none.clear()
 
     def take(self, count: int) -> list[Request]:
@@ -35,7 +37,9 @@ class InFlight:
 
     def leave(self, request: Request) -> None:
         """A request is settled, wherever it is. It lets go of its batch, so that memory is free at once."""
-        request.settled = True
+        if not request.settled:
+            request.settled = True
+            self.held_bytes -= request.size_bytes
         if request.batch is not None:
             request.batch = None
             self.executing -= 1

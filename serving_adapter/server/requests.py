@@ -55,6 +55,7 @@ class Request:
         "rows",
         "settled",
         "shape_key",
+        "size_bytes",
     )
 
     def __init__(
@@ -67,6 +68,7 @@ class Request:
     ) -> None:
         self.inputs = inputs
         self.rows = inputs[0].shape[0]
+        self.size_bytes = sum([len(tensor.data) for tensor in inputs])
         self.shape_key = shape_key
         self.accepts_approximation = accepts_approximation
         self.arrived_ns = arrived_ns

@@ -201,18 +201,12 @@ class ServedModel:
 
     async def infer(self, inputs: Sequence[InputTensor], accepts_approximation: bool = True) -> Answer:
         """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
-        if self.queued >= self.protection.max_queue_size:
-            self.statistics.arrivals.record(self.surroundings.now_ns(), inputs[0].shape[0])
-            self.statistics.record_failure(0, FailureReason.REJECTED)
-            raise QueueFull(
-                f"the queue of model {self.name!r} is full ({self.protection.max_queue_size} requests wait); "
-                "send less, or later"
-            )
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(
             inputs, self._shape_key(inputs), future, self.surroundings.now_ns(), accepts_approximation
         )
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
+        self._check_room(request)
         self._in_flight.add(request)
         tell(self._mode.request_arrived, request)
         if self.recording is not None:
@@ -224,6 +218,20 @@ class ServedModel:
         except BaseException:  # the client went away, or its deadline passed
             self.answers.abandon(request)
             raise
+
+    def _check_room(self, request: Request) -> None:
+        """Raises QueueFull where a request is one too many, or too large beside those that are here."""
+        held_bytes, most_bytes = self._in_flight.held_bytes, self.protection.max_held_bytes
+        if self.queued >= self.protection.max_queue_size:
+            full = f"{self.protection.max_queue_size} requests wait"
+        elif held_bytes and held_bytes + request.size_bytes > most_bytes:
+            full = (
+                f"its inputs take {held_bytes} of {most_bytes:.0f} bytes, and these {request.size_bytes} more"
+            )
+        else:
+            return
+        self.statistics.record_failure(0, FailureReason.REJECTED)
+        raise QueueFull(f"the queue of model {self.name!r} is full ({full}); send less, or later")
 
     def _shape_key(self, inputs: Sequence[InputTensor]) -> Hashable:
         """Inputs that can be padded may differ in shape; the others must agree."""

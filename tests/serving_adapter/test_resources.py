@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from serving_adapter.resources import Gpus, _quota_cores, cpu_times
+from serving_adapter.resources import Gpus, _limit_bytes, _quota_cores, cpu_times, memory_bytes
 
 
 class FakeNVMLError(Exception):
@@ -91,3 +91,13 @@ def test_the_least_quota_of_the_control_groups_around_a_process_counts(tmp_path,
     (tmp_path / "cgroup").write_text("1:name=systemd:/\n0::/slice/pod\n")
     assert _quota_cores(tmp_path, tmp_path / "cgroup") == cores
     assert _quota_cores(tmp_path, tmp_path / "none") == math.inf
+
+
+def test_memory_is_what_the_tightest_container_around_leaves(tmp_path):
+    (tmp_path / "cgroup").write_text("0::/outer/inner\n")
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "outer" / "memory.max").write_text("4096\n")
+    (tmp_path / "outer" / "inner" / "memory.max").write_text("max\n")
+    assert _limit_bytes(tmp_path, tmp_path / "cgroup") == 4096
+    assert _limit_bytes(tmp_path, tmp_path / "none") == math.inf
+    assert 0 < memory_bytes() <= psutil.virtual_memory().total

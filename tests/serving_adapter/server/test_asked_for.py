@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -12,6 +16,10 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
+
+from tests.support.gated_models import WAITS
+from tests.support.running_server import RunningServer, start
+from tests.support.waiting import until
 
 INVALID, LATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -81,18 +89,64 @@ def test_inputs_and_outputs_have_no_shared_memory_and_no_classes(stub):
     assert "output 'y' asks for 'classification'" in refused(stub, asked)[1]
 
 
-def test_a_timeout_ends_a_request_that_waits_and_lets_the_others_be(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=300")
-    with grpc.insecure_channel(server.address) as channel:
+class GatedServer(NamedTuple):
+    running: RunningServer
+    gate: Path
+
+    def in_flight(self) -> int:
+        page = urllib.request.urlopen(self.running.metrics_url, timeout=10).read().decode()
+        (count,) = re.findall(r"^rrl_in_flight_request_count\{.*\} (\S+)$", page, re.MULTILINE)
+        return int(float(count))
+
+
+@pytest.fixture(scope="module")
+def gated_server(tmp_path_factory) -> Iterator[GatedServer]:
+    gate = tmp_path_factory.mktemp("gate") / "open"
+    model = ("--model", "tests.support.gated_models:held", "--model-option", f"gate={gate}")
+    running = start(*model, "--max-queue-bytes", 10_000)
+    yield GatedServer(running, gate)
+    running.stop()
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+@pytest.fixture
+def held(gated_server) -> Iterator[tuple[GRPCInferenceServiceStub, grpc.Future]]:
+    """A server that runs one request until the test is over."""
+    gated_server.gate.unlink(missing_ok=True)
+    with grpc.insecure_channel(gated_server.running.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
-        ahead = [stub.ModelInfer.future(request(), timeout=30) for _ in range(3)]
-        asked = request()
-        asked.parameters["timeout"].int64_param = 50_000
-        code, sentence = refused(stub, asked)
-        assert not all(call.done() for call in ahead)
-        assert [len(call.result().outputs) for call in ahead] == [1, 1, 1]
+        waits = to_held(100)
+        waits.raw_input_contents[0] = np.full((100, 16), WAITS, np.float32).tobytes()
+        first = stub.ModelInfer.future(waits, timeout=60)
+        until(lambda: gated_server.in_flight() == 1)
+        yield stub, first
+        gated_server.gate.touch()
+        assert len(first.result().outputs) == 1
+        assert len(stub.ModelInfer(to_held(200), timeout=30).outputs) == 1  # alone, whatever its size
+
+
+def to_held(rows: int = 1) -> pb.ModelInferRequest:
+    asked = request(rows)
+    asked.model_name = "held"
+    return asked
+
+
+def test_a_timeout_ends_a_request_that_waits_and_lets_the_others_be(held):
+    stub, first = held
+    asked = to_held()
+    asked.parameters["timeout"].int64_param = 50_000
+    code, sentence = refused(stub, asked)
     assert code is LATE
     assert "no answer within the request's timeout of 50000 us" in sentence
+    assert not first.done()
+
+
+def test_inputs_are_bounded_in_bytes_those_that_are_run_included(held):
+    stub, _ = held
+    code, sentence = refused(stub, to_held(100))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "is full (its inputs take 6400 of 10000 bytes, and these 6400 more); send less" in sentence
 
 
 @pytest.mark.parametrize(
