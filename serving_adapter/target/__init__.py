@@ -10,7 +10,7 @@
 |---|---|
 | `target` | `Target`: one model of one server |
 | `inference_server` | the server, its models and their configurations |
-| `reading`, `metrics_page`, `counters` | the counters of a model |
+| `reading`, `prometheus_text`, `metrics_page`, `counters` | the counters of a model |
 | `checks` | what may be tuned, and what is refused |
 | `reconfiguration`, `change` | puts a configuration in force, or the one before it back |
 | `found_configuration`, `kept_configuration` | configurations that outlast a connection |

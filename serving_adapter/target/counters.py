@@ -30,6 +30,7 @@ _MAX_COUNT_RATIO = 2.0  # two counts of the same requests never differ by more t
 _MAX_CONTRADICTIONS = (
     2  # readings in a row that contradict each other: one may be the drain of somebody's load
 )
+_MAX_STILL_GLANCES = 4  # in a row at a page that does not move, until the server itself is asked
 _ADVICE_ON_URL = "give the metrics URL of the target (port 8002 by default for Triton)"
 _METRICS_PORT = re.compile(r"metrics\((\d{1,5})\)", re.ASCII)  # anything else is no port, but part of a URL
 _Fetched = TypeVar("_Fetched")
@@ -63,6 +64,8 @@ class TargetCounters:
         self._counts: AnsweredCounts | None = None
         self._page_before: Reading | None = None  # but for its moment
         self._contradictions = 0
+        self._still: AnsweredCounts | None = None  # since glances see a page stand still, and -1: not asked
+        self._still_glances = 0
         self._was_loaded = False  # then the page alone counts what the earlier load still answers
         self._executions_since_load: int | None = None  # at the last reading
 
@@ -97,7 +100,11 @@ class TargetCounters:
 
     def glance(self) -> Reading:
         """Arrivals, completions, failures and backlog only."""
-        return self._read() if self.page is None else _fetched(self.page, self.page.glance, self.known)
+        if self.page is None:
+            return self._read()
+        reading = _fetched(self.page, self.page.glance, self.known)
+        self._check_moves(reading.answered)
+        return reading
 
     def loaded(self) -> None:
         """The model was configured, so the two ways of counting may differ until the next reading.
@@ -105,6 +112,7 @@ class TargetCounters:
         From now on the page may count more than the statistics.
         """
         self._counts, self._contradictions, self._was_loaded = None, 0, True
+        self._still = None
 
     def began_again(self) -> bool:
         """True if the model's statistics began again since the last reading."""
@@ -145,6 +153,26 @@ class TargetCounters:
             if now.by_server > now.on_page + _MAX_REQUESTS_BETWEEN_CALLS:
                 self._refuse(now, "since it started", stands_still=True)
         return reading
+
+    def _check_moves(self, on_page: int) -> None:
+        """TargetError if glances see the page stand still while the server answers requests.
+
+        A run that waits for requests only glances. A page that moves costs nothing more.
+        """
+        if self._statistics is None:
+            return
+        if self._still is None or self._still.on_page != on_page:
+            self._still, self._still_glances = AnsweredCounts(on_page, -1), 0
+            return
+        self._still_glances += 1
+        if self._still_glances % _MAX_STILL_GLANCES:
+            return
+        by_server = self._statistics().answered
+        if not 0 <= self._still.by_server <= by_server:
+            self._still = AnsweredCounts(on_page, by_server)
+        elif by_server > self._still.by_server + _MAX_REQUESTS_BETWEEN_CALLS:
+            passed = AnsweredCounts(0, by_server - self._still.by_server)
+            self._refuse(passed, "in the same time", stands_still=True)
 
     def _check_same_server(self, now: AnsweredCounts) -> None:
         before, self._counts = self._counts, now
@@ -277,4 +305,5 @@ def _fetched(page: MetricsPage, fetch: Callable[[], _Fetched], known: bool) -> _
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         reason = reason[:1].lower() + reason[1:]
-        raise kind(f"the metrics page {page.url} does not answer ({reason})") from None
+        advice = "" if known else "; a Triton with --allow-metrics=false has none"
+        raise kind(f"the metrics page {page.url} does not answer ({reason}){advice}") from None

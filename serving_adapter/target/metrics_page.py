@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from serving_adapter.address import ServerAddress, bracketed
 from serving_adapter.target.reading import GLANCE, Reading, parse_metrics
 
 FETCHES = "metrics page"  # how the calls are counted
@@ -26,7 +30,10 @@ class MetricsPage:
         tls_ca: str | None = None,
         calls: Counter[str] | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # brackets that are no address's
+            parts = SplitResult("", "", "", "", "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _has_good_port(parts):
             raise ValueError(f"the metrics URL must be like http://HOST:PORT/metrics, got {url!r}")
         self.url = url
@@ -34,15 +41,15 @@ class MetricsPage:
         self._calls = Counter() if calls is None else calls
         self._model = model
         self._filter: tuple[str, ...] = ()
+        self._timeout_s = timeout_s
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: http.client.HTTPConnection
+        host, port = _host(parts), parts.port  # no proxy of the environment is asked
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=tls_ca)
-            self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout_s, context=context
-            )
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
 
     @property
     def is_filtered(self) -> bool:
@@ -87,11 +94,12 @@ class MetricsPage:
     def _get(self, path: str) -> str:
         self._calls[FETCHES] += 1
         try:
-            self._connection.request("GET", path)
-            response = self._connection.getresponse()
-            body = response.read(_MAX_PAGE_BYTES)
+            response, body = self._answer(path)
         except http.client.RemoteDisconnected:
             raise
+        except http.client.IncompleteRead:
+            self.close()
+            raise ConnectionAbortedError("the page ended before its end") from None
         except http.client.HTTPException as error:
             self.close()
             raise ValueError(
@@ -112,7 +120,54 @@ class MetricsPage:
                 f"{self.url} answers {response.status} {response.reason} instead of a metrics page, "
                 "which Triton has at http://HOST:8002/metrics"
             )
+        if len(body) > _MAX_PAGE_BYTES:
+            self.close()  # the rest is still to come
+            raise ValueError(
+                f"{self.url} is longer than {_MAX_PAGE_BYTES >> 20} MiB, so it is no page of one server; "
+                "give the page of the server itself"
+            )
         return body.decode("utf-8", errors="replace")
+
+    def _answer(self, path: str) -> tuple[http.client.HTTPResponse, bytes]:
+        """The whole answer within the time, however slowly it trickles in: TimeoutError if it is not."""
+        connection, is_late = self._connection, threading.Event()
+        if connection.sock is None:
+            connection.connect()
+        sock = connection.sock  # which the answer may take over
+
+        def give_up() -> None:
+            is_late.set()
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self._timeout_s, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read(_MAX_PAGE_BYTES + 1)
+            if response.length and len(body) <= _MAX_PAGE_BYTES:
+                raise http.client.IncompleteRead(b"", response.length)
+        except (OSError, http.client.HTTPException):
+            if is_late.is_set():
+                self.close()
+                raise TimeoutError(f"no whole page within {self._timeout_s:g} s") from None
+            raise
+        finally:
+            timer.cancel()
+        if is_late.is_set():
+            self.close()
+            raise TimeoutError(f"no whole page within {self._timeout_s:g} s")
+        return response, body
+
+
+def _host(parts: SplitResult) -> str:
+    """The host as a socket takes it: without brackets, and none that only listens."""
+    try:
+        return ServerAddress.parse(f"{bracketed(str(parts.hostname))}:1").host
+    except ValueError:
+        return str(parts.hostname)
 
 
 def _has_good_port(parts: SplitResult) -> bool:

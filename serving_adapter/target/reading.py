@@ -8,7 +8,6 @@ Triton's. A model's series are summed over versions, devices and reasons.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-
-class CumulativeHistogram(NamedTuple):
-    """Cumulative counts of a duration: `cumulative[i]` observations were at most `bounds_s[i]` long."""
-
-    bounds_s: tuple[float, ...]  # ascending; the last is infinite
-    cumulative: tuple[int, ...]
-    sum_s: float
+from serving_adapter.target.prometheus_text import SAMPLE, CumulativeHistogram, ModelPage, number
 
 
 class BatchTotals(NamedTuple):
@@ -99,6 +92,7 @@ GLANCE = (
     "process_start_time_seconds",
 )
 _TELEMETRY = ("rrl_batch_count", "rrl_batch_service_seconds", "rrl_batch_mean_busy_instances")
+_SUCCESS = "nv_inference_request_success"
 _DURATION = "nv_inference_request_duration_us"
 _MLSERVER = "model_infer_request_"
 # With workers, MLServer's page has only the second line before the first request.
@@ -112,65 +106,10 @@ _PREFIXES_OF_READINGS = (
     "process_start_time_seconds",
 )
 
+_OF_MODELS = ("nv_inference_", _MLSERVER)  # names that mean nothing without their model
 _SUMMARY = "_summary_us"  # quantiles are left out: they are not a number (Nan) while nothing was observed
 
-_SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _US = 1e-6
-
-
-class _Page:
-    """The samples of one model (and those of no model), by name."""
-
-    def __init__(self, text: str, model: str, prefixes: tuple[str, ...]) -> None:
-        self.sums: dict[str, float] = {}
-        self.series: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
-        self.models: set[str] = set()
-        for line in text.splitlines():
-            if not line.startswith(prefixes):
-                continue
-            name, labels, text_of_value = _sample(line)
-            if "model" in labels:
-                self.models.add(labels["model"])
-                if labels["model"] != model:
-                    continue
-            if _SUMMARY in name:
-                continue
-            value = _number(text_of_value, name)
-            self.sums[name] = self.sums.get(name, 0.0) + value
-            self.series[name].append((labels, value))
-
-    def count(self, name: str) -> int:
-        return round(self.sums.get(name, 0.0))
-
-    def gauge(self, name: str) -> int | None:
-        return round(self.sums[name]) if name in self.sums else None
-
-    def histogram(self, name: str) -> CumulativeHistogram | None:
-        counts: dict[float, int] = defaultdict(int)
-        for labels, value in self.series.get(f"{name}_bucket", ()):
-            counts[_number(labels.get("le", ""), name)] += round(value)
-        if not counts:
-            return None
-        bounds_s = tuple(sorted(counts))
-        if not math.isinf(bounds_s[-1]):
-            raise ValueError(f'the metrics page is malformed: {name} has no bucket le="+Inf"')
-        return CumulativeHistogram(
-            bounds_s, tuple(counts[b] for b in bounds_s), self.sums.get(f"{name}_sum", 0.0)
-        )
-
-    def telemetry(self) -> dict[tuple[int, int], BatchTotals]:
-        """Servers of before `mean_busy` have the first two series alone."""
-        totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        for place, name in enumerate(_TELEMETRY):
-            for labels, value in self.series.get(name, ()):
-                key = tuple(round(_number(labels.get(k, ""), name)) for k in ("busy_instances", "batch_size"))
-                totals[key[0], key[1]][place] += value
-        tells_busy = _TELEMETRY[2] in self.series
-        return {
-            key: BatchTotals(round(count), total_s, busy if tells_busy else math.nan)
-            for key, (count, total_s, busy) in totals.items()
-        }
 
 
 def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = False) -> Reading:
@@ -178,44 +117,42 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
 
     `counters_only` reads what a glance needs (arrivals, completions, backlog) in a tenth of the time.
     """
-    page = _Page(text, model, (*GLANCE, _MLSERVER) if counters_only else _PREFIXES_OF_READINGS)
-    if "nv_inference_request_success" not in page.sums:
+    prefixes = (*GLANCE, _MLSERVER) if counters_only else _PREFIXES_OF_READINGS
+    page = ModelPage(text, model, prefixes, _OF_MODELS, left_out=_SUMMARY)
+    if _SUCCESS not in page:
         if any(line in text for line in _MLSERVER_TYPE_LINES):
             return _mlserver_reading(page, at_s)
         raise ValueError(_why_not(text, page, model))
-    if not counters_only and _DURATION not in page.sums:
+    if not counters_only and _DURATION not in page:
         raise ValueError(
             f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton "
             "without --metrics-config counter_latencies=false"
         )
-    gpus = [value for _, value in page.series.get("nv_gpu_utilization", ())]
+    cores = page.gauge("rrl_cpu_count")
     return Reading(
         at_s=at_s,
-        success=page.count("nv_inference_request_success"),
+        success=page.count(_SUCCESS),
         failure=page.count("nv_inference_request_failure"),
         inference_count=page.count("nv_inference_count"),
         execution_count=page.count("nv_inference_exec_count"),
-        request_s=page.sums.get(_DURATION, 0.0) * _US,
-        queue_s=page.sums.get("nv_inference_queue_duration_us", 0.0) * _US,
+        request_s=page.sum(_DURATION) * _US,
+        queue_s=page.sum("nv_inference_queue_duration_us") * _US,
         service_s=_US
-        * sum(
-            page.sums.get(f"nv_inference_compute_{part}_duration_us", 0.0)
-            for part in ("input", "infer", "output")
-        ),
-        start_time_s=page.sums.get("process_start_time_seconds"),
-        in_flight=page.gauge("rrl_in_flight_request_count"),
-        pending=page.gauge("nv_inference_pending_request_count"),
+        * sum(page.sum(f"nv_inference_compute_{part}_duration_us") for part in ("input", "infer", "output")),
+        start_time_s=page.gauge("process_start_time_seconds"),
+        in_flight=_gauge(page, "rrl_in_flight_request_count"),
+        pending=_gauge(page, "nv_inference_pending_request_count"),
         latency=page.histogram("rrl_request_latency_seconds"),
         queue=page.histogram("rrl_request_queue_seconds"),
         service=page.histogram("rrl_request_service_seconds"),
-        telemetry=page.telemetry(),
-        cpu_busy_s=page.sums.get("rrl_cpu_seconds"),
-        cpu_available_s=page.sums["rrl_cpu_count"] * at_s if "rrl_cpu_count" in page.sums else None,
-        gpu_utilisation=sum(gpus) / len(gpus) if gpus else None,
+        telemetry=_telemetry(page),
+        cpu_busy_s=page.gauge("rrl_cpu_seconds"),
+        cpu_available_s=None if cores is None else cores * at_s,
+        gpu_utilisation=page.mean("nv_gpu_utilization"),
     )
 
 
-def _mlserver_reading(page: _Page, at_s: float) -> Reading:
+def _mlserver_reading(page: ModelPage, at_s: float) -> Reading:
     """MLServer times failed requests too, tells neither queue nor batches, and no series before the first."""
     success = page.count("model_infer_request_success_total")
     failure = page.count("model_infer_request_failure_total")
@@ -225,11 +162,11 @@ def _mlserver_reading(page: _Page, at_s: float) -> Reading:
         failure=failure,
         inference_count=0,
         execution_count=0,
-        request_s=page.sums.get("model_infer_request_duration_sum", 0.0),
+        request_s=page.sum("model_infer_request_duration_sum"),
         queue_s=math.nan,
         service_s=math.nan,
         timed=page.count("model_infer_request_duration_count"),
-        start_time_s=page.sums.get("process_start_time_seconds"),
+        start_time_s=page.gauge("process_start_time_seconds"),
     )
 
 
@@ -268,37 +205,41 @@ def parse_statistics(model_stats: Iterable[Any], at_s: float) -> Reading:
     )
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], str]:
-    match = _SAMPLE.match(line)
-    if match is None:
-        raise ValueError(f"the metrics page is malformed: expected `name{{labels}} value`, got {line[:80]!r}")
-    name, labels, value = match.groups()
-    return name, _labels(labels) if labels else {}, value
+def _telemetry(page: ModelPage) -> dict[tuple[int, int], BatchTotals]:
+    """Servers of before `mean_busy` have the first two series alone."""
+    totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for place, name in enumerate(_TELEMETRY):
+        for labels, value in page.series.get(name, ()):
+            key = tuple(round(number(labels.get(k, ""), name)) for k in ("busy_instances", "batch_size"))
+            totals[key[0], key[1]][place] += number(value, name)
+    tells_busy = _TELEMETRY[2] in page
+    return {
+        key: BatchTotals(round(count), total_s, busy if tells_busy else math.nan)
+        for key, (count, total_s, busy) in totals.items()
+    }
 
 
-def _labels(text: str) -> dict[str, str]:
-    labels = dict(_LABEL.findall(text))
-    if "\\" in text:
-        labels = {k: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in labels.items()}
-    return labels
+def _gauge(page: ModelPage, name: str) -> int | None:
+    value = page.gauge(name)
+    return None if value is None else round(value)
 
 
-def _number(text: str, name: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number) or number < 0:
-        raise ValueError(f"the metrics page is malformed: {name} must be a number from 0 up, got {text!r}")
-    return number
-
-
-def _why_not(text: str, page: _Page, model: str) -> str:
+def _why_not(text: str, page: ModelPage, model: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not text.strip():
         return "the metrics page is empty; its path is usually /metrics, as in http://HOST:8002/metrics"
-    if lines and _SAMPLE.match(lines[0]) is None:
+    if lines and SAMPLE.fullmatch(lines[0].strip()) is None:
         return f"this is not a Prometheus metrics page: it begins {lines[0][:60]!r}; give the metrics URL"
+    if model in page.models:
+        return (
+            f"the metrics page tells of model {model!r}, but not how many requests were answered "
+            f"({_SUCCESS}); give the page of the server itself, with all its metrics"
+        )
+    if model in page.renamed_models:
+        return (
+            f"the metrics page is a collector's, which has made another label of model {model!r} "
+            "(exported_model); give the page of the server itself"
+        )
     if page.models:
         return f"the metrics page has no series of model {model!r}, only of {', '.join(sorted(page.models))}"
     return (

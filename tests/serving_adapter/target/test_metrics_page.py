@@ -1,10 +1,15 @@
 """A target's counters: statistics, and metrics pages that are its own, another server's, or none."""
 
+import threading
+from contextlib import suppress
+from http.server import ThreadingHTTPServer
+
 import pytest
 
-from serving_adapter.target import TargetError, TargetLost
+from serving_adapter.target import TargetError, TargetLost, metrics_page
+from serving_adapter.target.metrics_page import MetricsPage
 from serving_adapter.target.reading import BatchTotals
-from tests.support.fake_triton import PAGE
+from tests.support.fake_triton import PAGE, MetricsHandler
 
 
 def test_calls_are_counted(triton, metrics, make_target):
@@ -170,6 +175,7 @@ def test_a_named_page_that_is_none_is_an_error(triton, metrics, make_target):
         (f"https://127.0.0.1:{metrics.server_port}/metrics", "makes no TLS connection .* use http://"),
         ("localhost:8002", "must be like http://HOST:PORT/metrics"),
         ("ftp://localhost:8002/metrics", "must be like http://HOST:PORT/metrics"),
+        ("http://[::1/metrics", "must be like http://HOST:PORT/metrics"),
         ("http://localhost:99999/metrics", "must be like http://HOST:PORT/metrics"),
     ):
         with pytest.raises(TargetError, match=says):
@@ -199,3 +205,89 @@ def test_a_server_that_tells_no_port_is_asked_for_no_page(triton, make_target, t
     target = make_target(triton.address)
     target.connect()
     assert target.metrics_url is None
+
+
+@pytest.mark.parametrize("name", ["rrl-serve", "triton"])
+def test_a_page_that_a_cache_holds_still_is_told_however_it_is_looked_at(triton, metrics, make_target, name):
+    """While it waits for requests a run only glances."""
+    triton.name = name
+    if name == "rrl-serve":
+        metrics.page = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\n'
+    target = make_target(triton.address, metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
+    target.connect()
+    for _ in range(20):  # as long as nothing is answered, that is how it should be
+        target.glance()
+
+    def look_while_it_answers():
+        for _ in range(20):
+            triton.success += 10
+            target.glance()
+
+    with pytest.raises(TargetError, match="stands still: a cache or proxy"):
+        look_while_it_answers()
+
+
+@pytest.fixture
+def page_that():
+    """A page whose server answers by a function."""
+    servers = []
+
+    def serves(answer, timeout_s=20.0):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (MetricsHandler,), {"do_GET": answer}))
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return MetricsPage(f"HTTP://0.0.0.0:{server.server_port}/metrics", "m", timeout_s)
+
+    yield serves
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def with_length(length, body):
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(length))
+        handler.end_headers()
+        handler.wfile.write(body)
+        handler.close_connection = len(body) < length
+
+    return answer
+
+
+def test_a_page_that_trickles_in_is_given_up_after_the_time_for_all_of_it(page_that):
+    given_up = threading.Event()
+
+    def trickle(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        with suppress(OSError):
+            while not given_up.wait(0.01):
+                handler.wfile.write(b"#\n")
+
+    page = page_that(trickle, timeout_s=0.5)
+    with pytest.raises(TimeoutError, match=r"no whole page within 0\.5 s"):
+        page.read()
+    given_up.set()
+
+
+def test_a_page_that_is_cut_off_is_no_page(page_that):
+    with pytest.raises(OSError, match="ended before its end"):
+        page_that(with_length(len(PAGE) + 100, PAGE.encode())).read()
+
+
+def test_a_page_that_is_too_long_is_refused_and_the_next_is_read_from_its_beginning(page_that, monkeypatch):
+    monkeypatch.setattr(metrics_page, "_MAX_PAGE_BYTES", 1 << 20)
+    bodies = [PAGE.encode() + b"#\n" * (1 << 20), PAGE.encode()]
+    page = page_that(lambda handler: with_length(len(bodies[0]), bodies.pop(0))(handler))
+    with pytest.raises(ValueError, match="is longer than 1 MiB, so it is no page of one server"):
+        page.read()
+    assert page.read().success == 10
+    page.close()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_a_page(page_that, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://192.0.2.1:9")
+    page = page_that(with_length(len(PAGE), PAGE.encode()))
+    assert page.read().success == 10
+    page.close()
