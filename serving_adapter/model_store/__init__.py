@@ -17,7 +17,7 @@ from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavaila
 
 if TYPE_CHECKING:
     from serving_adapter.model_store.client import Client
-    from serving_adapter.model_store.tensors import load_file, open, share
+    from serving_adapter.model_store.tensors import load_file, open, patience, share
 
 __all__ = [
     "Client",
@@ -27,6 +27,7 @@ __all__ = [
     "UnknownModel",
     "load_file",
     "open",
+    "patience",
     "share",
 ]
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-MAX_THREADS = 32
+# Threads are started as they are needed. A client has two readings at a time (`MAX_READS_PER_CLIENT`), so
+# those that hang take threads from nobody else. The number of clients bounds them, and this is beyond it.
+MAX_THREADS = 1 << 14
 
 Result = TypeVar("Result")
 

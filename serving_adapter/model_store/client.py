@@ -80,6 +80,7 @@ class Client:
         self._to_close: deque[str] = deque()
         self._asked = 0
         self.session = ""
+        self.give_up_s: float | None = None  # on the monotonic clock: whoever can do without waits until then
 
     # --- models ------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class Client:
     def _open(self, question: dict[str, str], descriptors: tuple[int, ...] = ()) -> OpenedModel:
         assert self._socket is not None
         self._send_closes()
-        self._socket.settimeout(OPEN_TIMEOUT_S)
+        self._socket.settimeout(self._left_s(OPEN_TIMEOUT_S))
         self._asked += 1
         messages.send(self._socket, {"open": question, "id": self._asked}, descriptors)
         reply, received = self._receive("id", self._asked)
@@ -233,9 +234,18 @@ class Client:
                     return attempt()
                 except OSError as error:
                     self._disconnect()
-                    if is_last:
+                    if is_last or isinstance(error, TimeoutError):
                         raise self._silent(error) from None
             raise AssertionError("the last attempt returns or raises")
+
+    def _left_s(self, seconds: float) -> float:
+        """So long, but not beyond `give_up_s`; StoreUnavailable if that is over."""
+        if self.give_up_s is None:
+            return seconds
+        left_s = self.give_up_s - time.monotonic()
+        if left_s <= 0:
+            raise self._silent("it took too long before")
+        return min(seconds, left_s)
 
     def _silent(self, reason: object) -> StoreUnavailable:
         return StoreUnavailable(f"the store at {self.endpoint.folder} does not answer: {reason}")
@@ -258,14 +268,14 @@ class Client:
             raise self._silent(error.strerror or error) from None
 
     def _start_and_connect(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        deadline_s = time.monotonic() + self._left_s(START_TIMEOUT_S)
         make_folder(self.endpoint)
-        with _one_starter(self.endpoint):
+        with _one_starter(self.endpoint, deadline_s):
             # Somebody else may have started one while we waited for our turn, or be doing so now.
             while (sock := self._greeted()) is None:
                 if time.monotonic() > deadline_s:
                     raise self._silent("it does not start")
-                if not _start_store(self.endpoint, self._token):
+                if not _start_store(self.endpoint, self._token, self._left_s(START_TIMEOUT_S)):
                     time.sleep(RETRY_S)
             self._socket = sock
 
@@ -274,7 +284,7 @@ class Client:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.endpoint.check()
-            sock.settimeout(ANSWER_TIMEOUT_S)
+            sock.settimeout(self._left_s(ANSWER_TIMEOUT_S))
             _connect_in_turn(sock, str(self.endpoint.descriptors))
             answer = messages.receive(sock)
             if answer is not None and "wants" in answer:
@@ -368,14 +378,21 @@ def _connect_in_turn(sock: socket.socket, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _one_starter(endpoint: Endpoint) -> Iterator[None]:
-    """One process at a time looks for a store and starts one."""
+def _one_starter(endpoint: Endpoint, deadline_s: float) -> Iterator[None]:
+    """One process at a time looks for a store and starts one; TimeoutError if another takes too long."""
     with (endpoint.folder / "starting").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError("another process has been starting it for too long") from None
+                time.sleep(RETRY_S)
         yield
 
 
-def _start_store(endpoint: Endpoint, token: str | None) -> bool:
+def _start_store(endpoint: Endpoint, token: str | None, timeout_s: float) -> bool:
     """Returns when it listens; False if there is one already, which may not listen yet.
 
     It is set up as the last one that served here, but ends by itself when it had no client for a while.
@@ -394,11 +411,11 @@ def _start_store(endpoint: Endpoint, token: str | None) -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=START_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise StoreUnavailable(f"a model store did not start within {START_TIMEOUT_S:g} s") from None
+        raise StoreUnavailable(f"a model store did not start within {timeout_s:.0f} s") from None
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     if done.returncode and "already" not in reason:
         raise StoreUnavailable(f"no model store could be started: {reason}")

@@ -4,7 +4,7 @@ A client may hand over a file on a file system that does not answer (FUSE, a sta
 lingers. `fstat`, reading and `close` may then wait for ever, so none of them is called in the event loop.
 
 A client's files are read two at a time (`MAX_READS_PER_CLIENT`). All else is done with them one at a time. So
-the threads suffice for many clients that are stuck.
+a client that is stuck holds up itself alone, however many are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from serving_adapter.model_store.errors import StoreError
 
 FILE_MODEL_NAME = ":file"  # what models opened by a descriptor are called; no client could ask for this name
-MAX_FILE_THREADS = 64  # for all clients together, started as they are needed
+MAX_FILE_THREADS = 1 << 14  # one a client at most, started as they are needed
 CLOSED = -1  # no descriptor has this number
 
 Result = TypeVar("Result")

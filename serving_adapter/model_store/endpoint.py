@@ -40,14 +40,18 @@ class Endpoint:
         return self.folder / "lock"
 
     def check(self) -> None:
-        """StoreError if somebody else could have put sockets there, or the paths are too long for sockets."""
+        """StoreError if somebody else could have put sockets there, or the paths are too long for sockets.
+
+        A link counts as its maker's, wherever it leads.
+        """
         if len(os.fsencode(self.descriptors)) > MAX_SOCKET_PATH_BYTES:
             raise StoreError(f"the path {self.descriptors} is too long for a socket; choose a shorter folder")
-        status = self.folder.stat()
-        is_foreign = status.st_uid not in (os.getuid(), 0) and not self.is_chosen
-        if is_foreign or status.st_mode & stat.S_IWOTH:
+        link, status = self.folder.lstat(), self.folder.stat()
+        is_foreign = not {link.st_uid, status.st_uid} <= {os.getuid(), 0} and not self.is_chosen
+        if is_foreign or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
             raise StoreError(
-                f"{self.folder} belongs to another user or everyone may write to it, so it is not used"
+                f"{self.folder} belongs to another user, or its group or everyone may write to it, so it is "
+                "not used; make it your own with chmod go-w, or choose another folder"
             )
 
 

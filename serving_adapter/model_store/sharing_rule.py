@@ -14,6 +14,7 @@ Sharing gains b / B - q (o + s) seconds; it pays where that is positive.
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 import socket
@@ -23,10 +24,13 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+log = logging.getLogger(__name__)
+
 OBJECTS = 32
 SAMPLE_BYTES = 32 << 20
 ROUNDS = 5
 OVERHEAD_SHARE = 0.05  # what an object of its own may cost at most, of the time to load its tensor
+ASSUMED_DISK_BYTES_PER_S = 1e9  # where none can be written to and measured
 FILE_NAME = "sharing_costs.json"
 
 
@@ -58,12 +62,26 @@ class SharingCosts(NamedTuple):
             return None
 
     def write(self, folder: Path) -> None:
-        (folder / FILE_NAME).write_text(json.dumps(self._asdict()), encoding="utf-8")
+        """Keeps them for the next store, if they were measured and there is room for them."""
+        if self.disk_bytes_per_s != ASSUMED_DISK_BYTES_PER_S:
+            try:
+                (folder / FILE_NAME).write_text(json.dumps(self._asdict()), encoding="utf-8")
+            except OSError as error:
+                log.warning("the next store will measure again: %s", error)
 
 
 def measure(folder: Path) -> SharingCosts:
-    """Takes about a tenth of a second; `folder` is on the disk that models are loaded from."""
-    return SharingCosts(_overhead_s(), _disk_bytes_per_s(folder))
+    """Takes about a tenth of a second; `folder` is on the disk that models are loaded from.
+
+    A full disk does not keep a store from starting: host memory needs none.
+    """
+    try:
+        disk_bytes_per_s = _disk_bytes_per_s(folder)
+    except OSError as error:
+        disk_bytes_per_s = ASSUMED_DISK_BYTES_PER_S
+        assumed = f"{disk_bytes_per_s / 1e6:.0f} MB/s are assumed"
+        log.warning("the speed of the disk cannot be measured, so %s: %s", assumed, error)
+    return SharingCosts(_overhead_s(), disk_bytes_per_s)
 
 
 def _overhead_s() -> float:
@@ -94,7 +112,9 @@ def _hand_over_s(ours: socket.socket, theirs: socket.socket, descriptors: list[i
 def _disk_bytes_per_s(folder: Path) -> float:
     """Reading a file that the page cache has been asked to forget."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        file.write(os.urandom(SAMPLE_BYTES))
+        left = memoryview(os.urandom(SAMPLE_BYTES))
+        while left:  # a disk that is nearly full takes a part
+            left = left[file.write(left) :]
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)

@@ -6,11 +6,13 @@ to any read-only memory does. `torch.nn.Module.load_state_dict(..., assign=True)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -157,6 +159,19 @@ def _pays(size_bytes: int) -> bool:
     """Decides by the costs that the store has measured. Before any are known, sharing is supposed to pay."""
     costs = SharingCosts.read(default_endpoint().folder)
     return costs is None or costs.gain_s(size_bytes) > 0
+
+
+@contextlib.contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Within it, this process waits for the store so long in all; then it loads privately."""
+    client = None if switched_off() else default_client()
+    if client is not None:
+        client.give_up_s = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        if client is not None:
+            client.give_up_s = None
 
 
 # --- the process's client --------------------------------------------------------------------------

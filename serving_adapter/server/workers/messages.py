@@ -59,9 +59,10 @@ class BuildModels:
 
     models: tuple[ModelReference, ...]
     device: str
+    store_patience_s: float  # that it may wait for the model store, in all
 
     def to_wire(self) -> dict[str, Any]:
-        return {"models": self.models, "device": self.device}
+        return {"models": self.models, "device": self.device, "store_patience_s": self.store_patience_s}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> BuildModels:
@@ -69,7 +70,7 @@ class BuildModels:
             ModelReference(reference, tuple((key, value) for key, value in options))
             for reference, options in wire["models"]
         )
-        return cls(tuple(models), wire["device"])
+        return cls(tuple(models), wire["device"], wire["store_patience_s"])
 
 
 @dataclass(frozen=True, slots=True)

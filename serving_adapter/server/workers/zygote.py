@@ -92,7 +92,10 @@ class Zygote:
             return
         self.device = order.device
         try:
-            self.models = [self._build(reference) for reference in order.models]
+            from serving_adapter import model_store
+
+            with model_store.patience(order.store_patience_s):
+                self.models = [self._build(reference) for reference in order.models]
             description = self._probe()
         except Exception as error:  # the front turns it into one sentence for the user
             from serving_adapter.models.model import complaint

@@ -32,6 +32,7 @@ from serving_adapter.server.workers.messages import (
     WorkerSignal,
 )
 
+STORE_SHARE = 0.5  # of the time to start: weights that the store does not give by then are loaded privately
 ANSWER_TIMEOUT_S = 10.0
 """A zygote that takes longer to fork hangs: it does nothing else."""
 
@@ -59,7 +60,7 @@ class ZygoteHandle:
         on_end: Callable[[ZygoteHandle], None],
     ) -> None:
         """`on_end` is called on the event loop if the process ends before `close`."""
-        self._order, self._launch = BuildModels(tuple(models), device), launch
+        self._order, self._launch = BuildModels(tuple(models), device, STORE_SHARE * start_timeout_s), launch
         self.start_timeout_s, self._on_end = start_timeout_s, on_end
         self._process: ZygoteProcess | None = None
         self._control: socket.socket | None = None

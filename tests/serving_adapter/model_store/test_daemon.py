@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -15,8 +16,9 @@ import torch
 
 from serving_adapter import messages
 from serving_adapter.model_store import Client, NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.endpoint import Endpoint
+from serving_adapter.model_store.endpoint import Endpoint, make_folder
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from serving_adapter.model_store.sharing_rule import ASSUMED_DISK_BYTES_PER_S, SharingCosts
 from tests.support.running_store import (
     Seen,
     in_repository,
@@ -77,6 +79,47 @@ def test_a_folder_that_everyone_may_write_to_is_used_by_neither_side(start_store
     assert ended.returncode in (1, 2)
     assert "everyone may write to it" in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_that_its_group_may_write_to_is_used_by_nobody(start_store, path):
+    store = start_store()
+    store.folder.chmod(0o770)
+    with pytest.raises(StoreError, match=r"its group or everyone may write to it.*chmod go-w"):
+        opened_by(store.client(), path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a link away")
+def test_another_users_link_into_a_folder_of_ones_own_is_not_followed(start_store, path):
+    store = start_store()
+    with short_folder() as folder:
+        link = folder / "link"
+        link.symlink_to(store.folder)
+        os.chown(link, 4242, 4242, follow_symlinks=False)
+        for endpoint in (Endpoint(link, is_chosen=False), Endpoint(link)):
+            with pytest.raises(StoreError, match="belongs to another user"):
+                make_folder(endpoint)
+        with pytest.raises(StoreError, match="belongs to another user"):
+            opened_by(Client(Endpoint(link, is_chosen=False), starts_store=False), path)
+        os.chown(link, os.getuid(), -1, follow_symlinks=False)
+        with Client(Endpoint(link, is_chosen=False), starts_store=False) as client:
+            assert opened_by(client, path).tensors
+
+
+def no_file_beyond(size_bytes: int):
+    """As on a full disk, every longer file fails to be written."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+def test_a_disk_that_cannot_be_written_to_does_not_keep_a_store_from_starting(start_store, path):
+    with short_folder() as folder:
+        store = start_store(folder=folder / "new", preexec_fn=no_file_beyond(1 << 20), stderr=subprocess.PIPE)
+        with store.client() as client:
+            assert opened_by(client, path).tensors
+            assert Seen(client).stats().disk_bytes_per_s == ASSUMED_DISK_BYTES_PER_S
+        assert SharingCosts.read(store.folder) is None  # the next store measures again
+        assert store.stop() == 0
+        said = store.process.stderr.read()
+        assert said.count("the speed of the disk cannot be measured") == 1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a folder away")

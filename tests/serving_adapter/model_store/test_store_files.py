@@ -288,3 +288,35 @@ def test_a_file_system_that_does_not_answer_holds_up_nobody_elses_files(
 
     monkeypatch.setattr(os, call, answering_late)
     asyncio.run(session())
+
+
+def test_many_clients_whose_files_hang_hold_up_nobody_elses_reading(
+    make_store, weights_file, tmp_path, pages, monkeypatch
+):
+    """More of them than a pool of threads has places."""
+    clients, gate, reading, hung = 40, threading.Event(), os.preadv, set()
+    for i in range(2 * clients):
+        (tmp_path / f"stuck{i}").write_bytes(save(pages(value=8)))
+
+    def hanging(descriptor: int, *arguments):
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "/stuck" in name:
+            hung.add(name)
+            assert gate.wait(PATIENCE_S)
+        return reading(descriptor, *arguments)
+
+    async def session():
+        async with make_store() as store:
+            accounts = [account() for _ in range(clients)]
+            opening = [
+                asyncio.ensure_future(open_path(store, accounts[i // 2], tmp_path / f"stuck{i}"))
+                for i in range(2 * clients)
+            ]
+            await eventually(lambda: len(hung) == 2 * clients)
+            assert value_of(await open_path(store, account(), weights_file)) == 7
+            assert not any(one.done() for one in opening)
+            gate.set()
+            assert {value_of(one) for one in await asyncio.gather(*opening)} == {8}
+
+    monkeypatch.setattr(os, "preadv", hanging)
+    asyncio.run(session())

@@ -80,7 +80,7 @@ class RealZygote:
         environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
-        messages.send(self.control, BuildModels((ModelReference("noop"),), "cpu"))
+        messages.send(self.control, BuildModels((ModelReference("noop"),), "cpu", 60.0))
         assert isinstance(messages.receive(self.control, parse_build_reply), ModelDescription)
         self.workers: list[RealWorker] = []
 

@@ -39,7 +39,7 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
 @pytest.mark.parametrize(
     ("message", "parse"),
     [
-        (BuildModels(REFERENCES, "cuda:1"), BuildModels.from_wire),
+        (BuildModels(REFERENCES, "cuda:1", 60.0), BuildModels.from_wire),
         (ModelDescription((TOKENS,), (TensorSpec("y", "FP32", (4, 4)),), True), parse_build_reply),
         (BuildError("there is no such model"), parse_build_reply),
         (ForkWorker(inter_op_threads=2, intra_op_threads=3), parse_zygote_order),
