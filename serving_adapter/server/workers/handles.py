@@ -44,6 +44,10 @@ class WorkerParent(Protocol):
     def signal(self, what: WorkerSignal, pid: int) -> None:
         """Signals a worker of its own."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, and its workers with it."""
+
 
 class WorkerHandle:
     """The front's end of one worker process; workers of one `kind` differ in nothing."""

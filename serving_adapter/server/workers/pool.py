@@ -7,7 +7,6 @@ ones, and a retired worker finishes the batch it holds. So there is always someo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Placed
-from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle
+from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, WorkerParent
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
     BatchError,
@@ -203,9 +202,12 @@ class WorkerPool:
         worker.job = job
         slow_ms = 0.0 if worker.slow is None else worker.slow.draw_ms(self._rng)
         order = RunBatch(model, placed, worker.inputs.capacity_bytes, intra_op_threads, slow_ms)
-        # A worker that died in this instant is noticed by its reader, which re-runs the batch.
-        with contextlib.suppress(OSError):
+        try:
             messages.send(worker.channel, order)
+        except OSError:  # it died in this instant: its reader will tell, and the batch is not to blame
+            worker.job = None
+            self.kill(worker)
+            job.handed_back()
 
     def kill(self, worker: WorkerHandle) -> None:
         """Ends a hung worker; its reader then sees it gone, as if it had died by itself."""
@@ -256,16 +258,25 @@ class WorkerPool:
         self._start_repair()
 
     def _worker_died(self, worker: WorkerHandle) -> None:
-        job, worker.job = worker.job, None
-        was_wanted = not worker.retired
-        self._close(worker)
-        if job is not None:
-            job.worker_died()  # `answers.Answers` decides whether its batch runs again
-        if was_wanted and not self._closing:
-            self.replacements += 1
-            log.warning("worker %d ended unexpectedly; starting another", worker.pid)
+        self._workers_died(self._workers_of(worker.zygote) if worker.zygote.has_ended else [worker])
+
+    def _workers_of(self, zygote: WorkerParent) -> list[WorkerHandle]:
+        """The workers that end when the zygote does, as the kernel sees to."""
+        return [worker for worker in self.workers if worker.zygote is zygote]
+
+    def _workers_died(self, workers: Sequence[WorkerHandle]) -> None:
+        """None of them is idle before their batches run again, or one death would cost many attempts."""
+        jobs = [self.end(worker) for worker in workers]
+        for job in jobs:
+            if job is not None:
+                job.worker_died()  # `answers.Answers` decides whether its batch runs again
+        wanted = [worker for worker in workers if not worker.retired]
+        if wanted and not self._closing:
+            self.replacements += len(wanted)
+            pids = ", ".join(str(worker.pid) for worker in wanted)
+            log.warning("worker %s ended unexpectedly; starting another", pids)
             self._start_repair()
-        self._on_free()  # its batch may run on another worker at once
+        self._on_free()  # their batches may run on other workers at once
 
     # --- repair and end ----------------------------------------------------------------------------
 
@@ -292,6 +303,7 @@ class WorkerPool:
     def _zygote_ended(self, zygote: ZygoteHandle) -> None:
         if not self._closing:
             log.warning("the zygote (pid %d) ended unexpectedly; starting another", zygote.pid)
+            self._workers_died(self._workers_of(zygote))
             self._start_repair()
 
     def _retire(self, worker: WorkerHandle) -> None:

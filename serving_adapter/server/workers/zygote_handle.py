@@ -111,6 +111,18 @@ class ZygoteHandle:
             raise ModelFailed(f"the process that builds it {_ended(await self._process.wait())}")
         return reply
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, be it that nobody was told yet."""
+        if self._control is None:
+            return True
+        try:
+            return not self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     # --- workers -----------------------------------------------------------------------------------
 
     async def fork(self, order: ForkWorker, kind: tuple[int, ...]) -> WorkerHandle:

@@ -37,6 +37,7 @@ class NoZygote:
     """Whom a worker without a process was forked by."""
 
     is_serving = False
+    has_ended = False
 
     def signal(self, what: WorkerSignal, pid: int) -> None: ...
 
