@@ -21,6 +21,7 @@ from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.workers.pool import WorkerPool
 from tests.support import CHECKOUT
 
+SEEDS = range(100)
 MOST_SEEDS = 60  # within which each of the breaks below must show
 DIGEST = (
     "from scripts.robustness.simulated_front.simulation import simulate; "
@@ -42,6 +43,10 @@ def test_a_seed_has_the_same_events_in_every_process() -> None:
     first = events("1")
     assert len(first.splitlines()) > 100
     assert events("2") == first
+
+
+def test_everything_holds_in_the_first_seeds() -> None:
+    assert not [result for seed in SEEDS if (result := simulate(seed)).sentence]
 
 
 def rows_of_the_neighbour(patch: pytest.MonkeyPatch) -> None:
