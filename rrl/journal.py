@@ -315,7 +315,7 @@ def _read(path: Path) -> _Contents:
         records = [Record.from_json(each) for each in values]
     except NoJournal:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged and cannot be read ({type(error).__name__}: {error}); "
             "start a new run with --out"
@@ -350,7 +350,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

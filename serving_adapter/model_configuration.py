@@ -213,7 +213,7 @@ def parse_pbtxt(text: str) -> ModelConfig:
     """What `as_pbtxt` wrote; ValueError, in one sentence, for what is no such text."""
     try:
         return text_format.Parse(text, ModelConfig())
-    except text_format.ParseError as error:
+    except (text_format.ParseError, ValueError, RecursionError) as error:  # ValueError: a number too large
         raise ValueError(f"this is not a ModelConfig in text format: {error}") from None
 
 

@@ -84,7 +84,9 @@ def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
         raise ValueError(f"cannot read the options file {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ValueError(f"{path} is not a file of options: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
     if document is None:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,12 @@ NUMPY_OF_DATATYPE: dict[str, np.dtype] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
+
+UNREADABLE_ARRAYS = (
+    *(ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),  # RuntimeError: encrypted, or compressed in another way
+)
+"""What numpy raises, OSError apart, for a file that is no .npz of plain arrays, or a damaged one."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ A landscape is computed by one job, kept in a file, and read by every run that n
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from baselines.comparison.settings import ComparisonSettings
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.scenario import Scenario
 from rrl.agent import Hindsight
+from rrl.queueing.machine import UNREADABLE
 from rrl.space import ConfigurationSpace
 
 FOLDER = "expected"
@@ -74,7 +74,7 @@ def read_landscape(path: Path, size: int) -> Landscape | None:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             landscape = Landscape(file["costs"], file["p95_ms"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except UNREADABLE:
         return None
     return landscape if landscape.costs.shape == landscape.p95_ms.shape == (size,) else None
 

@@ -18,7 +18,6 @@ them would be sure of what does not hold elsewhere.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import as_file, files
@@ -27,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.queueing.machine import Machine
+from rrl.queueing.machine import UNREADABLE, Machine
 
 FILE = "learned_prior.npz"
 UTILISATIONS = (0.4, 0.65, 0.9)  # η of the features' over-subscription
@@ -99,7 +98,7 @@ def load(path: str | Path) -> tuple[Kind, ...]:
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return tuple(_kind(name, file[name].astype(float), count) for name in file.files)
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
+    except UNREADABLE:
         raise ValueError(
             f"cannot read the prior {str(path)!r}: expected a file that rrl-train --prior wrote"
         ) from None

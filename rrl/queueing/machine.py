@@ -14,6 +14,7 @@ these five arrays.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,11 @@ import numpy as np
 from rrl.space import Configuration
 
 AXES = ("inter_op_threads", "intra_op_threads", "busy_instances", "batch_size")
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),  # RuntimeError: encrypted, or compressed in another way
+)
+"""What numpy raises where a file is no .npz of plain arrays: a .npy, a pickle, cut off, damaged inside."""
 
 _FIELD_WAVES = 64  # cosines summed into the random field; enough to look Gaussian
 _FIELD_LENGTH = 1.5  # the field's correlation length, in units of ln(value): values within x4 go together
@@ -68,8 +74,7 @@ class Machine:
             raise ValueError(
                 f"there is no machine file {str(path)!r}; rrl-profile measures one from a server"
             ) from None
-        except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
-            # numpy answers a bare .npy, a pickle, an object array or a cut-off file with any of these
+        except UNREADABLE:
             raise ValueError(
                 f"cannot read machine file {str(path)!r}: expected an .npz of plain arrays"
             ) from None

@@ -151,7 +151,15 @@ class ReferenceTable:
             return cls(values["objective"], values["unit"], values["model"], levels, origin, limit_ms)
         except OSError as error:
             raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            yaml.YAMLError,
+            RecursionError,
+        ) as error:
             raise ValueError(
                 f"{path} is not a reference table of rrl-tune ({type(error).__name__}: {error}); "
                 f"give the {FILE_NAME} that a tuning run wrote"

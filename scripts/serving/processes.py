@@ -9,17 +9,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import TextIO
 
 from tritonclient.grpc import service_pb2 as pb
 
 
 @contextlib.contextmanager
 def started(
-    module: str, *arguments: object, patience_s: float = 60.0, quiet: bool = False
+    module: str,
+    *arguments: object,
+    patience_s: float = 60.0,
+    quiet: bool = False,
+    log: TextIO | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """`python -m MODULE ...` with its standard output piped; ended at the end, its children too."""
+    """`python -m MODULE ...` with its standard output piped; ended at the end, its children too.
+
+    What it says on standard error goes to `log`, or nowhere if it is to be `quiet`.
+    """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    errors = subprocess.DEVNULL if quiet else None
+    errors = subprocess.DEVNULL if quiet else log
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
     )
@@ -32,6 +40,10 @@ def started(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ import numpy as np
 BIN_S = {("minute", "requests"): 60.0, ("requests",): 0.01}  # the files of counts, and how long a bin is
 TIMESTAMP_COLUMNS = ("t_s", "context_tokens", "generated_tokens")
 ARRIVALS_PER_CHUNK = 4096
+MOST_REQUESTS_PER_BIN = 1_000_000_000
+MOST_TOKENS = 1_000_000_000  # of a request
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +144,9 @@ def _requests(trace: Trace) -> int:
 def _counts(path: Path, columns: tuple[str, ...], table: np.ndarray) -> CountTrace:
     counts = table[:, -1]
     _refuse(path, counts != np.floor(counts), "requests must be a whole number", counts)
+    _refuse(
+        path, counts > MOST_REQUESTS_PER_BIN, f"requests must be at most {MOST_REQUESTS_PER_BIN:,}", counts
+    )
     if columns[0] == "minute":
         gaps = np.diff(table[:, 0], prepend=table[0, 0] - 1)
         _refuse(path, gaps != 1, "each minute must follow the one before", table[:, 0])
@@ -151,6 +156,8 @@ def _counts(path: Path, columns: tuple[str, ...], table: np.ndarray) -> CountTra
 def _timestamps(path: Path, columns: tuple[str, ...], table: np.ndarray) -> TimestampTrace:
     moments_s = table[:, 0]
     _refuse(path, np.diff(moments_s, prepend=0.0) < 0, "t_s must not go back", moments_s)
+    if len(columns) > 1:
+        _refuse(path, table[:, 1] > MOST_TOKENS, f"{columns[1]} must be at most {MOST_TOKENS:,}", table[:, 1])
     sizes = table[:, 1].astype(np.int64) if len(columns) > 1 else None
     return TimestampTrace(moments_s - moments_s[0], sizes)
 

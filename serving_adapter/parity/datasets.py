@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from serving_adapter.tensors import UNREADABLE_ARRAYS
+
 CIFAR10_FILE = "cifar10.zip"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CACHE_VARIABLE = "RRL_CACHE"
@@ -154,7 +156,7 @@ def _from_file(path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, *UNREADABLE_ARRAYS) as error:
         raise DataError(f"cannot read the data file {path}: {error}") from None
     if "x" not in arrays:
         raise DataError(f"{path} has no array 'x' (N, *item); it has {', '.join(arrays)}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import grpc
 
 from serving_adapter.recent_arrivals import CALL, SERVICE, pack_answer, unpack_question
+from serving_adapter.server.refusals import bounded
 from serving_adapter.server.served_model import ServedModel
 
 
@@ -17,10 +18,11 @@ def arrivals_handler(models: Mapping[str, ServedModel]) -> grpc.GenericRpcHandle
         try:
             question = unpack_question(data)
         except ValueError as error:
-            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, bounded(str(error)))
         model = models.get(question.model)
         if model is None:
-            return await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model {question.model!r}")
+            sentence = bounded(f"unknown model {question.model!r}")
+            return await context.abort(grpc.StatusCode.NOT_FOUND, sentence)
         return pack_answer(model.statistics.arrivals.since(question.known, model.surroundings.now_ns()))
 
     return grpc.method_handlers_generic_handler(SERVICE, {CALL: grpc.unary_unary_rpc_method_handler(since)})

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,6 +36,7 @@ from serving_adapter.server.workers.fault_injection import inject
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.stop_signal import stop_on_signal
+from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 log = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
+    except UNREADABLE_ARRAYS:
         raise ValueError(f"{path} is no .npz file of arrays; write one with numpy.savez") from None
 
 

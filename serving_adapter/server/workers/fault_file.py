@@ -113,6 +113,8 @@ def read_faults(path: Path) -> Faults:
         raise ValueError(f"cannot read the faults file {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
+    except RecursionError:
+        raise ValueError(f"{path} is not a file of faults: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
     try:

@@ -118,6 +118,11 @@ def test_timestamps_without_sizes_are_enough(tmp_path: Path) -> None:
         ("t_s\n1\n3\n2\n", "line 4: t_s must not go back, got 2"),
         ("t_s\n1\n1\n", "all requests come at the same moment"),
         ("t_s,context_tokens\n1,5\n2,-5\n", "line 3: context_tokens must be a number of at least 0, got -5"),
+        ("requests\n1\n1e30\n", "line 3: requests must be at most 1,000,000,000, got 1e+30"),
+        (
+            "t_s,context_tokens\n1,5\n2,1e30\n",
+            "line 3: context_tokens must be at most 1,000,000,000, got 1e+30",
+        ),
         (b"\xff\xfe\x00\x01", "not a text file"),
     ],
 )

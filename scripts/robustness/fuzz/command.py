@@ -1,0 +1,82 @@
+"""`python -m scripts.robustness fuzz`: calls and files from grammars, most of them broken.
+
+First the server, then the readers of files and pages. A fault is told once a kind, with the number of the
+call that showed it. `--first N --requests 1` sends that one again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.robustness.fuzz.findings import Findings
+from scripts.robustness.fuzz.reader_fuzz import fuzz_readers
+from scripts.robustness.fuzz.server_fuzz import ServerFuzzed, fuzz_server
+
+FOR_EVER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Options:
+    """Sends broken and sound requests to a real server, and broken files to the readers."""
+
+    requests: int = 1_000_000
+    """Calls to the server."""
+    reads: int = 100_000
+    """Damaged files for each reader."""
+    seed: int = 0
+    """Call number i of a seed is always the same."""
+    first: int = 0
+    """Number of the first call."""
+    round_size: int = 20_000
+    """Calls between two looks at the server at rest."""
+    seconds: float = FOR_EVER_S
+    """Ends the calls to the server, and then the reads, after so long."""
+    out: Path | None = None
+    """JSON file that the figures are appended to."""
+    found: Path = Path("runs/fuzz-found")
+    """Folder for the calls and files that showed a fault."""
+
+    def __post_init__(self) -> None:
+        if self.requests < 0 or self.reads < 0 or self.round_size < 1 or self.seed < 0 or self.first < 0:
+            raise ValueError("--requests, --reads, --seed and --first must be at least 0, --round-size 1")
+
+
+def run(options: Options) -> bool:
+    """Prints what was found; True if that is nothing."""
+    findings, began_s = Findings(), time.monotonic()
+    seen = ServerFuzzed()
+    if options.requests:
+        seen = asyncio.run(
+            fuzz_server(
+                options.seed, options.first, options.requests, options.round_size, options.seconds, findings
+            )
+        )
+    reads = fuzz_readers(options.seed, options.reads, options.seconds, findings, options.found)
+    findings.store(options.found)
+    for line in findings.lines():
+        print(line)
+    figures = asdict(seen) | {"reads": reads, "kinds_of_faults": len(findings.first)}
+    _append(options.out, {"seed": options.seed, "took_s": time.monotonic() - began_s} | figures)
+    print(row(seen, reads, len(findings.first)))
+    return not findings.first
+
+
+def row(seen: ServerFuzzed, reads: dict[str, int], faults: int) -> str:
+    """The run as a row of docs/results/reliability.md."""
+    grown = 0 if seen.warm_bytes is None else (seen.end_bytes - seen.warm_bytes) / 2**20
+    return (
+        f"| {seen.requests:,} | {seen.right_answers:,} | {sum(reads.values()):,} | {faults} | "
+        f"{seen.slowest_answer_s:.1f} s | {seen.longest_callback_ms:.0f} ms | {grown:+.0f} MiB | "
+        f"{seen.seconds / 60:.0f} min |"
+    )
+
+
+def _append(path: Path | None, figures: dict[str, Any]) -> None:
+    if path is not None:
+        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        path.write_text(json.dumps([*earlier, figures], indent=1) + "\n", encoding="utf-8")

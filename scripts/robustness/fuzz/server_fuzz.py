@@ -1,0 +1,154 @@
+"""The server under a million calls: rounds of them, and between the rounds a look at the server at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+
+from scripts.robustness.fuzz import two_outputs
+from scripts.robustness.fuzz.calls import LOAD, SERVICE, FuzzCall
+from scripts.robustness.fuzz.findings import Findings, from_json
+from scripts.robustness.fuzz.grammar import call
+from scripts.robustness.fuzz.infer_grammar import TOKEN_ROWS
+from scripts.robustness.fuzz.oracle import MINILM, AnswerOracle, embeddings
+from scripts.robustness.fuzz.sender import Sender, numbered_calls
+from scripts.robustness.fuzz.watched_server import WatchedServer, watched_server
+from serving_adapter.control_key import CONTROL_KEY_HEADER
+
+CORPUS = Path(__file__).parent / "corpus" / "server"
+LONGEST_CALLBACK_MS = 50.0
+MOST_GROWTH_BYTES = 50 << 20
+WARM_UP_SHARE = 0.1  # of the calls; memory is compared with what it was then
+PATIENCE_AT_REST_S = 120.0
+AT_REST = {
+    "max_batch_size": 8,
+    "instance_group": [{"count": 1}],
+    "parameters": {"INTRA_OP_THREAD_COUNT": {"string_value": "1"}},
+    "dynamic_batching": {},
+}
+
+
+@dataclass
+class ServerFuzzed:
+    """What a run on the server saw, in numbers."""
+
+    requests: int = 0
+    right_answers: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    slowest_answer_s: float = 0.0
+    longest_callback_ms: float = 0.0
+    warm_bytes: int | None = None
+    end_bytes: int = 0
+    seconds: float = 0.0
+
+
+async def fuzz_server(
+    seed: int, first: int, requests: int, round_size: int, seconds: float, findings: Findings
+) -> ServerFuzzed:
+    """Sends the corpus, then calls of the grammar, for at most so many seconds."""
+    seen, began_s = ServerFuzzed(), time.monotonic()
+    oracle = AnswerOracle(embeddings(TOKEN_ROWS))
+    async with watched_server() as server:
+        sender = Sender(server.address, oracle, findings)
+        campaign = _Campaign(server, sender, findings, seen)
+        await sender.send_all(enumerate(stored_calls(), start=-1_000_000))
+        await campaign.look("the corpus")
+        end = first + requests
+        while first < end and time.monotonic() - began_s < seconds and server.is_alive():
+            last = min(end, first + round_size)
+            await sender.send_all(
+                numbered_calls(partial(call, seed, control_key=server.control_key), first, last)
+            )
+            seen.requests += last - first
+            first = last
+            seen.seconds = time.monotonic() - began_s
+            await campaign.look(f"{seen.requests} calls", is_warm=seen.requests >= WARM_UP_SHARE * requests)
+        await sender.close()
+    return seen
+
+
+def stored_calls(folder: Path = CORPUS) -> list[FuzzCall]:
+    """The calls of the corpus."""
+    return [from_json(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+class _Campaign:
+    """Looks at the server between rounds."""
+
+    def __init__(self, server: WatchedServer, sender: Sender, findings: Findings, seen: ServerFuzzed) -> None:
+        self._server, self._sender, self._findings, self._seen = server, sender, findings, seen
+        self._replaced = 0
+
+    async def look(self, after: str, is_warm: bool = False) -> None:
+        server, seen = self._server, self._seen
+        for line in server.new_complaints():
+            self._findings.add("the server's log complains", line[:200])
+        self._look_at_callbacks()
+        if not server.is_alive():
+            self._findings.add("the server has ended", f"after {after}")
+            return
+        await self._bring_to_rest()
+        replaced = await asyncio.to_thread(server.sum_of, "rrl_worker_replacements")
+        if replaced != self._replaced:
+            self._findings.add("workers died or hung", f"{replaced - self._replaced} before {after}")
+            self._replaced = replaced
+        memory = await asyncio.to_thread(server.held)
+        seen.end_bytes = memory.memory_bytes
+        if is_warm and seen.warm_bytes is None:
+            seen.warm_bytes = memory.memory_bytes
+        if seen.warm_bytes is not None and seen.end_bytes > seen.warm_bytes + MOST_GROWTH_BYTES:
+            grown = (seen.end_bytes - seen.warm_bytes) >> 20
+            self._findings.add("the server grows", f"{grown} MiB since it was warm, after {after}")
+        seen.codes, seen.kinds = dict(self._sender.codes), dict(self._sender.kinds)
+        seen.right_answers, seen.slowest_answer_s = self._sender.right_answers, self._sender.slowest_s
+        print(
+            f"{after:>15}  {seen.seconds:7.1f} s  {memory.memory_bytes >> 20:5} MiB  "
+            f"{memory.descriptors:4} descriptors  {memory.threads:3} threads  "
+            f"{memory.processes:2} processes  longest callback {seen.longest_callback_ms:6.1f} ms  "
+            f"{seen.right_answers} right answers  "
+            f"{len(self._findings.first)} kinds of faults",
+            flush=True,
+        )
+
+    async def _bring_to_rest(self) -> None:
+        """Puts the configuration of the start in force and waits until nothing is in flight."""
+        key = ((CONTROL_KEY_HEADER, self._server.control_key),)
+        for model in (MINILM, two_outputs.NAME):
+            request = pb.RepositoryModelLoadRequest(model_name=model)
+            request.parameters["config"].string_param = json.dumps(AT_REST)
+            try:
+                await self._sender.raw(LOAD, request.SerializeToString(), key)
+            except grpc.aio.AioRpcError as error:
+                self._findings.add("the configuration of the start is refused", error.details() or "")
+        ready = pb.ServerReadyResponse.FromString(await self._sender.raw(f"{SERVICE}ServerReady", b""))
+        if not ready.ready:
+            self._findings.add("the server at rest is not ready")
+        deadline_s = time.monotonic() + PATIENCE_AT_REST_S
+        while await asyncio.to_thread(self._server.sum_of, "rrl_in_flight_request_count"):
+            if time.monotonic() > deadline_s:
+                self._findings.add("requests stay in flight although nobody sends any")
+                return
+            await asyncio.sleep(0.05)
+
+    def _look_at_callbacks(self) -> None:
+        for told in self._server.new_callbacks():
+            self._seen.longest_callback_ms = max(self._seen.longest_callback_ms, told["own_ms"])
+            if told["own_ms"] <= LONGEST_CALLBACK_MS:
+                continue
+            began_ns, ended_ns = told["began_ns"], told["began_ns"] + told["own_ms"] * 1e6
+            beside = [s for s in self._sender.sent if s.began_ns < ended_ns and s.ended_ns > began_ns]
+            largest = max(beside, key=lambda sent: len(sent.call.data), default=None)
+            seen = f"{told['own_ms']:.0f} ms in {told['callback']}"
+            if largest is None:
+                self._findings.add("blocks the event loop", seen)
+            else:
+                seen = f"{len(largest.call.data)} bytes of {largest.call.kind}: {seen}"
+                self._findings.add("blocks the event loop", seen, largest.call, largest.number)

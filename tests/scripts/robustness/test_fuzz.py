@@ -1,0 +1,171 @@
+"""The short form of the fuzz, and that it finds what it is there to find."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from scripts.robustness.fuzz import server_fuzz
+from scripts.robustness.fuzz.calls import LOAD, Fate, FuzzCall
+from scripts.robustness.fuzz.findings import Findings, as_json, from_json, no_sentence
+from scripts.robustness.fuzz.grammar import METHODS, call
+from scripts.robustness.fuzz.infer_grammar import TOKEN_ROWS, infer_request
+from scripts.robustness.fuzz.oracle import MINILM, AnswerOracle
+from scripts.robustness.fuzz.reader_fuzz import fuzz_readers, objection, stored_files
+from scripts.robustness.fuzz.readers import READERS, Reader
+
+REQUESTS = 2000
+READS = 150
+
+
+def test_the_server_bears_the_corpus_and_some_thousand_calls() -> None:
+    findings = Findings()
+    seen = asyncio.run(server_fuzz.fuzz_server(1, 0, REQUESTS, REQUESTS, 1e9, findings))
+    assert not list(findings.lines())
+    assert seen.requests == REQUESTS
+    assert seen.right_answers > REQUESTS / 10
+    assert seen.longest_callback_ms < server_fuzz.LONGEST_CALLBACK_MS
+
+
+def test_readers_bear_the_corpus_and_damaged_files() -> None:
+    findings = Findings()
+    counts = fuzz_readers(1, READS, 1e9, findings)
+    assert not list(findings.lines())
+    assert min(counts.values()) > 0
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_takes_a_sound_file(name: str) -> None:
+    def reads(data: bytes) -> bool:
+        try:
+            READERS[name].read(data)
+        except ValueError:
+            return False
+        return True
+
+    assert any(reads(data) for data in stored_files(name))
+
+
+def test_a_call_of_a_seed_is_always_the_same() -> None:
+    calls = [call(3, i, "key") for i in range(200)]
+    assert calls == [call(3, i, "key") for i in range(200)]
+    assert calls != [call(4, i, "key") for i in range(200)]
+
+
+def test_the_grammar_has_every_method_and_every_fate() -> None:
+    calls = [call(0, i, "key") for i in range(3000)]
+    assert {f"/inference.GRPCInferenceService/{name}" for name in METHODS} <= {c.method for c in calls}
+    assert {c.fate for c in calls} == set(Fate)
+    assert any(c.method == LOAD and "sound" in c.kind for c in calls)
+
+
+def test_a_stored_call_is_read_as_it_was() -> None:
+    before = FuzzCall("/a/B", b"\x00\xff", Fate.EITHER, "x", (("k", "v"), ("k-bin", b"\xff")))
+    assert from_json(as_json(before, "what")) == before
+
+
+def test_faults_that_differ_in_names_and_numbers_are_of_one_kind() -> None:
+    findings = Findings()
+    assert findings.add("fails", "model 'a' has 3 rows")
+    assert not findings.add("fails", "model 'b' has 4 rows")
+    assert findings.add("fails", "another sentence")
+    assert sum(findings.counts.values()) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "Unexpected <class 'google.protobuf.message.DecodeError'>: Error parsing message",
+        "Exception deserializing request!",
+        "KeyError: 'x'",
+        "x" * 10_000,
+    ],
+)
+def test_what_is_no_sentence_is_told(text: str | None) -> None:
+    assert no_sentence(text)
+    assert no_sentence("model 'm' takes the inputs 'x', got none") is None
+
+
+def sound_request(model: str) -> pb.ModelInferRequest:
+    rng = Random(0)
+    while True:
+        request, fate, _ = infer_request(rng)
+        if fate is Fate.ANSWERED and request.model_name == model and not request.outputs:
+            return request
+
+
+def right_answer(request: pb.ModelInferRequest) -> pb.ModelInferResponse:
+    """Of the model of two outputs, from its own definition."""
+    import torch
+
+    from scripts.robustness.fuzz.oracle import read
+    from scripts.robustness.fuzz.two_outputs import OUTPUTS, two_outputs
+
+    given = {name: torch.from_numpy(np.array(values)) for name, values in read(request).items()}
+    answer = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+    for name, values in two_outputs().run(given).items():
+        assert name in OUTPUTS
+        datatype = "FP32" if values.dtype == torch.float32 else "INT64"
+        answer.outputs.add(name=name, datatype=datatype, shape=values.shape)
+        answer.raw_output_contents.append(values.numpy().tobytes())
+    return answer
+
+
+def test_the_oracle_accepts_the_right_answer_and_no_other() -> None:
+    oracle, request = AnswerOracle({}), sound_request("two_outputs")
+    answer = right_answer(request)
+
+    def verdict() -> str | None:
+        return oracle.objection(request.SerializeToString(), answer.SerializeToString())
+
+    assert verdict() is None
+    right = answer.raw_output_contents[0]
+    answer.raw_output_contents[0] = bytes([right[0] ^ 1]) + right[1:]
+    assert "not" in (verdict() or "")
+    answer.raw_output_contents[0] = right
+    answer.id = "another"
+    assert verdict()
+    answer.id = request.id
+    del answer.outputs[1:], answer.raw_output_contents[1:]
+    assert "outputs" in (verdict() or "")
+
+
+def test_the_oracle_objects_to_another_rows_embedding() -> None:
+    request = sound_request(MINILM)
+    values = np.frombuffer(request.raw_input_contents[0], np.int64) if request.raw_input_contents else None
+    oracle = AnswerOracle({row: np.full(384, i, np.float32) for i, row in enumerate(TOKEN_ROWS)})
+    assert values is None or len(values)
+    rows = request.inputs[0].shape[0]
+    answer = pb.ModelInferResponse(model_name=MINILM, id=request.id)
+    answer.outputs.add(name="embedding", datatype="FP32", shape=[rows, 384])
+    answer.raw_output_contents.append(np.full((rows, 384), -1, np.float32).tobytes())
+    assert "off by" in (oracle.objection(request.SerializeToString(), answer.SerializeToString()) or "")
+
+
+def test_an_answer_to_a_request_that_is_no_good_is_a_fault() -> None:
+    request = sound_request("two_outputs")
+    answer = right_answer(request)
+    request.inputs[0].shape[0] += 1
+    assert "although" in (
+        AnswerOracle({}).objection(request.SerializeToString(), answer.SerializeToString()) or ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "what"),
+    [
+        (lambda data: {b"y": 1}[data], "raises KeyError"),
+        (lambda data: int(data.decode()), "refused in Python's words"),
+        (lambda data: b"\xff".decode(), "refused in Python's words"),
+    ],
+)
+def test_a_reader_that_breaks_is_found(read: object, what: str) -> None:
+    found = objection(Reader(read), b"x")  # type: ignore[arg-type]
+    assert found is not None
+    assert what in found.what
