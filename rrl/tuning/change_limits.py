@@ -90,6 +90,10 @@ class ChangeLimits:
     def changed(self, at_s: float) -> None:
         bisect.insort(self._changed_at_s, at_s)
 
+    def shift(self, by_s: float) -> None:
+        """The clock was set by so much: what was changed so long ago still was."""
+        self._changed_at_s[:] = [at_s + by_s for at_s in self._changed_at_s]
+
     def next_s(self, now_s: float, changes: int = 1, lasting_s: float = 0.0) -> float:
         """The earliest moment from now on at which so many changes are allowed, if none is made before.
 

@@ -51,13 +51,14 @@ class Tuning:
     found: Configuration | None = None  # in force at the beginning; None: the start
     changed_before_s: Sequence[float] = ()  # Unix times of changes that no record tells of
     clock: Callable[[], float] = time.time  # Unix time
+    monotonic: Callable[[], float] = time.monotonic  # s; nobody sets it
 
     def __post_init__(self) -> None:
         env, guard, journal, clock = self.env, self.guard, self.journal, self.clock
         self.telling = Telling(self.listeners, clock)
         self.in_force = InForce(env.space, guard.start, self.found, self.limits, self.telling, clock)
         self.records = RecordWriter(journal, env.space, self.in_force, clock)
-        self.pacing = Pacing(self.limits, journal, self.settings, clock)
+        self.pacing = Pacing(self.limits, journal, self.settings, clock, self.monotonic)
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)
         self.validation = Validation(self.settings.validation, self.agent, *parts)

@@ -1,4 +1,8 @@
-"""How fast a run may go: when changes are allowed, and when its time is over."""
+"""How fast a run may go: when changes are allowed, and when its time is over.
+
+Its time is the monotonic clock's. Changes are counted by the wall clock, as journals are, which somebody may
+set: the changes made so far are then set with it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ RECENT_CHANGES = 10  # the slowest of these tells how long a change may take
 # to change back.
 MAX_INTERVAL_LENGTHS = 4.0
 
+MAX_CLOCK_DRIFT_S = 1.0  # between two looks; what goes beyond it was set
+
 
 class TimeUp(Exception):
     """The run's time is over while it waits."""
@@ -23,19 +29,27 @@ class Pacing:
     """Answers whether the run may change the configuration now, and whether it has time to go on."""
 
     def __init__(
-        self, limits: ChangeLimits, journal: Journal, settings: TuningSettings, clock: Callable[[], float]
+        self,
+        limits: ChangeLimits,
+        journal: Journal,
+        settings: TuningSettings,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
+        """`clock` tells Unix time, which may be set; `monotonic` goes on whatever happens to it."""
         self.limits = limits
-        self.end_s = math.inf  # Unix time
-        self._journal, self._settings, self._clock = journal, settings, clock
+        self.end_s = math.inf  # by the monotonic clock
+        self._journal, self._settings = journal, settings
+        self._clock, self._monotonic = clock, monotonic
+        self._apart_s = clock() - monotonic()
 
     def begin(self) -> None:
         """The run's time begins now."""
-        self.end_s = self._clock() + self._settings.duration_s
+        self.end_s = self._monotonic() + self._settings.duration_s
 
     def pause(self, changes: int = 1) -> str:
         """Why so many changes are not allowed now, and when they are; empty if they are."""
-        return self.limits.pause(self._clock(), changes, self.undone_within_s)
+        return self.limits.pause(self._now_s(), changes, self.undone_within_s)
 
     def pause_before_exploring(self) -> str:
         """As `pause`, for all the changes that must be free before something is tried.
@@ -43,12 +57,12 @@ class Pacing:
         These are the change itself and the way back. Where the run ends before they were free again, those of
         the validation must be free as well.
         """
-        ends_soon = self._search_end_s - self._clock() < HOUR_S
+        ends_soon = self._search_end_s - self._monotonic() < HOUR_S
         return self.pause(2 + (2 * self._settings.validation if ends_soon else 0))
 
     def may_return(self) -> bool:
         """True if a change back to what is safe is allowed."""
-        return self.limits.may_return(self._clock(), self.undone_within_s)
+        return self.limits.may_return(self._now_s(), self.undone_within_s)
 
     @property
     def undone_within_s(self) -> float:
@@ -62,21 +76,30 @@ class Pacing:
 
     @property
     def is_over(self) -> bool:
-        return self._clock() >= self.end_s
+        return self._monotonic() >= self.end_s
 
     @property
     def search_is_over(self) -> bool:
         """True once the validation must begin to be over in time."""
-        return self._clock() >= self._search_end_s
+        return self._monotonic() >= self._search_end_s
 
     @property
     def has_time_for_a_pair(self) -> bool:
         """True if a turn of the best and one of the start are over in time."""
-        return self._clock() + 2 * self._interval_s < self.end_s
+        return self._monotonic() + 2 * self._interval_s < self.end_s
 
     def check_time(self) -> None:
         if self.is_over:
             raise TimeUp
+
+    def _now_s(self) -> float:
+        """Unix time. Where the clock was set since it was asked last, the changes so far are set with it."""
+        now_s = self._clock()
+        set_by_s = now_s - self._monotonic() - self._apart_s
+        if abs(set_by_s) > MAX_CLOCK_DRIFT_S:
+            self.limits.shift(set_by_s)
+            self._apart_s += set_by_s
+        return now_s
 
     @property
     def _search_end_s(self) -> float:

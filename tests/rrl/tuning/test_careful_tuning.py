@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -50,6 +51,7 @@ class Timed(SimulatedServing):
         super().__init__(machine=0, space=SPACE, arrivals=40.0, start=SPACE.configuration(START))
         self.rng = np.random.default_rng(0)
         self.now_s, self.silent = began_s, silent
+        self.set_at_s, self.set_by_s = math.inf, 0.0  # when somebody sets the clock, and by how much
 
     def mean_ms(self, number: int) -> float:
         return MEANS_MS[number] * float(np.exp(self.rng.normal(0, 0.03)))
@@ -62,6 +64,9 @@ class Timed(SimulatedServing):
         return Measurement(4.0, 160, 160, 0, LatencySummary(ms, ms, 2 * ms, 3 * ms))
 
     def clock(self) -> float:
+        return self.now_s + (self.set_by_s if self.now_s >= self.set_at_s else 0.0)
+
+    def monotonic(self) -> float:
         return self.now_s
 
 
@@ -100,6 +105,7 @@ def tuning(
         "settings": SETTINGS,
         "listeners": [told or Told()],
         "clock": env.clock,
+        "monotonic": env.monotonic,
     } | changes
     guard = guard or Guard(env.start)
     turns: Any = guard.turns
@@ -482,3 +488,29 @@ def test_nor_is_one_that_fails_as_the_next_change_must_wait(tmp_path: Path) -> N
     kept = run(t)
     assert [r.number for r in read(tmp_path)[1] if r.kind == "validation"] == [BEST, START, START, BEST]
     assert kept.number == START
+
+
+# when somebody sets the clock
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_clock_that_is_set_neither_holds_changes_back_nor_sets_them_free(
+    tmp_path: Path, hours: int
+) -> None:
+    """The run does, interval by interval, what it does by a clock that nobody sets."""
+    numbers = []
+    for name, set_by_s in (("left alone", 0.0), ("set", hours * HOUR_S)):
+        env = Timed()
+        env.set_at_s, env.set_by_s = NOON_S + 6 * INTERVAL_S, set_by_s
+        run(tuning(tmp_path / name, env, ChangeLimits(2)))
+        numbers.append([(r.kind, r.number) for r in read(tmp_path / name)[1]])
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_duration_is_as_long_whatever_the_clock_says(tmp_path: Path, hours: int) -> None:
+    env = Timed()
+    env.set_at_s, env.set_by_s = NOON_S + 3 * INTERVAL_S, hours * HOUR_S
+    limited = replace(SETTINGS, intervals=100, duration_s=20 * INTERVAL_S)
+    run(tuning(tmp_path, env, settings=limited))
+    assert 16 * INTERVAL_S <= env.now_s - NOON_S <= 22 * INTERVAL_S

@@ -57,7 +57,7 @@ def test_turns_that_leave_the_question_open_are_followed_by_as_many_again(
 def test_no_turns_follow_that_time_or_limits_forbid(tmp_path: Path) -> None:
     t = tuning(tmp_path)
     assert t.validation.may_go_on()
-    t.pacing.end_s = t.clock() + 1.9 * t.journal.header.interval_s
+    t.pacing.end_s = t.monotonic() + 1.9 * t.journal.header.interval_s
     assert not t.validation.may_go_on()
     t.pacing.end_s = math.inf
     t.pacing.pause = lambda changes=1: "only 1 change is left" if changes > 1 else ""
