@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus
+from serving_adapter.server.metrics_page import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BUCKET_BOUNDS_S, BucketHistogram
@@ -230,5 +231,4 @@ def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> in
         StoreCollector(),
     ):
         registry.register(collector)
-    server, _ = start_http_server(port, addr=host, registry=registry)
-    return int(server.server_port)
+    return serve_page(registry, host, port)
