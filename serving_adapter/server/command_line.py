@@ -104,7 +104,8 @@ class ServeOptions:
     backup_model: str | None = None
     """The cheaper model of the mode approximate-backup."""
     default_answer: Path | None = None
-    """NumPy .npz with one row of each output for the mode default-answer (default: zeros)."""
+    """NumPy .npz with one row of each output for the mode default-answer; needed to change to that mode live
+    (default: zeros, where the server starts in it)."""
     faults: Path | None = None
     """YAML file of faults to inject into the workers, for tests and benchmarks (workers/fault_file.py)."""
     record: Path | None = None
@@ -253,7 +254,9 @@ def _redundant_models(options: ServeOptions) -> RedundantModels:
         parities = [
             parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
         ]
-        default = {} if options.default_answer is None else _arrays(options.default_answer)
+        default = None if options.default_answer is None else _arrays(options.default_answer)
+        if default is None and options.resilience == "default-answer":
+            default = {}
         backup = None if options.backup_model is None else _reference(options, options.backup_model, "backup")
         return RedundantModels(tuple(parities), options.parity_encoder, backup, default)
     except (OSError, ValueError) as error:

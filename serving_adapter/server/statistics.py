@@ -16,6 +16,9 @@ from serving_adapter.server.arrival_ring import ArrivalRing
 # The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
 
+# Clients choose the sizes of batches, and every cell is a line of each metrics page.
+MAX_CELLS = 2048
+
 
 class BucketHistogram:
     """Durations counted by bucket: bucket i has those in (bound[i-1], bound[i]], the last all above."""
@@ -112,7 +115,9 @@ class ModelStatistics:
     ) -> None:
         self.execution_count += 1
         self.batches[rows].add(compute)
-        self.telemetry[busy_instances, rows].add(service_ns, mean_busy)
+        cell = (busy_instances, rows)
+        if cell in self.telemetry or len(self.telemetry) < MAX_CELLS:
+            self.telemetry[cell].add(service_ns, mean_busy)
 
     def record_success(
         self, rows: int, queue_ns: int, service_ns: int, compute: ComputeTimes, origin: str

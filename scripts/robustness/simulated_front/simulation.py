@@ -149,6 +149,7 @@ class _Run:
             redundant_models=RedundantModels(
                 tuple(ParityModel(ModelReference(PARITY, (("row", str(row)),))) for row in range(2)),
                 backup=ModelReference(BACKUP_MODEL),
+                default={},
             ),
             surroundings=Surroundings(self.loop.now_ns, self.machine.launch),
         )

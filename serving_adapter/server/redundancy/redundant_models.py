@@ -7,7 +7,7 @@ among them by mode, k and r, and names no files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -41,8 +41,8 @@ class RedundantModels:
     encoder: Literal["sum", "concat"] = "sum"
     """The encoder of parity models whose files do not say."""
     backup: ModelReference | None = None
-    default: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """One row of some outputs; the other outputs are zero."""
+    default: Mapping[str, np.ndarray] | None = None
+    """One row of some outputs; the other outputs are zero. None if no request may get a default answer."""
 
     def __post_init__(self) -> None:
         seen: dict[tuple[int, int], ParityModel] = {}
@@ -129,8 +129,16 @@ def check_coding(encoder: Encoder, k: int, inputs: Specs, outputs: Specs) -> Non
             )
 
 
-def default_answer(given: Mapping[str, np.ndarray], outputs: Specs) -> dict[str, np.ndarray]:
-    """One row of every output: the given one, else zeros; ValueError where a given one does not fit."""
+def default_answer(given: Mapping[str, np.ndarray] | None, outputs: Specs) -> dict[str, np.ndarray]:
+    """One row of every output: the given one, else zeros; ValueError where a given one does not fit.
+
+    It is wrong for every request. So nobody who may only configure the server can have it given.
+    """
+    if given is None:
+        raise ValueError(
+            "the mode default-answer is not offered here; start the server with --default-answer FILE, or "
+            "with --resilience default-answer for zeros"
+        )
     unknown = sorted(set(given) - set(outputs))
     if unknown:
         raise ValueError(f"the default answer has {unknown[0]!r}, but the outputs are {', '.join(outputs)}")

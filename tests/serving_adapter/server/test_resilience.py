@@ -107,8 +107,9 @@ def test_every_mode_gives_every_request_its_own_answer_when_nothing_fails(start_
     assert metric(server, "rrl_in_flight_request_count") == 0
 
 
-def test_modes_change_under_load_and_no_request_is_lost(start_server):
-    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4)
+def test_modes_change_under_load_and_no_request_is_lost(start_server, tmp_path):
+    np.savez(tmp_path / "default.npz", y=np.zeros(16, np.float32))
+    server = start_server(*SLEEP, *REDUNDANT, "--instances", 4, "--default-answer", tmp_path / "default.npz")
     changes: list[dict[str, Any]] = [
         {"mode": "parity"},
         {"mode": "parity", "k": 4, "late_after_us": 1000},
@@ -293,6 +294,7 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
         "RESILIENCE_K=8 with RESILIENCE_R=8 weighs queries up to k^(r-1)",
     ),
     ({"mode": "default-answer"}, "needs RESILIENCE_LATE_AFTER_US"),
+    ({"mode": "default-answer", "late_after_us": 9}, "start the server with --default-answer FILE"),
     ({"modes": "parity"}, "parameters.RESILIENCE_MODES is no setting of resilience"),
     ({"mode": "hedging", "late_percentile": 101}, "from 0 to 100, got 101"),
     ({"mode": "approximate-backup"}, "start the server with --backup-model"),
