@@ -18,5 +18,6 @@
 | `options` | command lines made from dataclasses |
 | `resources` | how busy this machine's processors are |
 | `stop_signal` | SIGTERM and SIGINT as an event |
+| `whole_files` | files that appear whole or not at all |
 | `control_key` | the header that carries the key to change a server |
 """

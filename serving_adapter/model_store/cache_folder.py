@@ -7,23 +7,18 @@ own folder it deletes no file but those whose name has the form of a store's.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from serving_adapter.model_store.errors import StoreError
+from serving_adapter.whole_files import UNFINISHED
 
 MARK = "rrl-store-cache"
 LOCK = "lock"
 BLOBS, MODELS = "blobs", "models"
-TEMPORARY = ".part"
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
-_LEFTOVER = re.compile(rf"tmp\w+{re.escape(TEMPORARY)}")
 _MANIFEST = re.compile(r"[^/]+@[^/]+\.json")
 
 
@@ -54,30 +49,13 @@ def blob_names(folder: Path) -> list[str]:
 def leftovers(folder: Path) -> list[Path]:
     """Files that a store which was killed had not yet written whole."""
     beside = [*(folder / BLOBS).iterdir(), *(folder / MODELS).glob("*/*")]
-    return [path for path in beside if _LEFTOVER.fullmatch(path.name) and path.is_file()]
-
-
-@contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there under its name only once it is complete and on the disk."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    return [path for path in beside if UNFINISHED.fullmatch(path.name) and path.is_file()]
 
 
 def _foreign_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.name == BLOBS and path.is_dir():
-            yield from (p for p in path.iterdir() if not is_blob(p.name) and not _LEFTOVER.fullmatch(p.name))
+            yield from (p for p in path.iterdir() if not is_blob(p.name) and not UNFINISHED.fullmatch(p.name))
         elif path.name == MODELS and path.is_dir():
             for namespace in path.iterdir():
                 yield from _not_of_models(namespace)
@@ -90,5 +68,5 @@ def _not_of_models(namespace: Path) -> Iterator[Path]:
         yield namespace
         return
     for path in namespace.iterdir():
-        if not _MANIFEST.fullmatch(path.name) and not _LEFTOVER.fullmatch(path.name):
+        if not _MANIFEST.fullmatch(path.name) and not UNFINISHED.fullmatch(path.name):
             yield path

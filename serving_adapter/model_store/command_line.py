@@ -28,6 +28,8 @@ from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 
+log = logging.getLogger(__name__)
+
 FAILED = 1
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -234,6 +236,8 @@ def _token(path: Path | None) -> str | None:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read --token-file {path}: {error}")
+    if path.stat().st_mode & 0o077:
+        log.warning("others than its owner may read %s; close it with chmod 600", path)
     if not token:
         fail(f"--token-file {path} is empty, which would lock nothing")
     return token

@@ -29,14 +29,15 @@ from serving_adapter.model_store.cache_folder import (
     blob_names,
     is_blob,
     leftovers,
-    written_whole,
 )
 from serving_adapter.model_store.eviction import EvictionPolicy
 from serving_adapter.model_store.host_memory import Weights, tensor_bytes
 from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.whole_files import written_whole
 
 log = logging.getLogger(__name__)
 
+FOR_THIS_USER = 0o600
 ASSUMED_REMOTE_BYTES_PER_S = 100e6  # for models that an earlier store has fetched
 
 
@@ -87,12 +88,14 @@ class Disk(Tier[Manifest]):
         """
         path = self._blobs / blob
         if not path.exists():
-            with written_whole(path) as file:
+            with written_whole(path, FOR_THIS_USER) as file:
                 file.write(weights.header.raw)
                 for _, data in tensor_bytes(weights):
                     file.write(data)
         manifest = Manifest(blob, len(weights.header.raw) + weights.header.data_bytes)
-        with written_whole(self._manifest_path(address)) as file:
+        place = self._manifest_path(address)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        with written_whole(place, FOR_THIS_USER) as file:
             file.write(json.dumps(asdict(manifest)).encode())
         return manifest
 

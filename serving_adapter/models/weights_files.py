@@ -13,7 +13,6 @@ A factory of one's own is not imported because a file names it. Whoever loads th
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from serving_adapter.models.parity_metadata import (
     read_architecture,
     weights_digest,
 )
+from serving_adapter.whole_files import written_whole
 
 SUFFIX = ".safetensors"
 
@@ -86,12 +86,8 @@ def save_weights(
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces a file at once, so that a reader or an interruption never meets half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        file.write(data)
 
 
 def _difference(expected: Mapping[str, torch.Size], found: Mapping[str, torch.Size]) -> str:

@@ -18,6 +18,7 @@ every fifth image is kept for the test.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zipfile
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving_adapter.tensors import UNREADABLE_ARRAYS
+from serving_adapter.whole_files import written_whole
 
 CIFAR10_FILE = "cifar10.zip"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -143,13 +145,10 @@ def _decode_cifar10(path: Path) -> dict[str, np.ndarray]:
 
 def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Without room or permission nothing is kept, and the next run decodes again."""
-    partial = path.with_suffix(f".{os.getpid()}.npz")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(partial, **arrays)  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+        with written_whole(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _from_file(path: Path) -> Dataset:

@@ -6,10 +6,11 @@ a day do not stand for all of it. When the server ends, it writes the `.npz` for
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
+
+from serving_adapter.whole_files import written_whole
 
 
 class Recording:
@@ -37,7 +38,6 @@ class Recording:
     def write(self) -> int:
         """Writes the sample, if there is one, whole or not at all; returns the number of items."""
         if self._sample:
-            unfinished = self.path.with_name(f".{self.path.name}.unfinished.npz")
-            np.savez(unfinished, x=np.stack(self._sample))
-            os.replace(unfinished, self.path)
+            with written_whole(self.path) as file:
+                np.savez(file, x=np.stack(self._sample))
         return len(self._sample)

@@ -8,7 +8,7 @@ from serving_adapter.model_store.cache_folder import MARK, claim
 from serving_adapter.model_store.errors import StoreError
 from tests.support.running_store import rrl_store, short_folder
 
-OF_A_STORE = ["lock", f"blobs/{'ab' * 32}", "blobs/tmp1a_4.part", "models/safetensors/a%2Fb@1.json"]
+OF_A_STORE = ["lock", f"blobs/{'ab' * 32}", f"blobs/.x.{'0' * 16}.part", "models/safetensors/a%2Fb@1.json"]
 
 
 def fill(folder, names) -> None:

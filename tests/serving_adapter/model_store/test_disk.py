@@ -99,8 +99,8 @@ def test_only_this_user_can_enter_the_cache(folder):
 def test_half_written_files_are_gone_at_the_next_start(folder):
     put(disk_of(folder), "a", model())
     complete = files(folder)
-    (folder / "blobs" / "tmp1234.part").write_bytes(b"half")
-    (folder / "models" / "safetensors" / "tmp5678.part").write_bytes(b"half")
+    (folder / "blobs" / f".{'ab' * 32}.{'0' * 16}.part").write_bytes(b"half")
+    (folder / "models" / "safetensors" / f".a@1.json.{'f' * 16}.part").write_bytes(b"half")
     (folder / "blobs" / ("ab" * 32)).write_bytes(model(9))  # killed between the file and its manifest
     disk = disk_of(folder)
     assert files(folder) == complete
@@ -151,7 +151,12 @@ def test_a_manifest_under_another_spelling_of_its_models_name_is_removed(folder)
 def test_files_that_no_store_wrote_are_left_alone(folder):
     put(disk_of(folder), "a", model())
     complete = files(folder)
-    others = ["blobs/sha256-weights", "blobs/film.mkv.part", "downloads/tmp1234.part", "models/x/notes.txt"]
+    others = [
+        "blobs/sha256-weights",
+        "blobs/film.mkv.part",
+        f"downloads/.w.{'0' * 16}.part",
+        "models/x/notes.txt",
+    ]
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("precious")

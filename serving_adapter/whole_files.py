@@ -1,0 +1,38 @@
+"""Files that appear whole or not at all, also in folders that others may write to.
+
+They are written beside their place under a name that nobody can foretell, and that must be new. So a link
+that somebody has laid there is never written through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.part", re.DOTALL)
+"""The names of files that a process which was killed left behind."""
+
+MAX_NAME_BYTES = 200  # of the place's name in that of the file beside it; Linux takes 255 in all
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file that is there under its name once it is complete and on the disk; `mode` as for `os.open`."""
+    name = os.fsdecode(os.fsencode(path.name)[:MAX_NAME_BYTES])
+    unfinished = path.with_name(f".{name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
