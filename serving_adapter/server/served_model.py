@@ -104,6 +104,11 @@ class ServedModel:
         return self._in_flight.requests
 
     @property
+    def held_bytes(self) -> int:
+        """What the inputs of these requests take."""
+        return self._in_flight.held_bytes
+
+    @property
     def has_parallel_branches(self) -> bool:
         return self.pool.has_parallel_branches
 

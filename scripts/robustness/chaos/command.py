@@ -24,7 +24,7 @@ from scripts.robustness.chaos.load import ChaosLoad, ChaosTally
 from scripts.robustness.chaos.server import ChaosServer
 from scripts.robustness.chaos.tuner import TunerEpisodes
 
-KILLS_PER_TUNER_KILL = 25
+KILLS_PER_TUNER_KILL = 50
 PROGRESS_S = 30.0
 FAULTS = ("lost", "wrong", "failed", "told", "change", "tuner", "end")
 """Counts of these must be zero."""

@@ -67,10 +67,10 @@ class ChaosLoad:
     async def _client(self, draw: random.Random) -> None:
         while not self._stopping:
             await asyncio.sleep(draw.expovariate(1 / MEAN_PAUSE_S))
+            while not self._server.is_up:
+                await asyncio.sleep(PAUSE_WHILE_AWAY_S)
             self._numbers += 1
             await self._request(draw, self._numbers)
-            if not self._server.is_up:
-                await asyncio.sleep(PAUSE_WHILE_AWAY_S)
 
     async def _request(self, draw: random.Random, number: int) -> None:
         x = np.array(
@@ -92,7 +92,7 @@ class ChaosLoad:
             self._failed(number, error, hurried, began_s)
             return
         self._tally.slowest_s = max(self._tally.slowest_s, time.monotonic() - began_s)
-        wrong = _wrong_with(response, x, exact, number)
+        wrong = wrong_with(response, x, exact, number)
         self._tally.counts["answered"] += 1
         self._tally.origins[_origin(response)] += 1
         if wrong:
@@ -116,7 +116,7 @@ def _origin(response: pb.ModelInferResponse) -> str:
     return next(iter(response.parameters), "model")
 
 
-def _wrong_with(response: pb.ModelInferResponse, x: np.ndarray, exact: bool, number: int) -> str:
+def wrong_with(response: pb.ModelInferResponse, x: np.ndarray, exact: bool, number: int) -> str:
     """What is wrong with an answer, in a sentence; empty where it is that of its request."""
     if response.id != str(number):
         return f"the answer has the id {response.id!r}"

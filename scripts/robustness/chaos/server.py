@@ -32,7 +32,7 @@ class ChaosServer:
         self.store_folder.mkdir(mode=0o700)
         self.address = ""
         self.starts = 0
-        self.outages_s: list[tuple[float, float]] = []  # of time.monotonic(); the last may not have ended
+        self.outages_s: list[tuple[float, float]] = []  # of time.monotonic(), until it served again
         self._log = (folder / "server.log").open("a")
         self._process: subprocess.Popen[str]
 
@@ -62,11 +62,11 @@ class ChaosServer:
 
     @property
     def is_up(self) -> bool:
-        return not self.outages_s or self.outages_s[-1][1] < time.monotonic()
+        return not self.outages_s or self.outages_s[-1][1] <= time.monotonic()
 
     def was_away(self, since_s: float, until_s: float) -> bool:
-        """Whether it was killed, or not yet back, at some time in between."""
-        return any(began < until_s and since_s < ended for began, ended in self.outages_s)
+        """Whether it was killed, or connections not yet made anew, at some time in between."""
+        return any(began < until_s and since_s < back + RECOVERY_S for began, back in self.outages_s)
 
     async def kill_and_start(self) -> None:
         began_s = time.monotonic()
@@ -75,7 +75,7 @@ class ChaosServer:
         await asyncio.to_thread(self._process.wait)
         self._close_pipe()
         await self.start()
-        self.outages_s[-1] = (began_s, time.monotonic() + RECOVERY_S)
+        self.outages_s[-1] = (began_s, time.monotonic())
 
     # --- its processes ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ MODES = ("none", "equal-resources", "replication", "hedging", "approximate-backu
 BATCH_SIZES = (1, 2, 4, 8)
 DELAYS_US = (0, 0, 1000, 5000, 20_000)
 WORKER_TIMEOUTS_S = (1.0, 5.0)
-QUEUE_SIZES = (4, 16, 2048)
+QUEUE_SIZES = (4, 16, 2048, 2048)
+HELD_BYTES = (math.inf, math.inf, math.inf, 600.0)  # a few requests fill the last one
 DEEDS = (RAISES, CRASHES, HANGS, ANSWERS_NONSENSE)
 
 
@@ -69,6 +71,7 @@ class FrontScenario:
     knobs: Knobs
     resilience: ResilienceSettings
     max_queue_size: int
+    max_held_bytes: float
     worker_timeout_s: float
     mean_service_s: float
     requests: tuple[SimulatedRequest, ...]
@@ -101,6 +104,7 @@ def drawn(seed: int) -> FrontScenario:
         knobs=knobs,
         resilience=_resilience(draw, model, knobs),
         max_queue_size=draw.choice(QUEUE_SIZES),
+        max_held_bytes=draw.choice(HELD_BYTES),
         worker_timeout_s=draw.choice(WORKER_TIMEOUTS_S),
         mean_service_s=draw.choice((0.002, 0.01, 0.05)),
         requests=tuple(_requests(draw, length_s, 0.08 if bad_deeds else 0.0)),
@@ -125,7 +129,7 @@ def _knobs(draw: random.Random, branches: bool) -> Knobs:
 def _resilience(draw: random.Random, model: CheckedModel, knobs: Knobs) -> ResilienceSettings:
     modes = [*MODES, "none", "hedging"]
     if model is LINEAR and knobs.instances >= 2:
-        modes += ["parity"] * 4
+        modes += ["parity"] * 12
     k = draw.randint(2, max(2, knobs.instances))
     return ResilienceSettings(
         mode=draw.choice(modes),

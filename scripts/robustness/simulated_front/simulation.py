@@ -156,7 +156,9 @@ class _Run:
 
     def _protection(self) -> Protection:
         return Protection(
-            max_queue_size=self.scenario.max_queue_size, worker_timeout_s=self.scenario.worker_timeout_s
+            max_queue_size=self.scenario.max_queue_size,
+            max_held_bytes=self.scenario.max_held_bytes,
+            worker_timeout_s=self.scenario.worker_timeout_s,
         )
 
     def _at(self, at_s: float, call: Any, *arguments: Any) -> asyncio.Task[None]:
@@ -176,6 +178,9 @@ class _Run:
     def _check_bounds(self) -> None:
         if self.model.queued > self.scenario.max_queue_size:
             self.watch.broken(f"{self.model.queued} requests wait, over the bound")
+        held_bytes, most_bytes = self.model.held_bytes, self.scenario.max_held_bytes
+        if held_bytes > most_bytes and self.model.in_flight > 1:
+            self.watch.broken(f"{held_bytes} bytes are in flight, over the bound of {most_bytes:g}")
         if self.model.in_flight < self.model.queued:
             self.watch.broken(f"{self.model.in_flight} requests are in flight, {self.model.queued} wait")
 
@@ -189,7 +194,7 @@ class _Run:
 
     async def _unrest(self) -> str:
         """What is not as it should be once all clients have their end, in a sentence."""
-        if self.model.in_flight:
+        if self.model.in_flight or self.model.held_bytes:
             return f"{self.model.in_flight} requests are in flight, but all clients have their end"
         config = await self.connection.config()
         parameters = {name: parameter.string_value for name, parameter in config.parameters.items()}

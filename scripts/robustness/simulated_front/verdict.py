@@ -7,6 +7,7 @@ unless an approximation answers it. Nobody waits for ever.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import grpc
@@ -49,7 +50,8 @@ def _wrong_with_error(
     if not 10 < len(sentence) < MAX_SENTENCE_CHARACTERS or any(text in sentence for text in UNREADABLE):
         return f"{who} failed with what is no sentence: {sentence!r}"
     if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED:
-        full = scenario.max_queue_size < len(scenario.requests)
+        small = scenario.max_queue_size < len(scenario.requests)
+        full = small or math.isfinite(scenario.max_held_bytes)
         return "" if full else f"{who} was refused for a full queue, which cannot have been: {sentence}"
     if ending or client.losses >= max_attempts:
         return ""

@@ -75,8 +75,9 @@ def work(
         raise
     os.nice(NICENESS)  # only now: a new worker should not wait for the old ones
     messages.send(channel, WorkerReady(os.getpid()))
-    while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
-        messages.send(channel, runner.run(order))
+    with contextlib.suppress(BrokenPipeError):  # the front has closed its end, and waits for no answer
+        while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
+            messages.send(channel, runner.run(order))
 
 
 class BatchRunner:
