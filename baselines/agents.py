@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from rrl.agent import Agent, Task
 from rrl.agent_names import FORMER_NAMES, present_name, taken_for
+from rrl.seeding import Seed, whole_seed
 
 Need = Literal["hindsight", "machine"]
 """What a task must hold beside its space: the truth of a simulation, or service times profiled beforehand."""
@@ -50,7 +51,7 @@ class AgentEntry:
     needs: tuple[Need, ...] = ()
 
     def __call__(
-        self, task: Task, seed: int, background_training: bool = False, settings: object = None
+        self, task: Task, seed: Seed, background_training: bool = False, settings: object = None
     ) -> Agent:
         """An agent of this entry, with its own settings or those given.
 
@@ -59,7 +60,7 @@ class AgentEntry:
         offered = {
             "task": task,
             "space": task.space,
-            "seed": seed,
+            "seed": whole_seed(seed),
             "background_training": background_training,
         }
         settings = self.load_settings() if settings is None else settings
@@ -263,14 +264,14 @@ NEED_MACHINE = tuple(name for name in AGENTS if "machine" in needs_of(name))
 """The agents that must be told the service times, profiled beforehand."""
 
 
-def make_agent(name: str, task: Task, seed: int = 0, background_training: bool = False) -> Agent:
+def make_agent(name: str, task: Task, seed: Seed = 0, background_training: bool = False) -> Agent:
     """The agent of this name; ValueError that lists the known ones, or says why it cannot act on the task."""
     if name in FORMER_NAMES:
         warnings.warn(taken_for(name), DeprecationWarning, stacklevel=2)
         name = present_name(name)
     if name not in AGENTS:
         raise ValueError(unknown_agent(name, AGENTS))
-    return AGENTS[name](task, seed, background_training)
+    return AGENTS[name](task, whole_seed(seed), background_training)
 
 
 def unknown_agent(name: str, known: Iterable[str]) -> str:

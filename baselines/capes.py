@@ -49,6 +49,7 @@ import torch
 
 from baselines.scaling import Scaling
 from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition, number_in_force
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 HIDDEN_UNITS_PER_INPUT = 1.2
@@ -135,9 +136,10 @@ class CAPES(Agent):
         self,
         task: Task,
         settings: CAPESSettings = PAPER,
-        seed: int = 0,
+        seed: Seed = 0,
         background_training: bool = False,
     ) -> None:
+        seed = whole_seed(seed)
         self.space = task.space
         self.settings = settings
         self.moves = _moves(self.space, settings.step_sizes)

@@ -36,6 +36,7 @@ import torch
 from baselines.scaling import Scaling
 from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
 from rrl.region.policy import drawn_index
+from rrl.seeding import Seed, whole_seed
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class OneStepEpisode(NamedTuple):
 class DeepRM(Agent):
     """The DeepRM agent. It sees only observations and costs, so it serves any objective."""
 
-    def __init__(self, task: Task, settings: DeepRMSettings = PAPER, seed: int = 0) -> None:
+    def __init__(self, task: Task, settings: DeepRMSettings = PAPER, seed: Seed = 0) -> None:
+        seed = whole_seed(seed)
         self.space = task.space
         self.settings = settings
         self._softmaxes = (

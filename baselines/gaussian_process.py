@@ -42,6 +42,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, Whi
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
 from rrl.agent import Agent, Task, Transition, number_in_force
 from rrl.knobs import THREAD_KNOBS
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 
@@ -98,11 +99,11 @@ class GaussianProcessBandit(Agent):
     chose is a sample like any other.
     """
 
-    def __init__(self, task: Task, seed: int = 0, settings: GaussianProcessSettings | None = None) -> None:
+    def __init__(self, task: Task, seed: Seed = 0, settings: GaussianProcessSettings | None = None) -> None:
         self.space = task.space
         self.settings = settings or GaussianProcessSettings()
         self._features = _features(task.space)
-        self._design = self._space_filling(np.random.default_rng(seed))
+        self._design = self._space_filling(np.random.default_rng(whole_seed(seed)))
         self._samples: list[Sample] = []
         self._loads: deque[float] = deque(maxlen=self.settings.load_window)  # ln(rate), the newest last
         self._seen = 0  # samples so far, the dropped ones included

@@ -41,6 +41,7 @@ from optuna.trial import TrialState, create_trial
 
 from baselines.scaling import LOWEST_COST, LOWEST_RATE_PER_S
 from rrl.agent import Agent, Task, Transition
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -73,14 +74,14 @@ class OptunaSearch(Agent):
     """
 
     def __init__(
-        self, task: Task, sampler: Sampler, seed: int = 0, settings: OptunaSettings | None = None
+        self, task: Task, sampler: Sampler, seed: Seed = 0, settings: OptunaSettings | None = None
     ) -> None:
         if sampler not in ("tpe", "gp"):
             raise ValueError(f"unknown sampler {sampler!r}; known: tpe, gp")
         self.space = task.space
         self.settings = settings or OptunaSettings()
         self._sampler = sampler
-        self._seeds = np.random.default_rng(seed)
+        self._seeds = np.random.default_rng(whole_seed(seed))
         self._rates_per_s: deque[float] = deque(maxlen=self.settings.rate_window)
         self._studies = [self._study(math.nan)]
         self._present = self._studies[0]

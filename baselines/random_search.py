@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from rrl.agent import Agent, Transition
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 
 class RandomSearch(Agent):
     """Draws the next configuration when a transition arrives, so that replaying a journal resumes exactly."""
 
-    def __init__(self, space: ConfigurationSpace, seed: int = 0) -> None:
+    def __init__(self, space: ConfigurationSpace, seed: Seed = 0) -> None:
         self.space = space
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(whole_seed(seed))
         self._next = self._drawn()
 
     def act(self, observation: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ from stable_baselines3.common.logger import Logger
 from baselines.scaling import INPUT_LIMIT, Scaling
 from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
 from rrl.region.policy import drawn_index
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 DQN_ARGUMENTS: dict[str, Any] = {
@@ -70,7 +71,8 @@ EXPECTED_DECISIONS = 400
 class StableBaselinesDQN(Agent):
     """DQN over the numbers of all configurations."""
 
-    def __init__(self, task: Task, seed: int = 0) -> None:
+    def __init__(self, task: Task, seed: Seed = 0) -> None:
+        seed = whole_seed(seed)
         self.space = task.space
         self._randomness = _Randomness()
         with self._randomness.in_place():
@@ -124,7 +126,8 @@ class StableBaselinesDQN(Agent):
 class StableBaselinesPPO(Agent):
     """PPO with an index for each knob."""
 
-    def __init__(self, task: Task, seed: int = 0) -> None:
+    def __init__(self, task: Task, seed: Seed = 0) -> None:
+        seed = whole_seed(seed)
         self.space = task.space
         self._randomness = _Randomness()
         with self._randomness.in_place():

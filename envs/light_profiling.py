@@ -82,6 +82,8 @@ class ProfileOptions:
     def __post_init__(self) -> None:
         if self.requests_per_point < 1 or self.size < 1:
             raise ValueError("--requests-per-point and --size must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"--seed must be at least 0, got {self.seed}")
 
 
 class Grid(NamedTuple):

@@ -13,6 +13,7 @@ from rrl.agent import OBSERVATION_FIELDS, OBSERVATION_LIMIT, observe
 from rrl.interval import UNWATCHED, Interval, MeasuredInterval, Watch
 from rrl.measurement import Measurement
 from rrl.objective import Objective
+from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace
 
 
@@ -126,9 +127,9 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         return float(self.objective.cost(measurement, {**self.fixed, **configuration}))
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else whole_seed(seed, below=None))
         configuration = (options or {}).get("configuration")
         number = self.start if configuration is None else self.space.number(configuration)
         self._begin_episode(number)

@@ -133,7 +133,11 @@ class SimulatedServing(ServingEnv):
         default = {"instances": 1, "intra_op_threads": cores}
         nearest = grid.nearest({name: default.get(name, name != "max_queue_delay_us") for name in grid.names})
         super().__init__(grid, objective or MeanLatency(), nearest if start is None else grid.number(start))
-        self.arrivals = Poisson(float(arrivals)) if isinstance(arrivals, int | float) else arrivals
+        self.arrivals = (
+            Poisson(float(arrivals))
+            if isinstance(arrivals, int | float | np.integer | np.floating)
+            else arrivals
+        )
         self.requests_per_interval = requests_per_interval
         self.interval_s = interval_s
         self.sizes = sizes
@@ -309,7 +313,7 @@ class _ArrivalStream:
 def _machine(machine: Machine | str | Path | int) -> Machine:
     if isinstance(machine, Machine):
         return machine
-    return Machine.invent(machine) if isinstance(machine, int) else Machine.load(machine)
+    return Machine.invent(int(machine)) if isinstance(machine, int | np.integer) else Machine.load(machine)
 
 
 def _check_covered(space: ConfigurationSpace, machine: Machine) -> None:

@@ -20,6 +20,7 @@ from envs.simulated_servers import SimulatedServers
 from rrl.agent import OBSERVATION_LIMIT
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.measurement import ArrivalSummary, LatencySummary, Measurement
+from rrl.seeding import Seed, whole_seed
 
 
 class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
@@ -45,7 +46,8 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     ## Starting State
 
-    As `SimulatedServing`. An int as seed gives environment k the seed + k; a list gives each its own.
+    As `SimulatedServing`. An int as seed gives environment k the seed + k; a list gives each its
+    own, or None to those whose random numbers go on.
     `options` may hold `configuration` and `reset_mask`, `(num_envs,)` bool: which environments to reset.
 
     ## Episode End
@@ -86,7 +88,7 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._decision = np.full(num_envs, -1)
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: Seed | Sequence[Seed] = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         chosen = dict(options or {})
         mask = np.asarray(chosen.get("reset_mask", np.ones(self.num_envs, bool)))
@@ -94,12 +96,10 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             raise ValueError(f"reset_mask must be {self.num_envs} booleans, at least one of them true")
         asked = chosen.get("configuration")
         number = self._one.start if asked is None else self._one.space.number(asked)
-        seeds = [seed + k for k in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise ValueError(f"give one seed for each of the {self.num_envs} environments, got {len(seeds)}")
+        seeds = self._seeds(seed)
         which = np.flatnonzero(mask)
         for e in which.tolist():
-            self._begin(e, None if seeds is None else seeds[e])
+            self._begin(e, seeds[e])
         _, info = self._intervals(which, np.full(self.num_envs, number))
         return self._observations.copy(), info
 
@@ -117,6 +117,17 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         rewards[begins] = 0.0
         truncations = self._ended & ~begins
         return self._observations.copy(), rewards, np.zeros(self.num_envs, bool), truncations, info
+
+    def _seeds(self, seed: Seed | Sequence[Seed]) -> list[int | None]:
+        """One for each environment; None where its random numbers go on."""
+        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+            if np.ndim(np.asarray(seed, object)) == 0 or len(seed) != self.num_envs:
+                raise ValueError(f"give one seed for each of the {self.num_envs} environments, got {seed!r}")
+            return [None if each is None else whole_seed(each, below=None) for each in seed]
+        if seed is None:
+            return [None] * self.num_envs
+        first = whole_seed(seed, below=None)
+        return [first + k for k in range(self.num_envs)]
 
     def _begin(self, e: int, seed: int | None) -> None:
         """Begins an episode of environment e, up to its first interval."""

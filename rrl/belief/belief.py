@@ -43,6 +43,7 @@ from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective, with_failures
 from rrl.queueing.kernels import Windows
+from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace, with_fixed
 
 # Up to this σ service times count as deterministic.
@@ -78,7 +79,7 @@ class Belief:
         objective: Objective,
         cores: int | None = None,
         excluded: frozenset[int] = frozenset(),
-        seed: int = 0,
+        seed: Seed = 0,
         error_sd: float = ERROR_SD,
         kinds: Sequence[Kind] | None = None,
         found: Configuration | None = None,
@@ -88,7 +89,7 @@ class Belief:
         `error_sd`: of what the queueing model gets wrong (`ReplayError`). A knob that is not in the space has
         the value in `found`, or 1 (no delay).
         """
-        space = with_fixed(space, found or {})
+        space, seed = with_fixed(space, found or {}), whole_seed(seed)
         self._space, self._objective = space, objective
         rng = np.random.default_rng(seed)
         kinds = shipped() if kinds is None else kinds

@@ -22,6 +22,7 @@ from rrl.guided.change_costs import NONE_YET, ChangeCosts
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
+from rrl.seeding import Seed
 
 # The rule of thumb is tried within so many intervals, or not at all.
 RULE_WITHIN = 4
@@ -32,7 +33,7 @@ MIN_PROBABILITY_TO_EXPECT = 0.5
 class Guided(Agent):
     """The agent. It is deterministic but for the seeded arrivals of its replays."""
 
-    def __init__(self, task: Task, settings: GuidedSettings = GUIDED, seed: int = 0) -> None:
+    def __init__(self, task: Task, settings: GuidedSettings = GUIDED, seed: Seed = 0) -> None:
         self.space, self.settings = task.space, settings
         self._objective = task.objective
         self.belief = Belief(

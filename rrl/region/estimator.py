@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from rrl.region.ftrl import FTRL
+from rrl.seeding import Seed, whole_seed
 
 LOAD_FACTOR = 4.0
 """Loads between 1/4 and 4 times the first one seen have a feature in [0, 1]."""
@@ -74,7 +75,8 @@ class TrainingRound(NamedTuple):
 class LatencyEstimator:
     """Predicts the cost of a configuration at a load from all samples so far."""
 
-    def __init__(self, knobs: int, settings: EstimatorSettings, seed: int) -> None:
+    def __init__(self, knobs: int, settings: EstimatorSettings, seed: Seed) -> None:
+        seed = whole_seed(seed)
         self.settings = settings
         self._widths = (1 + knobs, *settings.hidden, 1)
         self._rng = np.random.default_rng(seed)  # only training draws from it

@@ -39,6 +39,7 @@ from rrl.region.estimator import (
     Training,
 )
 from rrl.region.policy import drawn_index
+from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
 COST_LIMITS = (1e-9, 1e12)
@@ -149,9 +150,10 @@ class RegionQLearning(Agent):
         self,
         space: ConfigurationSpace,
         settings: RRLSettings = TUNED,
-        seed: int = 0,
+        seed: Seed = 0,
         background_training: bool = False,
     ) -> None:
+        seed = whole_seed(seed)
         self.space = space
         self.settings = settings
         self.perceptions: dict[int, Perception] = {}

@@ -83,8 +83,10 @@ class TrainingSettings:
             )
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label smoothing must be from 0 to below 1, got {self.label_smoothing:g}")
-        if self.shift_pixels < 0 or self.seed < 0:
-            raise ValueError(f"shift and seed must not be negative, got {self.shift_pixels} and {self.seed}")
+        if self.shift_pixels < 0:
+            raise ValueError(f"the shift must not be negative, got {self.shift_pixels}")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"the seed must be from 0 to 2^64 - 1, got {self.seed}")
 
 
 @dataclass
