@@ -16,7 +16,9 @@ import math
 import os
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_type_hints
 
@@ -25,6 +27,7 @@ import numpy as np
 from rrl.agent import Transition
 from rrl.agent_names import present_name
 from rrl.file_lock import lock
+from rrl.folder_sync import sync_folder
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
 from serving_adapter.address import canonical
@@ -233,29 +236,44 @@ class Journal:
         """
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / FILE_NAME
-        try:
-            file = path.open("x", encoding="utf-8")
-        except FileExistsError:
-            raise ValueError(
-                f"{path} exists: continue it with --resume {folder}, or name another folder with --out"
-            ) from None
+        there = f"{path} exists: continue it with --resume {folder}, or name another folder with --out"
+        if has_begun(folder):
+            raise ValueError(there)
+        file = _held(path, os.O_CREAT)
+        if has_begun(folder):  # by now
+            file.close()
+            raise ValueError(there)
+        file.truncate(0)  # a run that was killed before it began has left nothing
         journal = cls(path, header, file, [], synced)
-        journal._lock()
         journal._write(header.to_json())
+        if synced:
+            sync_folder(folder)
+            sync_folder(folder.parent)
         return journal
 
     @classmethod
     def open_to_resume(cls, folder: Path, expected: Header | None = None) -> Journal:
-        """Opens the journal of an earlier run; ValueError if it is not one that `expected` continues."""
+        """Opens the journal of an earlier run; ValueError if it is not one that `expected` continues.
+
+        It is held before it is read: another run may just be ending it. Where a line is damaged, the run goes
+        on from the lines before it, and the whole file as it was stays beside the journal.
+        """
         path = folder / FILE_NAME
-        contents = _read(path)
-        if expected is not None:
-            contents.header.check_continues(expected)
-        journal = cls(path, contents.header, path.open("r+", encoding="utf-8"), contents.records)
-        journal._lock()
-        journal._file.truncate(contents.length_bytes)  # what a kill left of a torn line, and the ending
-        journal._file.seek(0, os.SEEK_END)
-        return journal
+        if not path.is_file():
+            raise _no_journal(path)
+        file = _held(path)
+        try:
+            contents = _read(path)
+            if expected is not None:
+                contents.header.check_continues(expected)
+            if contents.damage:
+                _keep_copy(path)
+            file.truncate(contents.length_bytes)  # what a kill left of a torn line, and the ending
+            file.seek(0, os.SEEK_END)
+        except BaseException:
+            file.close()
+            raise
+        return cls(path, contents.header, file, contents.records)
 
     def append(self, record: Record) -> None:
         self._write(record.to_json())
@@ -274,14 +292,11 @@ class Journal:
         if self._synced:
             os.fsync(self._file.fileno())
 
-    def _lock(self) -> None:
-        try:
-            lock(self._file.fileno(), wait=False)
-        except OSError:
-            self._file.close()
-            raise ValueError(
-                f"{self.path} is held by another rrl-tune that is writing it; wait for it to end"
-            ) from None
+
+def has_begun(folder: Path) -> bool:
+    """True if a run has a journal there. One that was killed before it wrote a line has none."""
+    path = folder / FILE_NAME
+    return path.exists() and b"\n" in path.read_bytes()
 
 
 def read(folder: Path) -> tuple[Header, list[Record]]:
@@ -300,28 +315,79 @@ class _Contents(NamedTuple):
     records: list[Record]
     ending: Ending | None
     length_bytes: int  # of the header's and the intervals' whole lines
+    damage: str  # of the line behind them; empty if there is none
 
 
 def _read(path: Path) -> _Contents:
     if not path.is_file():
-        raise ValueError(f"no journal at {path}; give the folder that an earlier run wrote with --out")
+        raise _no_journal(path)
     lines = list(_whole_lines(path))
     if not lines:
         raise ValueError(f"{path} is empty: it was killed before it began; start a new run with --out")
     try:
         header = _header(path, lines[0])
-        values = [json.loads(line) for line in lines[1:]]
-        ending = Ending.from_json(values.pop(), header) if values and "left" in values[-1] else None
-        records = [Record.from_json(each) for each in values]
     except NoJournal:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged and cannot be read ({type(error).__name__}: {error}); "
             "start a new run with --out"
         ) from None
+    records, ending, damage = _intervals(header, lines[1:])
+    if damage:
+        logger.warning(
+            "%s is damaged %s: only the %d lines before it are used", path, damage, 1 + len(records)
+        )
     length_bytes = sum(len(line) for line in lines[: 1 + len(records)])
-    return _Contents(header, records, ending, length_bytes)
+    return _Contents(header, records, ending, length_bytes, damage)
+
+
+def _intervals(header: Header, lines: list[bytes]) -> tuple[list[Record], Ending | None, str]:
+    """The intervals and the ending, as far as the lines are whole, and what is wrong with the first other."""
+    records: list[Record] = []
+    for number, line in enumerate(lines, 2):
+        try:
+            values = json.loads(line)
+            if "left" not in values:
+                records.append(Record.from_json(values))
+            elif len(records) + 1 == len(lines):
+                return records, Ending.from_json(values, header), ""
+            else:
+                raise ValueError("the run ended there")
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            return records, None, f"at line {number} ({type(error).__name__}: {error})"
+    return records, None, ""
+
+
+def _held(path: Path, flags: int = 0) -> TextIO:
+    """The file to write to, which nobody else writes to. No link in its place is followed."""
+    flags |= os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
+    file = os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
+    try:
+        lock(file.fileno(), wait=False)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"{path} is held by another rrl-tune that is writing it; wait for it to end"
+        ) from None
+    return file
+
+
+def _keep_copy(path: Path) -> None:
+    """The journal as it is, under the first free name of its own."""
+    data = path.read_bytes()
+    for number in count(1):
+        copy = path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")
+        with suppress(FileExistsError):
+            with copy.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            return
+
+
+def _no_journal(path: Path) -> ValueError:
+    return ValueError(f"no journal at {path}; give the folder that an earlier run wrote with --out")
 
 
 def _header(path: Path, line: bytes) -> Header:

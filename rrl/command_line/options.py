@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import tyro
 
 from baselines import DEFAULT_AGENT, agents_for_tuning
-from rrl.journal import FILE_NAME
+from rrl.journal import has_begun
 from rrl.objective import make_objective
 from rrl.space import ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits, ChangeWindow
@@ -122,7 +122,7 @@ def for_each_model(options: TuneOptions) -> list[TuneOptions]:
 def run_folder(options: TuneOptions) -> Path:
     """The folder that the run writes to. ValueError if it holds another run's journal."""
     folder = options.resume or options.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    if options.resume is None and (folder / FILE_NAME).exists():
+    if options.resume is None and has_begun(folder):
         raise ValueError(f"{folder} holds a run: continue it with --resume {folder}, or name another --out")
     return folder
 

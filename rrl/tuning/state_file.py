@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rrl.folder_sync import sync_folder
 from serving_adapter.address import LOCALHOST, ServerAddress, canonical
 
 BETWEEN = "instances"  # the one knob that a change moves in steps
@@ -123,17 +124,6 @@ def machine() -> str:
         if identity not in ("", "uninitialized"):
             return _digest(identity)  # which is nobody else's business
     return ""
-
-
-def sync_folder(folder: Path) -> None:
-    """A file that was made in the folder, or took another's place there, outlasts a power cut."""
-    if os.name == "nt":  # Windows opens no folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _states() -> Iterator[tuple[Path, State]]:

@@ -69,6 +69,6 @@ def _cell(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # A spreadsheet must not take it for a formula.
-        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+        # A spreadsheet must not take it for a formula, which may stand behind blanks.
+        return f"'{value}" if value.strip().startswith(("=", "+", "-", "@")) else value
     return f"{value:.8g}" if math.isfinite(value) else ""

@@ -168,13 +168,13 @@ def test_a_torn_ending_is_none(tmp_path: Path) -> None:
     assert len(read(tmp_path)[1]) == 2
 
 
-def test_an_ending_off_the_grid_is_damage(tmp_path: Path) -> None:
+def test_an_ending_off_the_grid_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ended(tmp_path)
     path = tmp_path / FILE_NAME
     head, _, last = path.read_text().rstrip().rpartition("\n")
     path.write_text(f"{head}\n{last.replace('1', '77')}\n")
-    with pytest.raises(ValueError, match="damaged"):
-        read_ending(tmp_path)
+    assert read_ending(tmp_path) is None
+    assert "damaged at line" in caplog.text
 
 
 def test_every_line_is_plain_json(tmp_path: Path) -> None:
@@ -204,15 +204,55 @@ def test_a_torn_last_line_is_dropped_with_a_warning_and_the_journal_goes_on(
     assert [r.number for r in read(tmp_path)[1]] == [0, 1, 5]
 
 
-def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["\0\0\0", "{}", "[]", '{"left":{}}', "[" * 100_000])
+def test_what_is_before_a_damaged_line_is_used_and_what_is_behind_it_is_kept_beside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
     journal = Journal.create(tmp_path, header())
-    journal.append(record())
+    for number in range(4):
+        journal.append(record(number))
     journal.close()
     path = tmp_path / FILE_NAME
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], lines[1][:40], lines[1]]) + "\n")
-    with pytest.raises(ValueError, match="damaged"):
-        read(tmp_path)
+    lines[3] = damaged
+    path.write_text("\n".join(lines) + "\n")
+    whole = path.read_bytes()
+    assert [r.number for r in read(tmp_path)[1]] == [0, 1]
+    assert "is damaged at line 4" in caplog.text
+    assert read_ending(tmp_path) is None
+    journal = Journal.open_to_resume(tmp_path, header())
+    journal.append(record(5))
+    journal.close()
+    assert [r.number for r in read(tmp_path)[1]] == [0, 1, 5]
+    assert (tmp_path / "journal.damaged-1.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize("left", ["", '{"journal":"rrl-tu'])
+def test_a_run_that_was_killed_before_it_began_has_left_no_journal(tmp_path: Path, left: str) -> None:
+    (tmp_path / FILE_NAME).write_text(left)
+    with pytest.raises(ValueError, match="is empty"):
+        Journal.open_to_resume(tmp_path)
+    journal = Journal.create(tmp_path, header())
+    journal.append(record())
+    journal.close()
+    assert len(read(tmp_path)[1]) == 1
+
+
+def test_a_journal_that_is_being_written_is_held_before_it_is_read(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    (tmp_path / FILE_NAME).write_text("damage")
+    with pytest.raises(ValueError, match="held by another"):
+        Journal.open_to_resume(tmp_path)
+    journal.close()
+
+
+def test_no_journal_is_written_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("")
+    (tmp_path / FILE_NAME).symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        Journal.create(tmp_path, header())
+    assert precious.read_text() == ""
 
 
 def test_a_journal_with_an_agents_former_name_is_continued_under_the_present_one(tmp_path: Path) -> None:
