@@ -30,10 +30,21 @@ class MeasuredInForce(NamedTuple):
         return not any(measurement.completions for measurement in self.measurements)
 
 
+class NothingObserved(Exception):
+    """The time to observe in is over, and no request came in it."""
+
+
 def measure_in_force(
-    env: Environment, start: int, intervals: int, say: Callable[[str], None]
+    env: Environment,
+    start: int,
+    intervals: float,
+    say: Callable[[str], None],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> MeasuredInForce:
-    """Measures the configuration in force, waiting for requests where there are none."""
+    """Measures the configuration in force, waiting for requests where there are none.
+
+    It ends with so many intervals that had some, or with the first one after which the time `is_over`.
+    """
     action = env.space.action(start)
     records: list[Record] = []
     waiting = False
@@ -46,7 +57,10 @@ def measure_in_force(
         elif not waiting:
             waiting = True
             say(f"{measurement.gap or 'no requests arrive'}: waiting")
-        if len(records) >= intervals:
+        over = is_over()
+        if over and not records:
+            raise NothingObserved(f"nothing was observed: {measurement.gap or 'no requests arrived'}")
+        if over or len(records) >= intervals:
             standing = Standing.of(records, env.space.configuration(start))
             learned = [r.transition for r in records if r.learned and r.measurement.completions]
             return MeasuredInForce(standing, learned, [record.measurement for record in records])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from contextlib import closing
 
 import numpy as np
@@ -14,10 +15,16 @@ from rrl.advice import careful_apply
 from rrl.advice.advice import recommend, source
 from rrl.advice.cost_sources import Simulate
 from rrl.advice.earlier_table import earlier_table
-from rrl.advice.observation import DEFAULT_INTERVALS, failures_in_words, measure_in_force, observed_in_words
+from rrl.advice.observation import (
+    DEFAULT_INTERVALS,
+    NothingObserved,
+    failures_in_words,
+    measure_in_force,
+    observed_in_words,
+)
 from rrl.agent import Task
 from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
-from rrl.command_line.options import TuneOptions, run_folder
+from rrl.command_line.options import TuneOptions, run_folder, seconds
 from rrl.command_line.reach import connected, identity, restore_point, restored
 from rrl.command_line.search_grid import SearchGrid, without_forbidden
 from rrl.command_line.several_models import SharedByModels
@@ -52,7 +59,7 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
                 return DONE
             careful_apply.check_allowed(shared.limits, options.interval_s)  # The answer may have taken hours.
             return _apply(options, console, stop, target, recommended, shared.limits, put_back)
-    except (ValueError, TargetError, OSError) as error:
+    except (ValueError, TargetError, OSError, NothingObserved) as error:
         fail(in_a_sentence(error))
 
 
@@ -89,7 +96,10 @@ def _recommended(
         console.print(f"what is recommended must not be applied: {why_not}", style="yellow")
     for note in target.notes:
         console.print(note, style="yellow")
-    observed = measure_in_force(env, env.start, options.intervals or DEFAULT_INTERVALS, console.print)
+    for_s = math.inf if options.duration is None else seconds(options.duration)
+    intervals = options.intervals or (DEFAULT_INTERVALS if options.duration is None else math.inf)
+    end_s = time.monotonic() + for_s
+    observed = measure_in_force(env, env.start, intervals, console.print, lambda: time.monotonic() >= end_s)
     if (now := target.configuration()) != found:
         raise ValueError(
             f"the configuration changed while it was observed, from {in_words(found)} to {in_words(now)}; "

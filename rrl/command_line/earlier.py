@@ -18,7 +18,7 @@ from rich.console import Console
 from envs.live import LiveServing
 from rrl import journal
 from rrl.agent import Agent
-from rrl.command_line.options import TuneOptions, change_limits, tuning_intervals
+from rrl.command_line.options import TuneOptions, change_limits, check_interval, tuning_intervals
 from rrl.journal import EMBEDDED, SIMULATION, Header, Journal, Record
 from rrl.knobs import in_words
 from rrl.space import Configuration
@@ -64,6 +64,7 @@ class Earlier:
         """The number of the start: what was found, or what the resumed run started with."""
         if self.header is None:
             return env.start
+        self.header.check_continues(dataclasses.replace(self.header, space=env.space))
         start, nearest = self.header.start, env.space.configuration(env.start)
         if nearest.items() - env.found.items():
             console.print(
@@ -125,7 +126,9 @@ def as_before(options: TuneOptions, header: Header) -> TuneOptions:
     before |= (header.load or {}) | _limits_from_json(header.limits or {})
     if options.duration is None:
         before["intervals"] = header.intervals
-    return _completed(options, _learning(header) | before)
+    completed = _completed(options, _learning(header) | before)
+    check_interval(completed)
+    return completed
 
 
 def as_trained(options: TuneOptions, header: Header) -> TuneOptions:

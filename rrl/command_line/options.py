@@ -62,12 +62,13 @@ class TuneOptions:
     intervals: int | None = None
     """Decisions to take (default 50)."""
     duration: float | str | None = None
-    """Or about how long the run may take, of each model: seconds, 5m or 2h."""
+    """Or about how long the run may take, of each model: seconds, 5m or 2h.
+    With --advise, how long it observes."""
     validation: int = TuningSettings.validation
     """How often the best is measured again at the end, in turns with the start (A B B A), before it is called
     better. The run looks after each pair, and stops once the gain is shown. As many turns follow where these
-    leave the question open. A start that cannot bear the load is not put in force again. 0: never; then the
-    start is measured three times at the beginning, else once."""
+    leave the question open. A start that cannot bear the load, or that fails, is not put in force again.
+    0: never; then the start is measured three times at the beginning, else once."""
     max_changes_per_hour: int | None = None
     """At most so many changes of configuration in any 60 minutes; meanwhile the run waits. The guard's
     rollbacks and the last change of the run are never held back, but counted."""
@@ -183,6 +184,12 @@ def _check_length_of_run(options: TuneOptions) -> None:
 
 
 def _check_interval(options: TuneOptions) -> None:
+    if options.resume is None:  # Else the journal tells what was left away.
+        check_interval(options)
+
+
+def check_interval(options: TuneOptions) -> None:
+    """ValueError where nothing of an interval would be measured."""
     if not 0 <= options.settle_s < options.interval_s < math.inf:
         raise ValueError(
             f"--interval-s must be above --settle-s, and that not negative, "
@@ -233,10 +240,6 @@ CLASHES = (
     Clash(
         lambda o: o.agent_from is not None and o.advise,
         "--advise observes and runs no agent: leave --agent-from away",
-    ),
-    Clash(
-        lambda o: o.duration is not None and o.advise,
-        "--advise observes so many --intervals: leave --duration away",
     ),
     Clash(
         lambda o: o.apply_after_advise and not o.advise,

@@ -12,7 +12,13 @@ import pytest
 
 from rrl.advice.advice import Source, recommend, source
 from rrl.advice.earlier_table import EarlierTable, earlier_table, fitting_entry
-from rrl.advice.observation import MeasuredInForce, failures_in_words, measure_in_force, observed_in_words
+from rrl.advice.observation import (
+    MeasuredInForce,
+    NothingObserved,
+    failures_in_words,
+    measure_in_force,
+    observed_in_words,
+)
 from rrl.advice.possible_costs import PossibleCosts
 from rrl.agent import Task
 from rrl.interval import UNWATCHED, Interval, Watch
@@ -67,6 +73,15 @@ def test_intervals_without_traffic_or_with_a_gap_are_waited_out_and_told_of_once
     assert said == ["no requests arrive: waiting"]
     assert [t.cost for t in seen.transitions] == [40.0, 60.0]
     assert seen.standing.mean_ms == pytest.approx(50.0)
+
+
+def test_an_observation_ends_with_its_time_whether_requests_came_or_not() -> None:
+    silent = replace(interval(arrivals=0), latency=LatencySummary())
+    over = iter([False, True, True])
+    seen = measure_in_force(Lived(silent, interval(40.0)), 0, 9, print, lambda: next(over))
+    assert len(seen.transitions) == 1
+    with pytest.raises(NothingObserved, match="no requests arrived"):
+        measure_in_force(Lived(silent), 0, 9, print, lambda: True)
 
 
 def test_what_is_observed_is_one_line() -> None:

@@ -34,6 +34,12 @@ def test_a_live_target_is_tuned(
 
     assert exit_code("--resume", "run", "--agent", "sweep", "--intervals", 9) == 2
     assert "another agent: random, not sweep" in capsys.readouterr().err
+    other_knob = ("--knobs", "max_queue_delay_us=0,1000")
+    assert exit_code("--resume", "run", "--intervals", 9, *other_knob) == 2
+    assert "the journal is of another space" in capsys.readouterr().err
+    assert header.settle_s < 0.5
+    assert exit_code("--resume", "run", "--intervals", 4, "--interval-s", 0.5) == 2  # its settle_s is shorter
+    assert "is complete" in capsys.readouterr().err
 
 
 def test_a_complete_run_is_not_resumed_without_more_intervals(

@@ -24,7 +24,6 @@ from tests.support.running_command import exit_code
         (["--agent-from", "nowhere"], "no journal at nowhere"),
         (["--agent-from", "a", "--resume", "b"], "leave --agent-from away"),
         (["--agent-from", "a", "--advise", "--target", "localhost:1"], "leave --agent-from away"),
-        (["--duration", "1h", "--advise", "--target", "localhost:1"], "leave --duration away"),
         (["--objective", "fun"], "unknown objective 'fun'; known: latency, strict-slo, least-resources"),
         (["--objective", "strict-slo"], "needs a limit: give --slo-p95-ms"),
         (["--slo-p95-ms", "-1"], "must be a positive number"),
