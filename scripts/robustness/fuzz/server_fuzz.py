@@ -85,7 +85,7 @@ class _Campaign:
 
     def __init__(self, server: WatchedServer, sender: Sender, findings: Findings, seen: ServerFuzzed) -> None:
         self._server, self._sender, self._findings, self._seen = server, sender, findings, seen
-        self._replaced = 0
+        self._replaced = self._kinds_told = 0
 
     async def look(self, after: str, is_warm: bool = False) -> None:
         server, seen = self._server, self._seen
@@ -117,6 +117,10 @@ class _Campaign:
             f"{len(self._findings.first)} kinds of faults",
             flush=True,
         )
+        for found in list(self._findings.first.values())[self._kinds_told :]:
+            where = "" if found.call is None else f" ({found.call.kind}, call {found.number})"
+            print(f"    {found.what}{where}: {found.seen}", flush=True)
+        self._kinds_told = len(self._findings.first)
 
     async def _bring_to_rest(self) -> None:
         """Puts the configuration of the start in force and waits until nothing is in flight."""

@@ -1,0 +1,277 @@
+"""`python -m scripts.robustness soak`: a day's changes, arrivals and journal in an hour, and what stays held.
+
+A server of two models runs with a model store. On one model the default agent tunes at intervals of 0.2 s,
+under arrivals whose day takes as long as the run. The other model is given another configuration every
+0.2 s. Before and after, the server comes to rest with the same configuration, and is then compared. The
+tuner is compared with itself after a minute, and its journal by its bytes an interval.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from scripts.robustness.process_usage import HeldByProcesses, family, held
+from scripts.robustness.tuner_watch import ENDING_S, MOST_GROWTH_BYTES, MOST_MORE, HeldRow, TunerWatch
+from scripts.serving.processes import started
+from serving_adapter.model_store import Client, StoreError
+from serving_adapter.model_store.protocol import model_store_pb2 as store_pb
+from serving_adapter.target import Target
+
+TUNED, CHANGED = "minilm", "noop"
+AT_REST = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 4, "max_queue_delay_us": 0}
+STARTING_S = 60.0  # of the tuner
+INTERVAL_S, SETTLE_S = 0.2, 0.05
+RATE = {TUNED: 40, CHANGED: 100}  # requests/s; 100 an hour long are a day's at 4
+SAMPLES = 60
+REST_S = 60.0
+
+MOST_LOG_BYTES_A_CHANGE = 400
+
+
+@dataclass(frozen=True)
+class Options:
+    """Runs server, store, tuner and load for long, and says what they hold at the end as at the start."""
+
+    minutes: float = 60.0
+    """How long the tuner tunes."""
+    warm_up_s: float = 60.0
+    """Load and changes before the first look at the server."""
+    seed: int = 0
+    """Of arrivals and changes."""
+    out: Path | None = None
+    """JSON file that the figures are appended to."""
+
+    def __post_init__(self) -> None:
+        if not (0.1 <= self.minutes <= 10_000 and self.warm_up_s >= 1):
+            raise ValueError("--minutes must be from 0.1 to 10000, --warm-up-s at least 1")
+
+
+def run(options: Options) -> bool:
+    """Prints a table; True if nothing grew."""
+    folder = Path(tempfile.mkdtemp(prefix="rrl-soak-"))
+    os.environ["RRL_STORE"] = str(folder / "store")
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    try:
+        rows, facts = _soak(options, folder)
+    finally:
+        _end_store()
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{'':38} {'start':>10} {'end':>10} {'at most':>10}")
+    for row in rows:
+        mark = "" if row.holds else "  GROWS"
+        print(f"{row.what:38} {row.start:10.1f} {row.end:10.1f} {row.most:10.1f} {row.unit}{mark}")
+    print(json.dumps(facts))
+    print(_markdown(options, rows, facts))
+    _append(options, rows, facts)
+    return all(row.holds for row in rows)
+
+
+def _soak(options: Options, folder: Path) -> tuple[list[HeldRow], dict[str, Any]]:
+    with _serving(folder) as (server, address):
+        store = _store_pid()
+        _load_and_change(options, folder, address, options.warm_up_s)
+        _come_to_rest(address)
+        start = _held(server, store)
+        shm_start = _shm_bytes()
+        log_start = (folder / "serve.log").stat().st_size
+        changes, tuner = _load_and_change(options, folder, address, 60 * options.minutes, tunes=True)
+        _come_to_rest(address)
+        end = _held(server, store)
+        log_bytes = (folder / "serve.log").stat().st_size - log_start
+        failed, answered = _failures(folder)
+        alive = _store_pid() == store
+    rows = [row for group in start for row in held_rows(group, start[group], end[group])]
+    rows.append(HeldRow("/dev/shm", shm_start / 2**20, _shm_bytes() / 2**20, shm_start / 2**20 + 8, "MiB"))
+    rows += tuner.rows()
+    most_log_kib = 64 + changes * MOST_LOG_BYTES_A_CHANGE / 1024
+    rows.append(HeldRow("log of the server", 0, log_bytes / 1024, most_log_kib, "KiB"))
+    rows.append(HeldRow("failed requests", 0, failed, 0, ""))
+    rows.append(HeldRow("store replaced", 0, float(not alive), 0, ""))
+    facts = {
+        "changes": changes + tuner.changes,
+        "intervals": tuner.intervals,
+        "answered": answered,
+        "journal_MB": round(tuner.journal_bytes / 1e6, 1),
+    }
+    return rows, facts
+
+
+def held_rows(group: str, start: HeldByProcesses, end: HeldByProcesses) -> Iterator[HeldRow]:
+    before, after = start.memory_bytes / 2**20, end.memory_bytes / 2**20
+    yield HeldRow(f"memory of the {group}", before, after, before + MOST_GROWTH_BYTES / 2**20, "MiB")
+    for name, more in (("descriptors", MOST_MORE), ("threads", MOST_MORE), ("processes", 0)):
+        yield HeldRow(
+            f"{name} of the {group}",
+            getattr(start, name),
+            getattr(end, name),
+            getattr(start, name) + more,
+            "",
+        )
+
+
+# --- the processes -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _serving(folder: Path) -> Iterator[tuple[int, str]]:
+    models = ("--model", TUNED, "--model", CHANGED, "--intra-op-threads", 1, "--max-batch-size", 4)
+    command = ("serving_adapter.server.command_line", *models, "--port", 0, "--metrics-port", 0)
+    with (folder / "serve.log").open("w") as log, started(*map(str, command), log=log) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.search(r"on (\S+:\d+), metrics on", line)
+        if match is None:
+            raise RuntimeError(f"the server did not start: {(folder / 'serve.log').read_text()[-1000:]}")
+        yield process.pid, match.group(1)
+
+
+def _store_pid() -> int:
+    with Client(starts_store=False) as client:
+        return int(client.call("Stats", store_pb.Empty()).pid)
+
+
+def _end_store() -> None:
+    with contextlib.suppress(StoreError, ProcessLookupError):
+        os.kill(_store_pid(), signal.SIGTERM)
+
+
+def _load(folder: Path, address: str, model: str, seconds: float, seed: int) -> tuple[str, ...]:
+    arrivals = (
+        ("--arrivals", "wiki", "--day-s", str(seconds)) if model == TUNED else ("--arrivals", "poisson")
+    )
+    sizes = ("--sizes", "uniform:2:12")
+    out = folder / f"load-{model}"
+    out.mkdir(exist_ok=True)
+    rate = ("--rate", str(RATE[model]), "--duration-s", "0", "--seed", str(seed), "--out", str(out))
+    return (
+        "serving_adapter.load.command_line",
+        "--target",
+        address,
+        "--model",
+        model,
+        *arrivals,
+        *sizes,
+        *rate,
+    )
+
+
+def _load_and_change(
+    options: Options, folder: Path, address: str, seconds: float, tunes: bool = False
+) -> tuple[int, TunerWatch]:
+    """Load on both models, changes of one, and the tuner on the other; how many changes, and the tuner."""
+    watch = TunerWatch(folder / "run")
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((folder / "clients.log").open("a"))
+        for model in (TUNED, CHANGED):
+            stack.enter_context(started(*_load(folder, address, model, seconds, options.seed), log=log))
+        if tunes:
+            stack.enter_context(_tuning(options, address, watch, log))
+        changes = _change(address, seconds + (STARTING_S + ENDING_S) * tunes, options.seed, watch)
+        watch.end()
+    return changes, watch
+
+
+@contextlib.contextmanager
+def _tuning(options: Options, address: str, watch: TunerWatch, log: TextIO) -> Iterator[None]:
+    pace = ("--interval-s", INTERVAL_S, "--settle-s", SETTLE_S, "--duration", f"{60 * options.minutes:g}s")
+    what = ("--target", address, "--model", TUNED, "--out", watch.folder, "--seed", options.seed)
+    knobs = ("--knobs", "instances=1:2,max_batch_size=1,4,8")
+    command = [sys.executable, "-m", "rrl.command_line", *map(str, (*what, *pace)), *knobs]
+    process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    watch.process = process
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _change(address: str, seconds: float, seed: int, watch: TunerWatch) -> int:
+    """Puts one configuration after another in force, until the tuner ends; watches it meanwhile."""
+    count, end_s, next_look_s = 0, time.monotonic() + seconds, 0.0
+    target = Target(address, CHANGED)
+    target.connect()
+    every = itertools.product((1, 2, 3), (1, 2), (1, 4, 16), (0, 500, 2000))
+    grid = [dict(zip(AT_REST, values, strict=True)) for values in every]
+    try:
+        while (now_s := time.monotonic()) < end_s and not watch.is_over:
+            if now_s >= next_look_s:
+                watch.look()
+                next_look_s = now_s + seconds / SAMPLES
+            target.apply(grid[(seed + 7 * count) % len(grid)])
+            count += 1
+            time.sleep(max(0.0, min(now_s + INTERVAL_S, end_s) - time.monotonic()))
+    finally:
+        target.close()
+    return count
+
+
+def _come_to_rest(address: str) -> None:
+    """Both models with the configuration of rest, and nothing in flight."""
+    for model in (TUNED, CHANGED):
+        target = Target(address, model)
+        target.connect()
+        try:
+            target.apply(AT_REST)
+            deadline_s = time.monotonic() + REST_S
+            while target.read().backlog and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+        finally:
+            target.close()
+    time.sleep(2.0)  # processes that were retired end, connections that were closed are noticed
+
+
+# --- what is held ------------------------------------------------------------------------------------
+
+
+def _held(server: int, store: int) -> Mapping[str, HeldByProcesses]:
+    front, *workers = family(server)
+    return {"front": held([front]), "workers": held(workers), "store": held(family(store))}
+
+
+def _shm_bytes() -> int:
+    return sum(entry.stat().st_size for entry in os.scandir("/dev/shm") if entry.name.startswith("rrl"))
+
+
+def _failures(folder: Path) -> tuple[int, int]:
+    """Failed and answered requests, as the clients saw them."""
+    reports = [json.loads((folder / f"load-{m}" / "load.json").read_text()) for m in (TUNED, CHANGED)]
+    return sum(sum(r["failed"].values()) for r in reports), sum(r["completed"] for r in reports)
+
+
+def _markdown(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> str:
+    by_name = {row.what: row for row in rows}
+    grown = {name: by_name[f"memory of the {name}"] for name in ("front", "workers", "store")}
+    cells = [f"{row.start:.0f} → {row.end:.0f}" for row in grown.values()]
+    held_too = "yes" if all(row.holds for row in rows) else "no"
+    return (
+        f"| {options.minutes:g} min | {facts['changes']:,} | {facts['answered']:,} | "
+        f"{facts['intervals']:,} | "
+        f"{' | '.join(cells)} | {held_too} |"
+    )
+
+
+def _append(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> None:
+    if options.out is not None:
+        earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
+        figures = {"minutes": options.minutes, **facts, "rows": [row._asdict() for row in rows]}
+        options.out.write_text(json.dumps([*earlier, figures], indent=1) + "\n", encoding="utf-8")
