@@ -20,7 +20,7 @@ from rrl import journal
 from rrl.agent import Agent
 from rrl.command_line.options import TuneOptions, change_limits, check_interval, tuning_intervals
 from rrl.journal import EMBEDDED, SIMULATION, Header, Journal, Record
-from rrl.knobs import in_words
+from rrl.knobs import change_in_words, in_words
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import times_since
@@ -74,10 +74,17 @@ class Earlier:
             )
         return env.space.number(start)
 
-    def tell_how_found(self, target: Target) -> None:
-        """Tells the target how the resumed run found it: it may have left other preferred batch sizes."""
-        if self.header is not None and self.header.found_config_pbtxt is not None:
+    def tell_how_found(self, target: Target, console: Console) -> None:
+        """Tells the target how the resumed run found it: it may have left other preferred batch sizes.
+
+        Says what is another now, as what was learned may not hold for it.
+        """
+        if self.header is None:
+            return
+        if self.header.found_config_pbtxt is not None:
             target.was_found_as(self.header.found_config_pbtxt)
+        if changed := _changed_since(self.header, target):
+            console.print(f"since the run began: {changed}; what it learned may not hold", style="yellow")
 
     def unrecorded_changes_s(self) -> list[float]:
         """Unix times of changes of the resumed run that came after its last record."""
@@ -103,6 +110,19 @@ class Earlier:
         if self.header is None:
             return Journal.create(folder, header)
         return Journal.open_to_resume(folder, header)
+
+
+def _changed_since(header: Header, target: Target) -> str:
+    """The server, and the knobs that are not tuned, where they are others than the run found; or empty."""
+    now = target.configuration()
+    fixed = {name: value for name, value in header.found.items() if name not in header.space.names}
+    changed = {name: now[name] for name, value in fixed.items() if now.get(name, value) != value}
+    parts = [f"the server is {target.server} instead of {header.server}"]
+    if header.server in (None, target.server):
+        parts.clear()
+    if changed:
+        parts.append(change_in_words(fixed, changed))
+    return ", ".join(parts)
 
 
 # --- The options of a run that goes on from a journal: what is left at its default is as it was there ---

@@ -100,7 +100,7 @@ def _open(
     folder = run_folder(earlier.options)
     server = stack.enter_context(reach(earlier.options, folder, console, stop))
     before = server.changes_before(earlier, console, shared.put_back)
-    earlier.tell_how_found(server.target)
+    earlier.tell_how_found(server.target, console)
     grid = SearchGrid.of(earlier.options, server.target, console, earlier.start)
     env = grid.environment(stop, earlier.start)
     start = earlier.start_on(env, console)

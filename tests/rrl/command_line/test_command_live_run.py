@@ -49,7 +49,16 @@ def test_a_complete_run_is_not_resumed_without_more_intervals(
     assert exit_code(*common, "--intervals", 2, "--out", "run") == 0
     assert exit_code("--resume", "run") == 2
     assert "is complete (2 intervals)" in capsys.readouterr().err
-    assert exit_code("--resume", "run", "--intervals", 3) == 0
+    target = Target(served)
+    target.connect()
+    delay = target.configuration()["max_queue_delay_us"]
+    target.apply({"max_queue_delay_us": delay + 3000})
+    try:
+        assert exit_code("--resume", "run", "--intervals", 3) == 0
+    finally:
+        target.apply({"max_queue_delay_us": delay})
+        target.close()
+    assert "since the run began: delay " in capsys.readouterr().out
     assert sum(r.kind == "tune" for r in read(Path("run"))[1]) >= 3
 
 
