@@ -25,15 +25,20 @@ Options = TypeVar("Options")
 
 def fail(message: str) -> NoReturn:
     """Ends the command for wrong use: one sentence on standard error, no traceback."""
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
     raise SystemExit(WRONG_USE)
+
+
+def printable(text: str) -> str:
+    """The text without characters that move the cursor or colour the screen: a server may have written it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def in_a_sentence(error: Exception) -> str:
     """What a user should read of an error in files or options."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"cannot read or write {error.filename}: {error.strerror}"
-    return str(error)
+        return printable(f"cannot read or write {error.filename}: {error.strerror}")
+    return printable(str(error))
 
 
 def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Options:

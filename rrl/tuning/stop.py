@@ -9,8 +9,10 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = "stopping"
@@ -36,9 +38,18 @@ def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
 
 
 class Output(Console):
-    """Where all is printed. Once nobody reads it any more (`| head`), `reader_gone` is called."""
+    """Where all is printed. Once nobody reads it any more (`| head`), `reader_gone` is called.
+
+    Names and errors come from servers. So no text is markup, and none moves the cursor or colours the screen.
+    """
 
     reader_gone: Callable[[], None] | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str("".join(map(_shown, text)), **options)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -46,6 +57,10 @@ class Output(Console):
             _go_nowhere([self.file.fileno()])
         if self.reader_gone is not None:
             self.reader_gone()
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
 
 
 class Stop:

@@ -73,3 +73,8 @@ def test_no_interval_leaves_the_names_of_the_columns(run: runs.Run, tmp_path: Pa
     names = (tmp_path / "intervals.csv").read_text().strip().split(",")
     assert {"interval", "instances", "max_batch_size", "p95_ms", "reason"} <= set(names)
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", " =1+1", "\n@x"])
+def test_no_text_is_a_formula_behind_blanks_either(text: str) -> None:
+    assert intervals_csv._cell(text) == f"'{text}"
