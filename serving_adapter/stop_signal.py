@@ -1,33 +1,77 @@
-"""How a server that runs until told to stop hears of it: SIGTERM or SIGINT."""
+"""How a server that runs until told to stop hears of it: SIGTERM, SIGINT, or SIGHUP of a closed terminal."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
+from collections.abc import Coroutine
 from types import FrameType
+from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ENDING_AT_ONCE = (signal.SIGTERM, signal.SIGINT)
+"""Sent twice, they mean it. A terminal that closes may send SIGHUP twice by itself."""
 
 
-def stop_on_signal() -> asyncio.Event:
-    """An event that the first SIGTERM or SIGINT sets; further ones change nothing until the process ends.
+class StopSignal(asyncio.Event):
+    """Set by the first signal, whose number it keeps."""
 
-    A handler of the event loop goes with the loop. A signal that comes after it, while the interpreter shuts
-    down, would end the process with the signal's status instead of 0.
+    signal_number = 0
+
+
+def stop_on_signal() -> StopSignal:
+    """What the first signal sets. The same signal again ends the process at once.
+
+    Another signal changes nothing more: a supervisor may forward one beside that of the terminal. With SIGHUP
+    ignored, as by `nohup`, a closed terminal stops nothing.
     """
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), StopSignal()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL if number in ENDING_AT_ONCE else signal.SIG_IGN)
+        stop.signal_number = stop.signal_number or number
         if not loop.is_closed():
             loop.call_soon_threadsafe(stop.set)
 
     _let_signals_wake(loop)
-    for each in SIGNALS:
+    for each in ENDING_AT_ONCE:
         signal.signal(each, handle)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, handle)
     return stop
+
+
+async def done_before(stop: StopSignal, work: Coroutine[Any, Any, None]) -> bool:
+    """Does the work; false, with the work given up, if the stop comes before its end."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        working.cancel()
+        await asyncio.wait({working})
+        return False
+    finally:
+        stopping.cancel()
+
+
+def end_quietly_on_interrupt() -> None:
+    """Ctrl-C before a loop runs ends the process without a traceback; what ignores it goes on so."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def say(text: str) -> None:
+    """Prints a line. Once nobody reads it any more, it and all that follows go nowhere."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _let_signals_wake(loop: asyncio.AbstractEventLoop) -> None:

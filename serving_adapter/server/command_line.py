@@ -35,12 +35,13 @@ from serving_adapter.server.workers.fault_file import Faults, read_faults
 from serving_adapter.server.workers.fault_injection import inject
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
-from serving_adapter.stop_signal import stop_on_signal
+from serving_adapter.stop_signal import done_before, end_quietly_on_interrupt, say, stop_on_signal
 from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 log = logging.getLogger(__name__)
 
 SLOW_START_S = 5.0
+ENDED_BY_SIGNAL = 128  # plus its number: the exit status of a start that was broken off
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
 
@@ -153,7 +154,11 @@ class ServeOptions:
 
 
 async def serve(options: ServeOptions) -> None:
-    """Runs the server until SIGTERM or SIGINT, then drains it."""
+    """Runs the server until SIGTERM, SIGINT or SIGHUP, then drains it.
+
+    A stop while it starts ends it with the status of the signal.
+    """
+    stop = stop_on_signal()
     if options.private_weights:
         os.environ[FOLDER_VARIABLE] = OFF
     key = listening.control_key(options.control_key_file)
@@ -169,29 +174,38 @@ async def serve(options: ServeOptions) -> None:
             f"cannot serve metrics on {bracketed(options.host)}:{options.metrics_port} ({error.strerror}); "
             "choose another --metrics-port, or 0 for any free one"
         )
-    stop = stop_on_signal()
     service = InferenceService(models, metrics_port=metrics_port, control_key=key)
     handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
     server.add_generic_rpc_handlers(handlers)
     await server.start()  # It tells that it lives, and that it is not ready, before any model is built.
     try:
-        for model in models.values():
-            await _started(model)
+        if not await done_before(stop, _start(models)):
+            await server.stop(None)
+            raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
+        _start_recording(options, models)
+        names, host = ", ".join(models), bracketed(options.host)
+        say(f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics")
+        injecting = asyncio.create_task(_inject(faults, models))
+        injecting.add_done_callback(_note_end_of_faults)
+        await stop.wait()
+        injecting.cancel()
+        say("draining: finishing what is in flight, taking nothing new")
+        await server.stop(options.drain_s)
     except ModelFailed as error:
         await server.stop(None)
-        fail(f"model {model.name!r} cannot be served: {error}")
-    _start_recording(options, models)
-    names = ", ".join(models)
-    host = bracketed(options.host)
-    print(f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True)
-    injecting = asyncio.create_task(_inject(faults, models))
-    injecting.add_done_callback(_note_end_of_faults)
-    await stop.wait()
-    injecting.cancel()
-    print("draining: finishing what is in flight, taking nothing new", flush=True)
-    await server.stop(options.drain_s)
-    await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
+        fail(str(error))
+    finally:
+        await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
     _end_recording(models)
+
+
+async def _start(models: dict[str, ServedModel]) -> None:
+    """Starts the models one after the other; ModelFailed, which names it, if one cannot be served."""
+    for model in models.values():
+        try:
+            await _started(model)
+        except ModelFailed as error:
+            raise ModelFailed(f"model {model.name!r} cannot be served: {error}") from None
 
 
 async def _started(model: ServedModel) -> None:
@@ -293,7 +307,7 @@ def _end_recording(models: dict[str, ServedModel]) -> None:
     for model in models.values():
         if model.recording is not None:
             kept = model.recording.write()
-            print(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}", flush=True)
+            say(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}")
 
 
 def _faults(options: ServeOptions) -> Faults | None:
@@ -347,6 +361,7 @@ def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str,
 
 
 def main() -> None:
+    end_quietly_on_interrupt()
     log_to_standard_error()
     serving = serve(parse(ServeOptions, sys.argv[1:]))
     try:

@@ -134,8 +134,9 @@ class BatchRunner:
         kind = type(error).__name__
         if kind not in self._printed:
             self._printed.add(kind)
-            traceback.print_exception(error)
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, ValueError):  # nobody reads the log any more
+                traceback.print_exception(error)
+                sys.stderr.flush()
         return BatchError(f"the model raised {complaint(error)}", self._is_broken())
 
     def _is_broken(self) -> bool:

@@ -233,12 +233,18 @@ def test_sigterm_ends_a_store_cleanly(tmp_path):
         assert sorted(os.listdir(store.folder)) == ["lock", "options.yaml", "sharing_costs.json"]
 
 
-def test_a_store_told_to_stop_again_and_again_still_ends_well(tmp_path):
+def test_a_store_told_to_stop_again_and_again_ends_at_once_and_another_takes_its_place(tmp_path):
     with stores(tmp_path) as start:
         store = start()
         while store.process.poll() is None:
             store.process.send_signal(signal.SIGTERM)
-        assert store.process.returncode == 0
+        assert store.process.returncode in (0, -signal.SIGTERM)
+        flags = ("--folder", store.folder, "--cache", tmp_path / "another", "--host-bytes", "64M")
+        assert rrl_store("serve", "--detach", *flags).returncode == 0
+        with Client(Endpoint(store.folder), starts_store=False) as client:
+            process = psutil.Process(client.call("Stats", pb.Empty()).pid)
+        process.terminate()
+        psutil.wait_procs([process], timeout=10)
 
 
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):

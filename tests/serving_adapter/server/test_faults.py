@@ -197,16 +197,8 @@ def test_sigterm_answers_what_is_in_flight_and_ends_every_process(start_server):
             return [answer_of(answer) for answer in await asyncio.gather(*calls)]
 
     assert asyncio.run(drive()) == [0.0, 1.0, 2.0, 3.0]
-    assert server.stop() == 0
+    assert server.process.wait(30) == 0
     assert not psutil.wait_procs(family, timeout=10)[1]
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_again_and_again_it_still_ends_well(start_server, signum):
-    server = start_server("--model", "noop")
-    while server.process.poll() is None:
-        server.process.send_signal(signum)
-    assert server.process.returncode == 0
 
 
 BAD_STARTS = [

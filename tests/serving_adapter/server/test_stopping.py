@@ -1,0 +1,104 @@
+"""A server that is told to stop ends in order at any moment, and at once when it is told twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tests.support.waiting import until
+
+SERVE = [sys.executable, "-m", "serving_adapter.server.command_line", "--port", "0", "--metrics-port", "0"]
+
+
+HANGS = 13.0
+
+
+def request_of(value: float) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="sleep")
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
+    request.raw_input_contents.append(np.full((1, 16), value, np.float32).tobytes())
+    return request
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_start_is_broken_off_whatever_the_model_does(tmp_path, signum):
+    begun = tmp_path / "begun"
+    model = ["--model", "tests.support.stubborn_models:never_built", "--model-option", f"tells={begun}"]
+    process = subprocess.Popen([*SERVE, *model], stdout=subprocess.PIPE, text=True)
+    try:
+        until(begun.exists)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signum)
+        assert process.wait(30) == 128 + signum
+        assert not psutil.wait_procs(family, timeout=10)[1]
+        assert process.communicate()[0] == ""
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def busy(start_server):
+    """A server with a request in flight, which takes half a second or for ever."""
+
+    def start(value: float):
+        options = ("--model-option", "ms=500", "--model-option", f"hang_on={HANGS:g}")
+        server = start_server("--model", "sleep", *options)
+        channel = grpc.insecure_channel(server.address)
+        channels.append(channel)
+        stub = GRPCInferenceServiceStub(channel)
+        answer = stub.ModelInfer.future(request_of(value), timeout=60)
+        until(lambda: _received(server) == 1)
+        return server, answer
+
+    channels: list[grpc.Channel] = []
+    yield start
+    for channel in channels:
+        channel.close()
+
+
+def _received(server) -> float:
+    page = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
+    rows = [row for row in page.splitlines() if row.startswith("rrl_in_flight_request_count{")]
+    return sum(float(row.rpartition(" ")[2]) for row in rows)
+
+
+def value_of(answer) -> float:
+    return float(np.frombuffer(answer.result().raw_output_contents[0], np.float32)[0])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_told_twice_it_ends_at_once_and_takes_its_processes_along(busy, signum):
+    server, _ = busy(HANGS)
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    server.process.send_signal(signum)
+    assert server.process.stdout.readline().startswith("draining")
+    server.process.send_signal(signum)
+    assert server.process.wait(10) == -signum
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def test_two_signals_of_different_kinds_are_one_stop(busy):
+    server, answer = busy(7.0)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.stdout.readline().startswith("draining")
+    server.process.send_signal(signal.SIGTERM)
+    assert value_of(answer) == 7.0
+    assert server.process.wait(30) == 0
+
+
+def test_a_closed_terminal_with_its_pipe_loses_no_request(busy):
+    server, answer = busy(7.0)
+    server.process.stdout.close()
+    for _ in range(2):  # from the terminal and from its shell
+        server.process.send_signal(signal.SIGHUP)
+    assert value_of(answer) == 7.0
+    assert server.process.wait(30) == 0
