@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from typing import Any
 
 MAX_CHARACTERS = 4096  # of one expression or guard
@@ -103,7 +104,9 @@ def _check_tree(text: object, kind: str, check: _Arithmetic) -> None:
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         raise UnsafeText(f"an {kind} of it is no text of at most {MAX_CHARACTERS:,} characters")
     try:
-        check.visit(ast.parse(text, mode="eval"))
+        with warnings.catch_warnings(action="error", category=SyntaxWarning):  # what Python warns of is odd
+            tree = ast.parse(text, mode="eval")
+        check.visit(tree)
     except (UnsafeText, SyntaxError, ValueError, RecursionError, MemoryError):
         raise UnsafeText(f"the {kind} {text[:80]!r} in it is no arithmetic of numbers and symbols") from None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +23,10 @@ from rrl.views import intervals_csv
 from rrl.views.html_report import page
 from rrl.views.reference_table import ReferenceTable
 from rrl.views.summary import reference_table_of, summarise
+from scripts.robustness.fuzz import model_readers
 from serving_adapter import model_configuration
 from serving_adapter.load.command_line import LoadOptions
 from serving_adapter.load.traces import read_trace
-from serving_adapter.model_store.weights_file import read_safetensors_header
 from serving_adapter.options import read_options_file
 from serving_adapter.recent_arrivals import unpack_answer
 from serving_adapter.server.command_line import ServeOptions
@@ -62,12 +61,6 @@ def _trace(data: bytes) -> None:
     with _file(data, "trace.csv") as path:
         trace = read_trace(path, 100.0)
         next(trace.times_s(np.random.default_rng(0)), None)
-
-
-def _weights(data: bytes) -> None:
-    header = read_safetensors_header(io.BytesIO(data))
-    if not data.startswith(header.raw):
-        raise AssertionError("the header's bytes are not the file's")
 
 
 def _journal(data: bytes) -> None:
@@ -137,7 +130,10 @@ def _machine(data: bytes) -> None:
 READERS = {
     "metrics-page": Reader(_metrics_page),
     "trace": Reader(_trace),
-    "weights": Reader(_weights),
+    "weights": Reader(model_readers.weights),
+    "exported": Reader(model_readers.exported, slowness=500),
+    "expression": Reader(model_readers.expression),
+    "manifest": Reader(model_readers.manifest, slowness=10),
     "journal": Reader(_journal),
     "journal-views": Reader(_views, slowness=50),
     "options": Reader(_options),

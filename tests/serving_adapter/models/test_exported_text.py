@@ -69,6 +69,7 @@ def test_arithmetic_is_an_expression(text):
         "s0\nimport os",
         "",
         "!s0",
+        "1if s0 else s1",
         None,
         5,
         ["s0"],
