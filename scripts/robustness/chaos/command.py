@@ -40,7 +40,7 @@ class Options:
     """SIGKILL and SIGSTOP of workers, zygotes, store, tuner and server."""
     seed: int = 0
     """Of all that is drawn; the moments at which it meets the processes are the machine's."""
-    pace_s: float = 2.0
+    pace_s: float = 1.5
     """Seconds from one change to the next on average, and from one kill to the next."""
     clients: int = 16
     """Requests that are in flight at most."""
