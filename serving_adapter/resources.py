@@ -27,22 +27,34 @@ def cores() -> int:
 
 
 def _quota_cores(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> float:
-    """The least quota of this process' control group (v2) and of those around it; infinite for none."""
+    """The least quota of this process' control groups (v1, v2) and of those around; infinite for none."""
     least = math.inf
-    for group in _control_groups(root, of):
+    for group in _control_groups("cpu", root, of):
         with suppress(OSError, ValueError):  # ValueError: "max"
             quota, period = (group / "cpu.max").read_text().split()
             least = min(least, int(quota) / int(period))
+        with suppress(OSError, ValueError):
+            quota_us = int((group / "cpu.cfs_quota_us").read_text())
+            if quota_us > 0:  # -1 is none
+                least = min(least, quota_us / int((group / "cpu.cfs_period_us").read_text()))
     return least
 
 
-def _control_groups(root: Path, of: Path) -> list[Path]:
-    """The folders of this process' control group (v2) and of those around it."""
-    with suppress(OSError, StopIteration):
-        own = next(line for line in of.read_text().splitlines() if line.startswith("0::"))
-        folder = root / own.removeprefix("0::").lstrip("/")
-        return [folder, *folder.parents]
-    return []
+def _control_groups(controller: str, root: Path, of: Path) -> list[Path]:
+    """The folders that may limit this process: its groups of v2 and v1, and those around them.
+
+    A container may see its own group as the root, though its path is the one outside.
+    """
+    folders: list[Path] = []
+    with suppress(OSError):
+        for line in of.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            for mount in (root / controllers, root / (controller if controllers else "unified")):
+                folder = mount / path.lstrip("/")
+                folders += [folder, *folder.parents]
+    return folders
 
 
 def memory_bytes() -> int:
@@ -51,11 +63,12 @@ def memory_bytes() -> int:
 
 
 def _limit_bytes(root: Path = Path("/sys/fs/cgroup"), of: Path = Path("/proc/self/cgroup")) -> float:
-    """The least memory limit of this control group (v2) and of those around it; infinite for none."""
+    """The least memory limit of these control groups and of those around; infinite for none."""
     least = math.inf
-    for group in _control_groups(root, of):
-        with suppress(OSError, ValueError):  # ValueError: "max"
-            least = min(least, int((group / "memory.max").read_text()))
+    for group in _control_groups("memory", root, of):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # ValueError: "max"
+                least = min(least, int((group / name).read_text()))
     return least
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from rrl.journal import Record
 from rrl.tuning.listener import Listener
 from rrl.tuning.stop import Stopped
+from serving_adapter import own_process
 
 SERVER_MODULE = "serving_adapter.server.command_line"
 LOAD_MODULE = "serving_adapter.load.command_line"
@@ -157,7 +158,7 @@ def _last_line(log: Path) -> str:
 def _spawn(module: str, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            own_process.command(module, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,6 @@ import fcntl
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from serving_adapter import messages
+from serving_adapter import messages, own_process
 from serving_adapter.model_store.endpoint import (
     TOKEN_VARIABLE,
     Endpoint,
@@ -397,7 +396,7 @@ def _start_store(endpoint: Endpoint, token: str | None, timeout_s: float) -> boo
 
     It is set up as the last one that served here, but ends by itself when it had no client for a while.
     """
-    command = [sys.executable, "-m", "serving_adapter.model_store.command_line", "serve", "--detach"]
+    command = own_process.command("serving_adapter.model_store.command_line", "serve", "--detach")
     command += ["--folder", str(endpoint.folder), "--idle-exit-s", str(IDLE_EXIT_S)]
     if endpoint.options.exists():
         command += ["--config", str(endpoint.options)]

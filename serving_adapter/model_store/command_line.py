@@ -27,6 +27,7 @@ from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
+from serving_adapter.resources import memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -165,8 +166,10 @@ def _write_options(options: StoreServeOptions, cache: Path, endpoint: Endpoint) 
     values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
-    with open(endpoint.options, "w", encoding="utf-8", opener=_for_this_user) as file:
+    whole = endpoint.options.with_suffix(".new")
+    with open(whole, "w", encoding="utf-8", opener=_for_this_user) as file:
         yaml.safe_dump(values, file)
+    whole.replace(endpoint.options)  # whoever reads it meanwhile reads the one before, not a part
 
 
 def _for_this_user(path: str, flags: int) -> int:
@@ -175,7 +178,7 @@ def _for_this_user(path: str, flags: int) -> int:
 
 
 def _settings(options: StoreServeOptions) -> StoreSettings:
-    host_bytes = parse_size(options.host_bytes, psutil.virtual_memory().total, "--host-bytes")
+    host_bytes = parse_size(options.host_bytes, memory_bytes(), "--host-bytes")
     return StoreSettings(
         host_bytes=host_bytes,
         disk_bytes=parse_size(options.disk_bytes, psutil.disk_usage("/").total, "--disk-bytes"),

@@ -70,10 +70,10 @@ def _from_weights_file(path: Path, given: dict[str, str]) -> Model:
 
 
 def _factory(reference: str) -> Callable[..., Any]:
-    """Imports `module:factory` as `python -m` would, the current directory first."""
+    """Imports `module:factory`, of the current directory where no installed package has that name."""
     module_name, _, factory_name = reference.partition(":")
     if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from serving_adapter.resources import Gpus
+from serving_adapter.resources import Gpus, cores
 from serving_adapter.server.metrics_page import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
@@ -68,7 +67,7 @@ class ResourceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         cpu_s = _cpu_s(self._models.values())
         yield _plain("rrl_cpu_seconds", "Processor time of the front and all it started", cpu_s)
-        yield _plain("rrl_cpu_count", "Cores of this machine", os.cpu_count() or 1)
+        yield _plain("rrl_cpu_count", "Cores that the server may use", cores())
         gpu_utilisation = self._gpus.utilisation()
         if gpu_utilisation is not None:
             yield _plain("nv_gpu_utilization", "GPU utilisation, 0 to 1", gpu_utilisation)

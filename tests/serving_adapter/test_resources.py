@@ -101,3 +101,16 @@ def test_memory_is_what_the_tightest_container_around_leaves(tmp_path):
     assert _limit_bytes(tmp_path, tmp_path / "cgroup") == 4096
     assert _limit_bytes(tmp_path, tmp_path / "none") == math.inf
     assert 0 < memory_bytes() <= psutil.virtual_memory().total
+
+
+def test_the_limits_of_a_container_of_the_older_kind_count(tmp_path):
+    for controller in ("cpu,cpuacct", "memory"):
+        (tmp_path / controller / "docker").mkdir(parents=True)
+    (tmp_path / "cpu,cpuacct" / "docker" / "cpu.cfs_quota_us").write_text("50000\n")
+    (tmp_path / "cpu,cpuacct" / "docker" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu,cpuacct" / "cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("4000000\n")
+    own = tmp_path / "cgroup"
+    own.write_text("4:memory:/docker/inner\n2:cpu,cpuacct:/docker\n0::/\n")
+    assert _quota_cores(tmp_path, own) == 0.5
+    assert _limit_bytes(tmp_path, own) == 4_000_000
