@@ -42,12 +42,38 @@ class TensorSpec:
     max_size: int | None = None  # of a dimension of -1
 
     def __post_init__(self) -> None:
+        if not all(_is_whole(size) and size >= -1 for size in self.shape):
+            raise ValueError(
+                f"tensor {self.name!r}: the shape must be whole numbers, -1 for any, got {list(self.shape)}"
+            )
+        if self.max_size is not None and not (_is_whole(self.max_size) and self.max_size >= 1):
+            raise ValueError(
+                f"tensor {self.name!r}: max_size must be a whole number from 1, got {self.max_size!r}"
+            )
         if self.datatype not in NUMPY_OF_DATATYPE:
             raise ValueError(
                 f"tensor {self.name!r}: datatype {self.datatype!r} is not supported; "
                 f"known: {', '.join(NUMPY_OF_DATATYPE)}"
             )
 
+        if self.pad_value is not None and not self._holds(self.pad_value):
+            raise ValueError(
+                f"tensor {self.name!r}: pad_value must be a number that {self.datatype} holds, "
+                f"got {self.pad_value!r}"
+            )
+
+    def _holds(self, value: object) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        if self.dtype.kind == "f":
+            return True
+        limits = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
+        return value == value // 1 and limits[0] <= value <= limits[1]
+
     @property
     def dtype(self) -> np.dtype:
         return NUMPY_OF_DATATYPE[self.datatype]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

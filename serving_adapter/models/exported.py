@@ -27,6 +27,7 @@ import yaml
 from torch import nn
 
 from serving_adapter.models.branches import has_forks, torchscript
+from serving_adapter.models.export_limits import ExportLimits, export_limits
 from serving_adapter.models.exported_text import UnsafeText, check_program
 from serving_adapter.models.model import Model, ModelError
 from serving_adapter.tensors import TensorSpec
@@ -43,10 +44,11 @@ def load_exported(path: Path) -> Model:
         raise ModelError(f"there is no model file {path}")
     inputs = _specification(path)
     if path.suffix == ".pt2":
-        return Model(_exported_program(path, inputs), inputs)
-    module = _torchscript(path)
-    _same_number(path, inputs, len(module.forward.schema.arguments) - 1)  # type: ignore[attr-defined]
-    return Model(module, inputs, has_parallel_branches=has_forks(module))
+        module, limits = _exported_program(path, inputs)
+        return Model(module, limits.inputs, max_rows=limits.max_rows)
+    script = _torchscript(path)
+    _same_number(path, inputs, len(script.forward.schema.arguments) - 1)  # type: ignore[attr-defined]
+    return Model(script, inputs, has_parallel_branches=has_forks(script))
 
 
 def _torchscript(path: Path) -> torch.jit.ScriptModule:
@@ -60,7 +62,7 @@ def _torchscript(path: Path) -> torch.jit.ScriptModule:
         ) from None
 
 
-def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
+def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> tuple[nn.Module, ExportLimits]:
     try:
         from torch.export.pt2_archive._package import PT2ArchiveReader
 
@@ -103,9 +105,13 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> nn.Module:
             f"{path} was exported for batches of one size only; export it with an example of 2 rows "
             f'or more and dynamic_shapes={{"{fixed[0]}": {{0: torch.export.Dim.DYNAMIC}}}}'
         )
+    try:
+        limits = export_limits(inputs, shapes, program.range_constraints)
+    except ModelError as error:
+        raise ModelError(f"{path} cannot be served: {error}") from None
     module = program.module()
     module.training = False  # such a module is fixed at its export and refuses .eval()
-    return module
+    return module, limits
 
 
 def _check_sizes(path: Path) -> None:
@@ -157,7 +163,7 @@ def _spec(entry: dict[str, Any]) -> TensorSpec:
     return TensorSpec(
         str(entry["name"]),
         str(entry["datatype"]),
-        tuple(int(dimension) for dimension in entry["shape"]),
+        tuple(entry["shape"]),
         **{key: value for key, value in entry.items() if key not in ("name", "datatype", "shape")},
     )
 

@@ -37,13 +37,15 @@ class Model:
 
     The module answers a tensor, a tuple of tensors or a dict of tensors; `output_names` names the first
     two (None: `output0`, `output1`, ...). `has_parallel_branches` says that the module gives work to
-    torch's inter-op pool (`torch.jit.fork`), so that `inter_op_threads` is a knob of this model.
+    torch's inter-op pool (`torch.jit.fork`), so that `inter_op_threads` is a knob of this model. `max_rows`
+    bounds its batches.
     """
 
     module: nn.Module
     inputs: tuple[TensorSpec, ...]
     output_names: tuple[str, ...] | None = None
     has_parallel_branches: bool = False
+    max_rows: int | None = None
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.inputs]

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter import model_configuration
 from serving_adapter.server.received import InferenceMessage
 from serving_adapter.server.refusals import invalid
 from serving_adapter.server.requests import InputTensor
@@ -93,7 +92,7 @@ def read_inputs(message: InferenceMessage, model: ServedModel) -> list[InputTens
         if tensor.parameters:
             _check_parameters(tensor.parameters, (), f"input {spec.name!r}")
         shape = tuple(tensor.shape)
-        _check_shape(spec, tensor.datatype, shape)
+        _check_shape(spec, tensor.datatype, shape, model.max_rows)
         data = _raw(spec, tensor, shape, raw[i]) if raw else _contents(spec, tensor, shape)
         inputs.append(InputTensor(data, shape))
     if len({tensor.shape[0] for tensor in inputs}) > 1:
@@ -144,17 +143,16 @@ def _value(parameter: pb.InferParameter) -> Any:
     return None if choice is None else getattr(parameter, choice)
 
 
-def _check_shape(spec: TensorSpec, datatype: str, shape: tuple[int, ...]) -> None:
+def _check_shape(spec: TensorSpec, datatype: str, shape: tuple[int, ...], max_rows: int) -> None:
     if datatype != spec.datatype:
         raise invalid(f"input {spec.name!r} must have datatype {spec.datatype}, got {datatype!r}")
     fits = len(shape) == 1 + len(spec.shape) and all(
         given >= 1 and wanted in (-1, given) for given, wanted in zip(shape[1:], spec.shape, strict=True)
     )
-    most_rows = model_configuration.KNOBS["max_batch_size"].high
-    if not fits or not 1 <= shape[0] <= most_rows:
+    if not fits or not 1 <= shape[0] <= max_rows:
         raise invalid(
             f"input {spec.name!r} must have shape {[-1, *spec.shape]} (-1: any length from 1; the first is "
-            f"the batch, at most {most_rows}), got {_shape(shape)}"
+            f"the batch, at most {max_rows}), got {_shape(shape)}"
         )
     if spec.max_size is not None:
         longest = max((g for g, w in zip(shape[1:], spec.shape, strict=True) if w == -1), default=0)

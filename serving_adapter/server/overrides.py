@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 from serving_adapter import model_configuration
+from serving_adapter.model_configuration import KNOBS
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import (
     PREFIX,
@@ -26,6 +27,8 @@ from serving_adapter.server.served_model import ServedModel
 from serving_adapter.tensors import TensorSpec
 
 MAX_TEXT_BYTES = 64 << 10
+LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"
+LIMIT_OF_SIZE = "LIMIT_SIZE_"  # and the input's name: of its dimensions that vary
 
 
 def model_config(model: ServedModel) -> mc.ModelConfig:
@@ -51,7 +54,20 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
         del knobs["inter_op_threads"]
     for name, text in as_parameters(model.resilience).items():
         config.parameters[name].string_value = text
+    for name, limit in _limits(model).items():
+        config.parameters[name].string_value = str(limit)
     return model_configuration.edited(config, knobs)
+
+
+def _limits(model: ServedModel) -> dict[str, int]:
+    """What the model's file says about the sizes it takes, as parameters that are no knobs."""
+    rows = {LIMIT_OF_ROWS: model.max_rows} if model.max_rows < KNOBS["max_batch_size"].high else {}
+    sizes = {
+        f"{LIMIT_OF_SIZE}{spec.name}": spec.max_size
+        for spec in model.inputs.values()
+        if spec.max_size is not None
+    }
+    return rows | sizes
 
 
 def override(

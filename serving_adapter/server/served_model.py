@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Hashable, Sequence
 
+from serving_adapter.model_configuration import KNOBS
 from serving_adapter.server.answers import Answers
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.dispatcher import Dispatcher
@@ -59,6 +60,7 @@ class ServedModel:
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
+        self.max_rows = KNOBS["max_batch_size"].high  # of a request or a batch
         self.is_open = False  # from its start to its end
         self.recording: Recording | None = None
         self.pool = WorkerPool(
@@ -133,6 +135,7 @@ class ServedModel:
         description = await self.pool.start()
         self.inputs.update((spec.name, spec) for spec in description.inputs)
         self.outputs.update((spec.name, spec) for spec in description.outputs)
+        self.max_rows = min(self.max_rows, description.max_rows or self.max_rows)
         try:
             self.check(self.knobs, self.resilience)
         except ValueError as error:
@@ -145,6 +148,11 @@ class ServedModel:
 
     def check(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
         """Raises ValueError, in one sentence, for what this model cannot be served with."""
+        if knobs.max_batch_size > self.max_rows:
+            raise ValueError(
+                f"max_batch_size={knobs.max_batch_size} is above the {self.max_rows} rows that model "
+                f"{self.name!r} takes, as its file says; lower it"
+            )
         self._modes.check(resilience, knobs.instances)
 
     async def apply(self, knobs: Knobs, resilience: ResilienceSettings) -> None:

@@ -80,17 +80,24 @@ class ModelDescription:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     has_parallel_branches: bool
+    max_rows: int | None = None  # of a batch
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "inputs": [vars(spec) for spec in self.inputs],
             "outputs": [vars(spec) for spec in self.outputs],
             "has_parallel_branches": self.has_parallel_branches,
+            "max_rows": self.max_rows,
         }
 
     @classmethod
     def from_wire(cls, wire: Wire) -> ModelDescription:
-        return cls(_specs(wire["inputs"]), _specs(wire["outputs"]), wire["has_parallel_branches"])
+        return cls(
+            _specs(wire["inputs"]),
+            _specs(wire["outputs"]),
+            wire["has_parallel_branches"],
+            wire["max_rows"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def describe(model: Model, sizes: tuple[int, int]) -> ModelDescription:
     specs = [TensorSpec(name, datatype_of(name, x), tuple(x.shape[1:])) for name, x in first.items()]
     second = as_described(second, specs)
     outputs = [replace(spec, shape=_common(spec.shape, second[spec.name].shape[1:])) for spec in specs]
-    return ModelDescription(model.inputs, tuple(outputs), model.has_parallel_branches)
+    return ModelDescription(model.inputs, tuple(outputs), model.has_parallel_branches, model.max_rows)
 
 
 def _common(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:

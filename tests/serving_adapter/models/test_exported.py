@@ -116,6 +116,12 @@ def test_a_missing_specification_is_asked_for_by_its_name(exported):
             [{"name": "x", "datatype": "FP32", "shape": [4], "unit": "m"}],
             "unexpected keyword argument 'unit'",
         ),
+        ([{"name": "x", "datatype": "FP32", "shape": [4.5]}], r"whole numbers, -1 for any, got \[4\.5\]"),
+        ([{"name": "x", "datatype": "FP32", "shape": "4"}], "whole numbers, -1 for any"),
+        ([{"name": "x", "datatype": "FP32", "shape": [4], "pad_value": "0"}], "pad_value must be a number"),
+        ([{"name": "x", "datatype": "UINT8", "shape": [4], "pad_value": -1}], "that UINT8 holds, got -1"),
+        ([{"name": "x", "datatype": "FP32", "shape": [4], "max_size": "9"}], "whole number from 1, got '9'"),
+        ([{"name": "x", "datatype": "FP32", "shape": [0]}], "which no request could have"),
         ({"x": "FP32"}, "expected a list like"),
         (3, "expected a list like"),
     ],
@@ -283,3 +289,33 @@ def test_a_file_that_is_not_there_and_options_for_a_file_are_refused(exported):
         load_model("nowhere.pt2", {})
     with pytest.raises(ModelError, match="takes no options, got size"):
         load_model(str(exported), {"size": "3"})
+
+
+class Sums(torch.nn.Module):
+    def forward(self, x):
+        return x.sum(1, keepdim=True)
+
+
+def limited(path: Path, batch: torch.export.Dim, length: torch.export.Dim, **spec: object) -> Path:
+    shapes = {"x": {0: batch, 1: length}}
+    torch.export.save(torch.export.export(Sums().eval(), (torch.ones(4, 5),), dynamic_shapes=shapes), path)
+    specify(path, [{"name": "x", "datatype": "FP32", "shape": [-1]} | spec])
+    return path
+
+
+@pytest.mark.parametrize(("told", "longest"), [({}, 50), ({"max_size": 40}, 40), ({"max_size": 90}, 50)])
+def test_the_range_constraints_of_an_export_bound_rows_and_sizes(tmp_path, told, longest):
+    batch, length = torch.export.Dim("batch", max=8), torch.export.Dim("length", max=50)
+    model = load_model(str(limited(tmp_path / "sums.pt2", batch, length, **told)), {})
+    assert model.max_rows == 8
+    assert [spec.max_size for spec in model.inputs] == [longest]
+
+
+def test_an_export_without_limits_has_none_and_one_for_large_batches_only_is_refused(tmp_path):
+    free = load_model(
+        str(limited(tmp_path / "free.pt2", torch.export.Dim.DYNAMIC, torch.export.Dim.DYNAMIC)), {}
+    )
+    assert (free.max_rows, free.inputs[0].max_size) == (None, None)
+    many = torch.export.Dim("batch", min=3, max=8)
+    with pytest.raises(ModelError, match="exported for batches of at least 3 rows"):
+        load_model(str(limited(tmp_path / "many.pt2", many, torch.export.Dim.DYNAMIC)), {})
