@@ -168,11 +168,9 @@ class Chaos:
         }
 
     def tell(self) -> None:
-        """The table, and what should not have been; appended to the file, too."""
+        """The table; its figures are appended to the file, too."""
         if not hasattr(self, "_changes"):
             return
-        for fault in self.tally.faults:
-            print(fault)
         row = self._row()
         details = {
             "seed": self.options.seed,

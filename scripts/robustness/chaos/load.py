@@ -39,6 +39,7 @@ class ChaosTally:
         self.counts[kind] += 1
         if len(self.faults) < FAULTS_KEPT:
             self.faults.append(f"{kind}: {sentence}")
+            print(self.faults[-1], flush=True)
 
     @property
     def sent(self) -> int:

@@ -28,7 +28,8 @@ from serving_adapter import model_configuration
 GRID = "instances=1,2,3,max_batch_size=1,4,8"
 QUICK = ("--interval-s", "0.5", "--settle-s", "0.1", "--knobs", GRID, "--agent", "random")
 START_PATIENCE_S, RUN_PATIENCE_S = 60.0, 180.0
-MEAN_LIFE_S = 2.0  # after its first interval, until it is killed
+MOST_LINES = 9  # of its journal when it is killed; the first few are of the start
+MEAN_LIFE_S = 0.3  # after that line
 MEAN_STOP_S = 0.7
 PAUSE_S = 0.1
 
@@ -51,7 +52,8 @@ class TunerEpisodes:
         number = sum(self.dealt.values())
         killed, next_one = (self._server.folder / f"{name}-{number}" for name in ("killed", "next"))
         process = await self._start(killed, "--intervals", "500")
-        if not await _until(lambda: (killed / "journal.jsonl").exists(), process, START_PATIENCE_S):
+        lines = self._draw.randint(1, MOST_LINES)
+        if not await _until(lambda: _lines(killed) >= lines, process, START_PATIENCE_S):
             self._tally.fault("tuner", f"it did not begin (exit code {process.returncode})")
             return
         await asyncio.sleep(self._draw.expovariate(1 / MEAN_LIFE_S))
@@ -109,6 +111,11 @@ class TunerEpisodes:
                 return model_configuration.knob_values(told.config)
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(PAUSE_S)
+
+
+def _lines(folder: Path) -> int:
+    journal = folder / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 async def _until(
