@@ -6,6 +6,7 @@ Only the pure rule in `batching` decides what makes a batch and when. The way ba
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import NamedTuple
 
 from serving_adapter.server.answers import NOBODY_WAITS, Answers, Execution
@@ -14,10 +15,13 @@ from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX
 from serving_adapter.server.redundancy.modes import ResilienceMode
-from serving_adapter.server.requests import Batch, Specs, tell
+from serving_adapter.server.requests import Batch, Specs, fitting, tell
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.pool import WorkerPool
+
+MAX_BATCH_BYTES = 64 << 20
+"""Of the inputs of several requests, padded: the event loop copies so many in some 20 ms."""
 
 
 class Slot(NamedTuple):
@@ -60,7 +64,7 @@ class Dispatcher:
                 if decision.wait_until_ns is not None:
                     self._look_again_at(decision.wait_until_ns)
                 break
-            batch = Batch(self._in_flight.take(decision.take), self._mode)
+            batch = Batch(self._in_flight.take(self._fitting(decision.take)), self._mode)
             batch.copies += 1
             if self._run(batch, slot):
                 tell(batch.listener.batch_dispatched, batch)
@@ -74,6 +78,12 @@ class Dispatcher:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def _fitting(self, take: int) -> int:
+        """So many of the first requests that copying them keeps nobody waiting."""
+        if take == 1:
+            return 1
+        return fitting(islice(self._in_flight.queue, take), self._inputs, MAX_BATCH_BYTES)
 
     def _free_slot(self) -> Slot | None:
         """An idle worker of the deployed model's own, or of a lane that may help out."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple, ParamSpec, Protocol
 
 import numpy as np
@@ -170,13 +172,35 @@ class Batch:
         """Puts its inputs into a worker's arena, padded to one shape."""
         shapes = []
         for i, spec in enumerate(specs.values()):
-            largest = map(max, zip(*(request.inputs[i].shape[1:] for request in self.requests), strict=True))
+            largest = reduce(_larger, (request.inputs[i].shape[1:] for request in self.requests))
             shapes.append((spec.name, spec.datatype, (self.rows, *largest)))
         placed, needed_bytes = place(shapes)
         arena.ensure(needed_bytes)
         for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
             _stack([request.inputs[i] for request in self.requests], spec, arena.array(tensor))
         return placed
+
+
+def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
+    """How many of the first requests make a batch of at most so many bytes, as padded; at least one."""
+    itemsizes = [spec.dtype.itemsize for spec in specs.values()]
+    count, rows, row_bytes = 0, 0, 0
+    largest: list[tuple[int, ...]] = []
+    for request in requests:
+        shapes = [tensor.shape[1:] for tensor in request.inputs]
+        if shapes != largest:
+            largest = [_larger(*pair) for pair in zip(largest or shapes, shapes, strict=True)]
+            row_bytes = sum(n * math.prod(shape) for n, shape in zip(itemsizes, largest, strict=True))
+        rows += request.rows
+        if count and rows * row_bytes > most_bytes:
+            break
+        count += 1
+    return count
+
+
+def _larger(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """What both shapes are padded to."""
+    return tuple(map(max, shape, other))
 
 
 def cut(outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int) -> list[OutputTensor]:
