@@ -1,41 +1,36 @@
 """The embedded server and load: what `rrl-tune` tunes where no target is given.
 
-Both are processes in sessions of their own, so that Ctrl-C reaches the tuner alone. The tuner ends the load
-first, then the server.
+Whichever of them dies is started again while the run waits for its target, as for any target that is away.
+That interval has a gap, and teaches nothing. The tuner ends the load first, then the server.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rrl.command_line.child_process import ChildProcess
 from rrl.journal import Record
 from rrl.tuning.listener import Listener
 from rrl.tuning.stop import Stopped
-from serving_adapter import own_process
+from serving_adapter.target import Reading, Target, TargetLost
 
 SERVER_MODULE = "serving_adapter.server.command_line"
 LOAD_MODULE = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 40.0
 # The default load is this share of the rate at which the start serves a burst. The start only just bears it:
 # load and tuner use the same cores, so it serves a steady load more slowly than a burst.
 DEFAULT_UTILISATION = 0.85
 BURST_REQUESTS = 200  # They are sent at once to see how fast the start serves them.
+WRONG_USE = 2  # the exit status of a command whose options cannot work
 
-_READY = re.compile(r"^serving .* on (\S+:\d+), metrics on (\S+)$", re.MULTILINE)
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_READY = re.compile(r"^serving .* on (\S+:(\d+)), metrics on \S+:(\d+)/metrics$", re.MULTILINE)
 
 
 class EmbeddedFailed(Exception):
@@ -58,77 +53,128 @@ class EmbeddedSettings:
 class Embedded:
     """`rrl-serve` and `rrl-load` as subprocesses. Their logs and the load's report go to `folder`."""
 
-    def __init__(self, folder: Path, settings: EmbeddedSettings) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: EmbeddedSettings,
+        sleep: Callable[[float], Any] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.folder = folder
         self.settings = settings
         self.address = ""
         self.rate_per_s = math.nan
-        self._server: subprocess.Popen[bytes] | None = None
-        self._load: subprocess.Popen[bytes] | None = None
+        self.notice: Callable[[str], None] = lambda text: None  # told of each restart
+        self.server = ChildProcess("server", SERVER_MODULE, folder / "server.log", clock)
+        self.load = ChildProcess("load", LOAD_MODULE, folder / "load.log", clock)
+        self._ports = ("0", "0")  # of the server and its metrics; those of the first start are kept
+        self._sleep = sleep
 
-    def start_server(self, sleep: Callable[[float], Any] = time.sleep) -> str:
+    def start_server(self) -> str:
         """Starts the server and returns its address once it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        log = self.folder / "server.log"
-        arguments = ["--model", self.settings.model, "--port", "0", "--metrics-port", "0"]
-        log.write_bytes(b"")
-        self._server = _spawn(SERVER_MODULE, arguments, log)
-        end_s = time.monotonic() + START_TIMEOUT_S
-        while (ready := _READY.search(log.read_text(errors="replace"))) is None:
-            status = self._server.poll()
-            if status is not None or time.monotonic() > end_s:
-                text = f"the embedded server did not start: {_last_line(log)} (see {log})"
-                raise ValueError(text) if status == 2 else EmbeddedFailed(text)
-            sleep(0.05)
-        self.address = ready.group(1)
+        self.server.log.write_bytes(b"")
+        self._serve()
         return self.address
 
     def start_load(self) -> None:
         """Starts the load, at the rate given or at one that the server's start only just bears."""
         given_per_s = self.settings.rate_per_s
         self.rate_per_s = given_per_s or round(DEFAULT_UTILISATION * self._capacity_per_s(), 1)
-        until_ended = ["--rate", str(self.rate_per_s), "--duration-s", "0"]
-        arguments = self._load_arguments([*until_ended, "--arrivals", self.settings.arrivals], self.folder)
-        self._load = _spawn(LOAD_MODULE, arguments, self.folder / "load.log")
+        self._send(self.folder)
 
     def check(self) -> None:
-        """LoadEnded if the load's trace is over, EmbeddedFailed if the load broke."""
-        status = None if self._load is None else self._load.poll()
-        if status == 0:
+        """TargetLost if the server or the load has died, EmbeddedFailed if the load cannot work at all."""
+        if self.load.status == WRONG_USE and self.load.starts == 1:
+            text = f"the embedded load broke: {self.load.last_line()} (see {self.load.log})"
+            raise EmbeddedFailed(text)
+        for process in self._dead():
+            raise TargetLost(process.how_it_ended())
+
+    def check_trace(self) -> None:
+        """LoadEnded if the load's trace is over."""
+        if self.load.status == 0:
             raise LoadEnded("the load's trace is over, and the run with it")
-        if status is not None:
-            log = self.folder / "load.log"
-            raise EmbeddedFailed(f"the embedded load broke: {_last_line(log)} (see {log})")
+
+    def revive(self) -> None:
+        """Starts again what has died, the server first. TargetLost while it has to wait, or if it fails.
+
+        A load begins anew with its first request: its report and its rows go to a folder of their own.
+        """
+        for process in self._dead():
+            how = process.how_it_ended()
+            if process.wait_left_s > 0:
+                raise TargetLost(f"{how}, and starts again in {process.wait_left_s:.0f} s")
+            self.notice(f"{how}; starting it again")
+            try:
+                if process is self.server:
+                    self._serve()
+                else:
+                    self._send(self.folder / f"load-{self.load.starts + 1}")
+            except (EmbeddedFailed, ValueError, OSError) as error:
+                raise TargetLost(str(error)) from None
 
     def close(self) -> None:
-        for process in (self._load, self._server):
-            _end(process)
-        self._load = self._server = None
+        self.load.end()
+        self.server.end()
 
     def end_load(self) -> int | None:
-        """Ends the load. Returns how many of its requests failed by the clients' count, if they tell."""
-        _end(self._load)
-        self._load = None
+        """Ends the load. Returns how many of its requests failed by the clients' count, if they tell.
+
+        A load that was killed took its count with it.
+        """
+        self.load.end()
+        if self.load.starts > 1:
+            return None
         try:
             report = json.loads((self.folder / "load.json").read_text(encoding="utf-8"))
             return sum(int(n) for n in report["failed"].values())
         except (OSError, ValueError, KeyError, AttributeError):
             return None
 
+    def _dead(self) -> list[ChildProcess]:
+        """Those that have ended before their time; a load may end with its trace."""
+        server = [self.server] if self.server.status is not None else []
+        return server + ([self.load] if self.load.status not in (None, 0) else [])
+
+    def _serve(self) -> None:
+        """Starts the server and waits until it serves. What does not come up is ended."""
+        server = self.server
+        said = server.log.stat().st_size
+        port, metrics_port = self._ports
+        server.start(["--model", self.settings.model, "--port", port, "--metrics-port", metrics_port])
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while (ready := _READY.search(server.log.read_bytes()[said:].decode(errors="replace"))) is None:
+            status = server.status
+            if status is not None or time.monotonic() > end_s:
+                text = f"the embedded server did not start: {server.last_line()} (see {server.log})"
+                if status is None:
+                    server.kill()
+                raise ValueError(text) if status == WRONG_USE else EmbeddedFailed(text)
+            self._sleep(0.05)
+        self.address, *ports = ready.groups()
+        self._ports = (ports[0], ports[1])
+
+    def _send(self, folder: Path) -> None:
+        until_ended = ["--rate", str(self.rate_per_s), "--duration-s", "0"]
+        self.load.start(self._load_arguments([*until_ended, "--arrivals", self.settings.arrivals], folder))
+
     def _capacity_per_s(self) -> float:
         """Requests per second that the server serves of a burst, in its present configuration."""
         folder = self.folder / "burst"
         at_once = ["--rate", str(20 * BURST_REQUESTS), "--duration-s", "0.05", "--timeout-s", "20"]
-        process = _spawn(LOAD_MODULE, self._load_arguments(at_once, folder), self.folder / "load.log")
+        burst = ChildProcess("burst", LOAD_MODULE, self.load.log)
+        burst.start(self._load_arguments(at_once, folder))
         try:
-            process.wait(START_TIMEOUT_S)
+            burst.wait(START_TIMEOUT_S)
             report = json.loads((folder / "load.json").read_text(encoding="utf-8"))
             return max(float(report["achieved_rate_per_s"]), 0.5)
-        except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
-            _end(process)
+        except (OSError, ValueError, KeyError, TypeError):  # TimeoutError is one of the first
             raise EmbeddedFailed(
-                f"the embedded load cannot measure the server (see {self.folder / 'load.log'}); give --rate"
+                f"the embedded load cannot measure the server (see {self.load.log}); give --rate"
             ) from None
+        finally:
+            burst.end()
 
     def _load_arguments(self, arguments: list[str], folder: Path) -> list[str]:
         settings = self.settings
@@ -136,54 +182,38 @@ class Embedded:
         return [*common, *arguments, "--out", str(folder)]
 
 
+class EmbeddedTarget(Target):
+    """The embedded server as a target. It counts as lost without its load, and connecting revives both."""
+
+    def __init__(
+        self, embedded: Embedded, metrics_url: str | None = None, control_key: str | None = None
+    ) -> None:
+        super().__init__(embedded.address, None, metrics_url, control_key)
+        self._embedded = embedded
+
+    def connect(self, control: bool = True, counters: bool = True) -> None:
+        self._embedded.revive()
+        super().connect(control, counters)
+
+    def read(self) -> Reading:
+        self._embedded.check()
+        return super().read()
+
+    def glance(self) -> Reading:
+        self._embedded.check()
+        return super().glance()
+
+
 class LoadWatch(Listener):
-    """Ends the run with the embedded load."""
+    """Ends the run with the embedded load, and shows what is started again."""
 
     def __init__(self, embedded: Embedded, view: Listener) -> None:
         self._embedded, self._view = embedded, view
+        embedded.notice = view.notice
 
     def measured(self, record: Record) -> None:
         try:
-            self._embedded.check()
+            self._embedded.check_trace()
         except LoadEnded as ended:
             self._view.notice(str(ended))
             raise
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
-
-
-def _spawn(module: str, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            own_process.command(module, *arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-            env={"OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ),
-        )
-
-
-# Loaded before any thread starts, as it is used after a fork.
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """A killed tuner takes its server and load with it."""
-    if _libc is not None:
-        _libc.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
-
-
-def _end(process: subprocess.Popen[bytes] | None) -> None:
-    if process is None or process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from rrl.command_line.earlier import Earlier
-from rrl.command_line.embedded import Embedded, EmbeddedSettings, LoadWatch
+from rrl.command_line.embedded import Embedded, EmbeddedSettings, EmbeddedTarget, LoadWatch
 from rrl.command_line.options import TuneOptions
 from rrl.guarding.guard import Guard
 from rrl.journal import Header
@@ -118,20 +118,24 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
             _print_notes(target, console)
             yield RunningServer(target)
         return
-    with closing(Embedded(folder, embedded_settings(options))) as embedded:
+    with closing(Embedded(folder, embedded_settings(options), stop.sleep)) as embedded:
         console.print(f"starting the server and its load (logs in {folder}) ...")
-        embedded.start_server(stop.sleep)
-        with closing(connected(options, embedded.address, None, control=True)) as target:
+        embedded.start_server()
+        with closing(EmbeddedTarget(embedded, options.metrics_url, _control_key(options))) as target:
+            target.connect()
             _print_notes(target, console)
             yield EmbeddedServer(target, embedded, options)
 
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
     """A target, connected to. `control` is True if its configuration is to be changed."""
-    key = options.control_key or os.environ.get("RRL_CONTROL_KEY")
-    target = Target(address, model, options.metrics_url, key, options.tls_ca)
+    target = Target(address, model, options.metrics_url, _control_key(options), options.tls_ca)
     target.connect(control=control)
     return target
+
+
+def _control_key(options: TuneOptions) -> str | None:
+    return options.control_key or os.environ.get("RRL_CONTROL_KEY")
 
 
 def restore_point(target: Target) -> RestorePoint:

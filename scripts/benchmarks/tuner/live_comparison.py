@@ -27,7 +27,7 @@ from typing import Any
 
 from baselines.exhaustive_sweep import ExhaustiveSweep
 from envs.live import cores_of, default_space
-from rrl.command_line.embedded import Embedded, EmbeddedSettings
+from rrl.command_line.embedded import Embedded, EmbeddedSettings, EmbeddedTarget
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import ConfigurationSpace
 from rrl.tuning.settings import TuningSettings
@@ -51,7 +51,6 @@ from scripts.serving.served_agents import (
     tuned_in_the_loop,
 )
 from serving_adapter.options import parse
-from serving_adapter.target import Target
 
 TUNERS = (DEFAULT, "rrl-paper", "capes", "optuna-tpe")
 
@@ -112,7 +111,7 @@ def _compared(seed: int, agents: Sequence[str], plan: ComparisonLength, folder: 
     try:
         embedded.start_server()
         embedded.start_load()
-        target = Target(embedded.address)
+        target = EmbeddedTarget(embedded)
         target.connect()
         found = target.configuration()
         space = (

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rrl.command_line.embedded import Embedded, EmbeddedFailed, EmbeddedSettings
 from rrl.journal import read
 from rrl.views.summary import whole_turns
 from serving_adapter.target import Target
 from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
-from tests.support.waiting import until
 
 
 def test_a_live_target_is_tuned(
@@ -96,14 +94,6 @@ def test_the_best_is_measured_as_often_as_asked_for(served: str) -> None:
     )  # fewer than six where they show enough, more where they leave the question open
     assert exit_code("--resume", "run", "--intervals", 5, "--validation", 2) == 0  # its default: as before
     assert exit_code("--resume", "run", "--intervals", 6, "--validation", 1) == 2
-
-
-def test_a_load_that_breaks_ends_the_run(tmp_path: Path) -> None:
-    embedded = Embedded(tmp_path, EmbeddedSettings(rate_per_s=1.0))
-    embedded.address = "nowhere"
-    embedded.start_load()
-    with pytest.raises(EmbeddedFailed, match="the embedded load broke: --target must be HOST:PORT"):
-        until(embedded.check)
 
 
 def test_serf_schedules_a_live_target_by_a_machine_file(
