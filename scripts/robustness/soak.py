@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from scripts.robustness import figures
 from scripts.robustness.process_usage import HeldByProcesses, family, held
 from scripts.robustness.tuner_watch import ENDING_S, MOST_GROWTH_BYTES, MOST_MORE, HeldRow, TunerWatch
 from scripts.serving.processes import started
@@ -71,13 +72,14 @@ def run(options: Options) -> bool:
         _end_store()
         shutil.rmtree(folder, ignore_errors=True)
     print(f"{'':38} {'start':>10} {'end':>10} {'at most':>10}")
-    for row in rows:
-        mark = "" if row.holds else "  GROWS"
-        print(f"{row.what:38} {row.start:10.1f} {row.end:10.1f} {row.most:10.1f} {row.unit}{mark}")
-    print(json.dumps(facts))
-    print(_markdown(options, rows, facts))
-    _append(options, rows, facts)
-    return all(row.holds for row in rows)
+    for each in rows:
+        mark = "" if each.holds else "  GROWS"
+        print(f"{each.what:38} {each.start:10.1f} {each.end:10.1f} {each.most:10.1f} {each.unit}{mark}")
+    row = _figures(options, rows, facts)
+    print(figures.markdown([row]))
+    if options.out is not None:
+        figures.append(options.out, "soak", row | {"rows": [each._asdict() for each in rows]})
+    return all(each.holds for each in rows)
 
 
 def _soak(options: Options, folder: Path) -> tuple[list[HeldRow], dict[str, Any]]:
@@ -258,20 +260,10 @@ def _failures(folder: Path) -> tuple[int, int]:
     return sum(sum(r["failed"].values()) for r in reports), sum(r["completed"] for r in reports)
 
 
-def _markdown(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> str:
+def _figures(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The run as a row of docs/results/reliability.md."""
     by_name = {row.what: row for row in rows}
-    grown = {name: by_name[f"memory of the {name}"] for name in ("front", "workers", "store")}
-    cells = [f"{row.start:.0f} → {row.end:.0f}" for row in grown.values()]
-    held_too = "yes" if all(row.holds for row in rows) else "no"
-    return (
-        f"| {options.minutes:g} min | {facts['changes']:,} | {facts['answered']:,} | "
-        f"{facts['intervals']:,} | "
-        f"{' | '.join(cells)} | {held_too} |"
-    )
-
-
-def _append(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> None:
-    if options.out is not None:
-        earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else []
-        figures = {"minutes": options.minutes, **facts, "rows": [row._asdict() for row in rows]}
-        options.out.write_text(json.dumps([*earlier, figures], indent=1) + "\n", encoding="utf-8")
+    memory = {f"{name} MiB": by_name[f"memory of the {name}"] for name in ("front", "workers", "store")}
+    grown = sum(not row.holds for row in rows)
+    told = {name: f"{row.start:.0f} to {row.end:.0f}" for name, row in memory.items()}
+    return {"minutes": options.minutes, **facts, **told, "what grows": grown}

@@ -7,12 +7,12 @@ call that showed it. `--first N --requests 1` sends that one again.
 from __future__ import annotations
 
 import asyncio
-import json
-import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.robustness import figures
 from scripts.robustness.fuzz.findings import Findings
 from scripts.robustness.fuzz.reader_fuzz import fuzz_readers
 from scripts.robustness.fuzz.server_fuzz import ServerFuzzed, fuzz_server
@@ -48,7 +48,7 @@ class Options:
 
 def run(options: Options) -> bool:
     """Prints what was found; True if that is nothing."""
-    findings, began_s = Findings(), time.monotonic()
+    findings = Findings()
     seen = ServerFuzzed()
     if options.requests:
         seen = asyncio.run(
@@ -60,23 +60,23 @@ def run(options: Options) -> bool:
     findings.store(options.found)
     for line in findings.lines():
         print(line)
-    figures = asdict(seen) | {"reads": reads, "kinds_of_faults": len(findings.first)}
-    _append(options.out, {"seed": options.seed, "took_s": time.monotonic() - began_s} | figures)
-    print(row(seen, reads, len(findings.first)))
+    row = figures_of(seen, reads, len(findings.first))
+    if options.out is not None:
+        figures.append(options.out, "fuzz", row | asdict(seen) | {"seed": options.seed, "reads": reads})
+    print(figures.markdown([row]))
     return not findings.first
 
 
-def row(seen: ServerFuzzed, reads: dict[str, int], faults: int) -> str:
+def figures_of(seen: ServerFuzzed, reads: Mapping[str, int], faults: int) -> dict[str, Any]:
     """The run as a row of docs/results/reliability.md."""
-    grown = 0 if seen.warm_bytes is None else (seen.end_bytes - seen.warm_bytes) / 2**20
-    return (
-        f"| {seen.requests:,} | {seen.right_answers:,} | {sum(reads.values()):,} | {faults} | "
-        f"{seen.slowest_answer_s:.1f} s | {seen.longest_callback_ms:.0f} ms | {grown:+.0f} MiB | "
-        f"{seen.seconds / 60:.0f} min |"
-    )
-
-
-def _append(path: Path | None, figures: dict[str, Any]) -> None:
-    if path is not None:
-        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        path.write_text(json.dumps([*earlier, figures], indent=1) + "\n", encoding="utf-8")
+    grown_bytes = 0 if seen.warm_bytes is None else seen.end_bytes - seen.warm_bytes
+    return {
+        "calls": seen.requests,
+        "right answers": seen.right_answers,
+        "damaged files": sum(reads.values()),
+        "kinds of faults": faults,
+        "slowest answer s": round(seen.slowest_answer_s, 1),
+        "longest callback ms": round(seen.longest_callback_ms),
+        "grown MiB": round(grown_bytes / 2**20),
+        "minutes": round(seen.seconds / 60, 1),
+    }

@@ -20,7 +20,7 @@ _PROGRAMS_WORDS = re.compile(
 )
 # What a client need not know of: in a refused file's sentence it may stand, to tell what is damaged.
 _ERRORS = re.compile(r"Exception (calling|deserializing|iterating)|\b[A-Z]\w*(Error|Exception)\b")
-_VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|-?\d[\d.e+]*|\[[^\]]*\]")
+_VARIES = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|-?\d[\d.e+]*|\[[^\]]*\]")
 
 
 class Found(NamedTuple):

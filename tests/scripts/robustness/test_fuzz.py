@@ -15,11 +15,11 @@ from scripts.robustness.fuzz.findings import Findings, as_json, from_json, no_se
 from scripts.robustness.fuzz.grammar import METHODS, call
 from scripts.robustness.fuzz.infer_grammar import TOKEN_ROWS, infer_request
 from scripts.robustness.fuzz.oracle import MINILM, AnswerOracle
-from scripts.robustness.fuzz.reader_fuzz import fuzz_readers, objection, stored_files
+from scripts.robustness.fuzz.reader_fuzz import fuzz_readers, objection, sound_files
 from scripts.robustness.fuzz.readers import READERS, Reader
 
 REQUESTS = 2000
-READS = 150
+READS = 100
 
 
 def test_the_server_bears_the_corpus_and_some_thousand_calls() -> None:
@@ -47,7 +47,7 @@ def test_every_reader_takes_a_sound_file(name: str) -> None:
             return False
         return True
 
-    assert any(reads(data) for data in stored_files(name))
+    assert any(reads(data) for data in sound_files(name))
 
 
 def test_a_call_of_a_seed_is_always_the_same() -> None:
