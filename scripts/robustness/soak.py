@@ -41,6 +41,7 @@ SAMPLES = 60
 REST_S = 60.0
 
 MOST_LOG_BYTES_A_CHANGE = 400
+LOG_SHOWN = 4000  # characters of what tuner and load said, where something does not hold
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def run(options: Options) -> bool:
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     try:
         rows, facts = _soak(options, folder)
+        if not all(each.holds for each in rows):
+            print((folder / "clients.log").read_text(encoding="utf-8")[-LOG_SHOWN:])
     finally:
         _end_store()
         shutil.rmtree(folder, ignore_errors=True)

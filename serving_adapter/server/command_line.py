@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import logging
 import math
 import os
@@ -177,6 +178,8 @@ async def serve(options: ServeOptions) -> None:
     service = InferenceService(models, metrics_port=metrics_port, control_key=key)
     handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
     server.add_generic_rpc_handlers(handlers)
+    gc.collect()
+    gc.freeze()  # The modules stay: to go through them at each collection would hold up the loop for 20 ms.
     await server.start()  # It tells that it lives, and that it is not ready, before any model is built.
     try:
         if not await done_before(stop, _start(models)):

@@ -69,7 +69,6 @@ def run(options: Options) -> bool:
 
 def figures_of(seen: ServerFuzzed, reads: Mapping[str, int], faults: int) -> dict[str, Any]:
     """The run as a row of docs/results/reliability.md."""
-    grown_bytes = 0 if seen.warm_bytes is None else seen.end_bytes - seen.warm_bytes
     return {
         "calls": seen.requests,
         "right answers": seen.right_answers,
@@ -77,6 +76,6 @@ def figures_of(seen: ServerFuzzed, reads: Mapping[str, int], faults: int) -> dic
         "kinds of faults": faults,
         "slowest answer s": round(seen.slowest_answer_s, 1),
         "longest callback ms": round(seen.longest_callback_ms),
-        "grown MiB": round(grown_bytes / 2**20),
+        "grown MiB": round((seen.end_bytes - seen.warm_bytes) / 2**20),
         "minutes": round(seen.seconds / 60, 1),
     }

@@ -50,6 +50,12 @@ def test_every_reader_takes_a_sound_file(name: str) -> None:
     assert any(reads(data) for data in sound_files(name))
 
 
+def test_memory_that_only_goes_up_and_down_has_not_grown() -> None:
+    assert server_fuzz.least_at_both_ends([500, 560, 470, 530, 480, 560]) == (470, 480)
+    assert server_fuzz.least_at_both_ends([500, 520, 540, 560, 580, 600]) == (500, 560)
+    assert server_fuzz.least_at_both_ends([500]) == (500, 500)
+
+
 def test_a_call_of_a_seed_is_always_the_same() -> None:
     calls = [call(3, i, "key") for i in range(200)]
     assert calls == [call(3, i, "key") for i in range(200)]
