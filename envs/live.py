@@ -346,10 +346,13 @@ def default_space(knob_names: Iterable[str], cores: int | None) -> Configuration
 
 
 def cores_of(target: TargetLike, found: Configuration) -> int | None:
-    """The cores of the target's machine; None where nothing tells them.
+    """The cores that the target's server may use; None where nothing tells them.
 
-    On another machine they are the threads in force of an `rrl-serve`, whose default they are.
+    Its own word counts first: it may be limited where the tuner beside it is not. The threads in force of an
+    `rrl-serve` stand for it elsewhere, as their default is the number of cores.
     """
+    if target.cores:
+        return target.cores
     if target.is_local:
         return resources.cores()
     return found.get("intra_op_threads") if target.is_rrl_serve else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from baselines import DEFAULT_AGENT
 from baselines.comparison.settings import ComparisonSettings
+from serving_adapter.resources import cores
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,4 @@ class CompareOptions:
         )
 
     def process_count(self) -> int:
-        return self.processes or _usable_cores()
-
-
-def _usable_cores() -> int:
-    """Those that this process may use; only Linux tells which."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.processes or cores()

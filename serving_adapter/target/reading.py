@@ -59,6 +59,7 @@ class Reading:
     success_since_load: int | None = None  # requests answered; a full reload starts both counts again
     cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
+    cores: int | None = None  # gauge: what the server may use of its machine
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
 
@@ -128,7 +129,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
             f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton "
             "without --metrics-config counter_latencies=false"
         )
-    cores = page.gauge("rrl_cpu_count")
+    cores = _gauge(page, "rrl_cpu_count")
     return Reading(
         at_s=at_s,
         success=page.count(_SUCCESS),
@@ -148,6 +149,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         telemetry=_telemetry(page),
         cpu_busy_s=page.gauge("rrl_cpu_seconds"),
         cpu_available_s=None if cores is None else cores * at_s,
+        cores=cores,
         gpu_utilisation=page.mean("nv_gpu_utilization"),
     )
 

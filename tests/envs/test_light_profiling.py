@@ -28,6 +28,7 @@ class ProfiledTarget:
     """
 
     is_local = True
+    cores = None
 
     def __init__(self, tells_busy=True, early=False):
         self.tells_busy = tells_busy

@@ -1,6 +1,7 @@
 """The environment over real servers."""
 
 import math
+import os
 import threading
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from envs.live import LiveServing
+from envs.live import LiveServing, cores_of, default_space
 from rrl.interval import Watch
 from serving_adapter.target import Target, TargetError
 
@@ -80,6 +81,21 @@ def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
     assert env.observation_space.contains(interval.observation)
     assert seen
     assert seen[-1].arrivals > 0
+
+
+def test_a_server_on_fewer_cores_than_the_tuner_beside_it_tells_how_many(start_server):
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        server = start_server("--model", "noop")
+    finally:
+        os.sched_setaffinity(0, mine)
+    target = Target(server.address)
+    target.connect(control=False)
+    found = target.configuration()
+    assert cores_of(target, found) == target.read().cores == 1
+    assert default_space(found, cores_of(target, found)).to_json()["intra_op_threads"] == [1]
+    target.close()
 
 
 def test_a_real_server_that_dies_and_returns_gets_its_configuration_again(start_server):

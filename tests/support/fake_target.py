@@ -44,6 +44,7 @@ class FakeTarget:
 
     is_local = True
     is_rrl_serve = True
+    cores: int | None = None
     hold_several_items = False
 
     def __init__(self, clock: FakeClock, rate_per_s: float = 40.0, service_rate_per_s: float = 50.0) -> None:

@@ -41,7 +41,7 @@ def asked(
     start: dict[str, int] = FOUND,
     resume: Path | None = None,
 ) -> tuple[ConfigurationSpace, str]:
-    target = SimpleNamespace(is_local=True, requests_hold_several_items=lambda: several_items)
+    target = SimpleNamespace(is_local=True, cores=None, requests_hold_several_items=lambda: several_items)
     said = io.StringIO()
     options = TuneOptions(target="localhost:8001", knobs=knobs, resume=resume)
     space = space_of(options, target, found, start, Console(file=said, width=300))  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_where_the_batch_size_is_no_knob_it_is_left_to_be_refused_as_such() -> N
 
 
 def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget() -> None:
-    target = SimpleNamespace(is_local=False, is_rrl_serve=False, address="box:8001", model="a")
+    target = SimpleNamespace(is_local=False, is_rrl_serve=False, cores=None, address="box:8001", model="a")
     with pytest.raises(ValueError, match=r"box:8001 does not tell how many cores .* give --cores"):
         with_its_share(
             TuneOptions(target="box:8001", model="a,b"),
