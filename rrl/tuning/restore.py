@@ -226,7 +226,7 @@ class RestorePoint:
     def _read(self) -> State | None:
         try:
             return State.read(self.path)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except ValueError:
             raise ValueError(
                 f"{self.path} does not say how {self.target} was found: put the target's configuration "
                 "right by hand, then remove this file"

@@ -74,23 +74,36 @@ class State:
 
     @classmethod
     def read(cls, path: Path) -> State | None:
-        """None where there is no file; ValueError or TypeError for one that says something else."""
+        """None where there is no file; ValueError for one that says something else."""
         try:
             values = dict(json.loads(path.read_text(encoding="utf-8")))
+            lacking: dict[str, Any] = {
+                "names": [canonical(str(values["target"]))],
+                "owner": "",
+                "host": "",
+                "machine": "",
+            }  # in files of earlier versions
+            known = {field.name for field in fields(cls)}
+            state = cls(**{name: value for name, value in (lacking | values).items() if name in known})
+            state._check()
         except FileNotFoundError:
             return None
-        lacking: dict[str, Any] = {
-            "names": [canonical(str(values["target"]))],
-            "owner": "",
-            "host": "",
-            "machine": "",
-        }  # in files of earlier versions
-        known = {field.name for field in fields(cls)}
-        state = cls(**{name: value for name, value in (lacking | values).items() if name in known})
-        for configuration in (state.found, state.best, *(each for pair in state.changes for each in pair)):
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path} is no state file: {error!r}") from error
+        return state
+
+    def _check(self) -> None:
+        """ValueError or TypeError for a value of another kind than is declared above."""
+        texts = (self.target, self.model, self.host, self.machine, self.owner, self.config_pbtxt)
+        if not all(isinstance(text, str) for text in (*texts, self.server_name, *self.names)):
+            raise TypeError("a name is no text")
+        if not isinstance(self.server_started_s, int | float | None):
+            raise TypeError("the server's start is no number")
+        for configuration in (self.found, self.best, *(each for pair in self.changes for each in pair)):
             if not all(isinstance(value, int) for value in configuration.values()):
                 raise TypeError("a knob's value is no number")
-        return state
+        if any(len(pair) != 2 for pair in self.changes):
+            raise ValueError("a change is not from one configuration to another")
 
 
 def state_folder() -> Path:
@@ -128,7 +141,7 @@ def machine() -> str:
 
 def _states() -> Iterator[tuple[Path, State]]:
     for path in sorted(state_folder().glob("*.json")):
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError):
             state = State.read(path)
             if state is not None:
                 yield path, state

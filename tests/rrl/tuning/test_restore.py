@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -87,6 +88,33 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(state_home: Path, model: 
         point.path.write_text(text)
         with pytest.raises(ValueError, match="by hand, then remove this file"):
             point.claim({"instances": 1})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"found": [1]},
+        {"names": 5},
+        {"names": [["a"]]},
+        {"changes": "ab"},
+        {"changes": [[{"instances": 1}]]},
+        {"config_pbtxt": 5},
+        {"server_started_s": "yesterday"},
+    ],
+)
+def test_a_file_of_other_values_is_one_sentence_and_in_nobody_elses_way(
+    wrong: dict[str, Any], state_home: Path, model: str
+) -> None:
+    point = RestorePoint("localhost:8500", model)
+    state_home.mkdir()
+    found = {"instances": 1}
+    right = {"target": "localhost:8500", "model": model, "pid": 1, "found": found, "best": found}
+    for path in (point.path, state_home / "any.json"):
+        path.write_text(json.dumps(right | wrong))
+    with pytest.raises(ValueError, match="by hand, then remove this file"):
+        point.to_restore()
+    (state_home / "deep.json").write_text("[" * 100_000)
+    assert RestorePoint("localhost:8501", model).to_restore() is None
 
 
 @pytest.mark.parametrize(
