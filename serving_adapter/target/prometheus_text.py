@@ -27,11 +27,13 @@ _LABELS = r'\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\}[ \t]*'
 SAMPLE = re.compile(
     rf"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:{_LABELS}|[ \t])([^\s#{{}}]+){_TIMESTAMP}{_EXEMPLAR}[ \t]*"
 )
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+# None begins within a name, or a long name without a value would be looked at from each of its letters.
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*"((?:[^"\\]|\\.)*)"')
 _NUMBER = re.compile(
-    r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:inf|infinity)", re.IGNORECASE
+    r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:inf|infinity)", re.IGNORECASE
 )
 _TOTAL = "_total"
+_MOST = 1e30  # nothing that is counted or measured comes near, and the sum of many such is a number, too
 
 
 class CumulativeHistogram(NamedTuple):
@@ -124,17 +126,19 @@ def sample(line: str) -> tuple[str, dict[str, str], str]:
 
 
 def number(text: str, name: str) -> float:
-    """A finite number from 0 up, which all that is counted and measured is."""
+    """A number from 0 up, which all that is counted and measured is; none that is beyond all measure."""
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
-    if not 0 <= value < math.inf:
-        raise ValueError(f"the metrics page is malformed: {name} must be a number from 0 up, got {text!r}")
+    if not 0 <= value < _MOST:
+        raise ValueError(
+            f"the metrics page is malformed: {name} must be a number from 0 up, got {text[:80]!r}"
+        )
     return value
 
 
 def _bound(text: str, name: str) -> float:
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     if math.isnan(value):
-        raise ValueError(f"the metrics page is malformed: {name} has a bucket up to {text!r}")
+        raise ValueError(f"the metrics page is malformed: {name} has a bucket up to {text[:80]!r}")
     return value
 
 

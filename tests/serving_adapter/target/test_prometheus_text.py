@@ -67,6 +67,9 @@ def test_what_collectors_add_changes_nothing(page: str) -> None:
         (edited(with_value("2"), BUCKET + '{le="+Inf"'), "the buckets of rrl_request_latency_seconds fall"),
         (edited(lambda line: "" if "+Inf" in line else line), 'no bucket le="[+]Inf"'),
         (edited(lambda line: line.replace('le="0.1"', 'le="x"'), BUCKET), "has a bucket up to 'x'"),
+        (edited(with_value("1.7e308"), COUNTER), NO_NUMBER),  # two of them sum up to no number
+        (edited(with_value("1" * 300_000), COUNTER), NO_NUMBER + ", got .{,90}$"),
+        (edited(lambda line: line.replace("{", "{" + 300_000 * "a" + ","), COUNTER), "cannot be read"),
         (OURS + OURS, "has the series .* twice"),
         (edited(lambda line: line + " # hello", COUNTER), "expected `name{labels} value`"),
         (edited(lambda line: line.replace('="1"', "=1"), COUNTER), "the labels of .* cannot be read"),
