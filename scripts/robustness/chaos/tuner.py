@@ -56,12 +56,10 @@ class TunerEpisodes:
         if not await _until(lambda: _lines(killed) >= lines, process, START_PATIENCE_S):
             self._tally.fault("tuner", f"it did not begin (exit code {process.returncode})")
             return
-        await asyncio.sleep(self._draw.expovariate(1 / MEAN_LIFE_S))
-        if self._draw.random() < 0.3:
-            process.send_signal(signal.SIGSTOP)
-            self.dealt["tuner stop"] += 1
-            await asyncio.sleep(self._draw.expovariate(1 / MEAN_STOP_S))
-            process.send_signal(signal.SIGCONT)
+        if self._draw.random() < 0.5:
+            await self._until_changed(found, process)
+        else:
+            await self._live_on(process)
         process.kill()
         await process.wait()
         self.dealt["tuner kill"] += 1
@@ -73,6 +71,21 @@ class TunerEpisodes:
             self._tally.fault("tuner", f"the start after a kill ended with {following.returncode}")
         else:
             await self._check(found, next_one)
+
+    async def _until_changed(self, found: dict[str, int], process: asyncio.subprocess.Process) -> None:
+        """Waits for a moment at which a kill surely leaves another configuration in force than was found."""
+        until_s = time.monotonic() + START_PATIENCE_S
+        while process.returncode is None and time.monotonic() < until_s and await self._in_force() == found:
+            await asyncio.sleep(PAUSE_S)
+
+    async def _live_on(self, process: asyncio.subprocess.Process) -> None:
+        """Lets it run for a drawn while, in which it may be stopped."""
+        await asyncio.sleep(self._draw.expovariate(1 / MEAN_LIFE_S))
+        if self._draw.random() < 0.3:
+            process.send_signal(signal.SIGSTOP)
+            self.dealt["tuner stop"] += 1
+            await asyncio.sleep(self._draw.expovariate(1 / MEAN_STOP_S))
+            process.send_signal(signal.SIGCONT)
 
     async def _check(self, found: dict[str, int], folder: Path) -> None:
         header, records = read(folder)
