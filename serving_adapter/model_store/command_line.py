@@ -16,15 +16,11 @@ from urllib.parse import quote
 
 import psutil
 import yaml
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import UseAppendAction
 
-from serving_adapter.model_store.client import OPEN_TIMEOUT_S, Client
-from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, default_endpoint
+from serving_adapter.model_store import questions
+from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, endpoint_in
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
-from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
@@ -46,7 +42,7 @@ class StoreServeOptions:
     host_bytes: str = "50%"
     """Host memory for weights: bytes, with K, M, G or T, or a share of the memory like 50%."""
     disk_bytes: str = "50G"
-    """Disk for the cache of remote models."""
+    """Disk for the cache of remote models, in bytes or as a share of the cache's file system."""
     gpu_bytes: str = "0"
     """GPU memory for weights (needs CUDA); 0 is no GPU tier."""
     cache: Path | None = None
@@ -64,6 +60,8 @@ class StoreServeOptions:
     """Connections at most."""
     token_file: Path | None = None
     """File with a token that clients then need (or set RRL_STORE_TOKEN)."""
+    wants_token: bool = False
+    """Refuses to start without a token, as a store that takes the place of one that had one must."""
     group_access: bool = False
     """Lets the folder's group connect; the default is this user only."""
     folder: Path | None = None
@@ -84,50 +82,6 @@ class StoreServeOptions:
             raise ValueError(f"--idle-exit-s must be more than 0, got {self.idle_exit_s:g}")
 
 
-@dataclass(frozen=True)
-class ListOptions:
-    """Lists the models that are resident, and in which tiers."""
-
-    folder: Path | None = None
-    """Where the store's sockets are."""
-
-
-@dataclass(frozen=True)
-class PinOptions:
-    """Loads a model and keeps it in host memory, whoever refers to it."""
-
-    name: Positional[str]
-    """The model, as `rrl-store ls` shows it."""
-    version: str = ""
-    """Its version; the default is the newest."""
-    release: bool = False
-    """Lets it be evicted again."""
-    folder: Path | None = None
-    """Where the store's sockets are."""
-
-
-@dataclass(frozen=True)
-class EvictOptions:
-    """Evicts a model that is not in use."""
-
-    name: Positional[str]
-    """The model, as `rrl-store ls` shows it."""
-    version: str = ""
-    """Its version; the default is every one."""
-    tier: Literal["", "gpu", "host", "disk"] = ""
-    """The tier; the default is all."""
-    folder: Path | None = None
-    """Where the store's sockets are."""
-
-
-@dataclass(frozen=True)
-class StatsOptions:
-    """Shows hits, misses, evictions and bytes of every tier."""
-
-    folder: Path | None = None
-    """Where the store's sockets are."""
-
-
 def parse_size(text: str, whole: int, flag: str) -> int:
     """Bytes of "500M", "2.5GiB" or "50%" (of `whole`); ValueError with one sentence for anything else."""
     match = SIZE.fullmatch(text.strip())
@@ -137,17 +91,14 @@ def parse_size(text: str, whole: int, flag: str) -> int:
     return int(float(share) / 100 * whole) if share else int(float(number) * UNITS[unit.upper()])
 
 
-# --- serve -----------------------------------------------------------------------------------------
-
-
 def serve(options: StoreServeOptions) -> None:
-    endpoint, settings = _endpoint(options.folder), _settings(options)
+    endpoint, settings = endpoint_in(options.folder), _settings(options)
 
     def run(on_ready: Callable[[], None]) -> None:
         from serving_adapter.model_store import daemon  # here, since gRPC should not be there when we fork
 
         def ready() -> None:
-            _write_options(options, settings.cache, endpoint)
+            _write_options(options, settings, endpoint)
             on_ready()
 
         asyncio.run(daemon.run(endpoint, settings, ready))
@@ -159,11 +110,15 @@ def serve(options: StoreServeOptions) -> None:
         run(lambda: print(f"model store on {endpoint.folder}", flush=True))
 
 
-def _write_options(options: StoreServeOptions, cache: Path, endpoint: Endpoint) -> None:
-    """Keeps the options, the token excepted, for whoever starts the next store if this one is killed."""
+def _write_options(options: StoreServeOptions, settings: StoreSettings, endpoint: Endpoint) -> None:
+    """Keeps the options for whoever starts the next store if this one is killed.
+
+    Of the token they tell only that there was one: without it nobody starts a store that is open to all.
+    """
     of_this_start = ("folder", "detach", "idle_exit_s")
     values = {name: value for name, value in asdict(options).items() if name not in of_this_start}
-    values |= {"remote": list(options.remote), "cache": str(cache.absolute())}
+    values |= {"remote": list(options.remote), "cache": str(settings.cache.absolute())}
+    values["wants_token"] = settings.token is not None
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
     whole = endpoint.options.with_suffix(".new")
@@ -179,18 +134,21 @@ def _for_this_user(path: str, flags: int) -> int:
 
 def _settings(options: StoreServeOptions) -> StoreSettings:
     host_bytes = parse_size(options.host_bytes, memory_bytes(), "--host-bytes")
+    cache, token = _cache(options), _token(options.token_file)
+    if options.wants_token and token is None:
+        fail(f"the store wants a token, and has none; set {TOKEN_VARIABLE}, or give --token-file")
     return StoreSettings(
         host_bytes=host_bytes,
-        disk_bytes=parse_size(options.disk_bytes, psutil.disk_usage("/").total, "--disk-bytes"),
+        disk_bytes=parse_size(options.disk_bytes, _file_system_bytes(cache), "--disk-bytes"),
         gpu_bytes=parse_size(options.gpu_bytes, 0, "--gpu-bytes"),
-        cache=_cache(options),
+        cache=cache,
         remotes=options.remote,
         policy=options.policy,
         granularity=options.granularity,
         eager_reclaim=options.eager_reclaim,
         client_quota_bytes=parse_size(options.client_quota, host_bytes, "--client-quota"),
         max_clients=options.max_clients,
-        token=_token(options.token_file),
+        token=token,
         socket_mode=0o660 if options.group_access else 0o600,
         idle_exit_s=options.idle_exit_s,
     )
@@ -200,7 +158,13 @@ def _cache(options: StoreServeOptions) -> Path:
     """The cache folder; each endpoint has its own, as two stores in one would delete each other's files."""
     if options.cache is not None:
         return options.cache.expanduser()
-    return Path("~/.cache/rrl-store").expanduser() / quote(str(_endpoint(options.folder).folder), safe="")
+    return Path("~/.cache/rrl-store").expanduser() / quote(str(endpoint_in(options.folder).folder), safe="")
+
+
+def _file_system_bytes(folder: Path) -> int:
+    """The size of the file system that a folder, which may not exist yet, is or will be on."""
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return psutil.disk_usage(str(there)).total
 
 
 def _detach(run: Callable[[Callable[[], None]], None]) -> None:
@@ -239,76 +203,19 @@ def _token(path: Path | None) -> str | None:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read --token-file {path}: {error}")
-    if path.stat().st_mode & 0o077:
-        log.warning("others than its owner may read %s; close it with chmod 600", path)
     if not token:
         fail(f"--token-file {path} is empty, which would lock nothing")
+    if path.stat().st_mode & 0o077:
+        log.warning("others than its owner may read %s; close it with chmod 600", path)
     return token
-
-
-# --- what an operator asks -------------------------------------------------------------------------
-
-
-def list_models(options: ListOptions) -> None:
-    reply = _client(options.folder).call("List", pb.Empty())
-    table = Table(
-        Column("model", overflow="fold"), "version", "bytes", "tiers", "references", "opens", "pinned"
-    )
-    for model in reply.models:
-        version = model.address.version if len(model.address.version) < 24 else "as it is"
-        table.add_row(
-            escape("".join(c if c.isprintable() else "?" for c in model.address.name)),
-            version,
-            f"{model.size_bytes:,}",
-            " ".join(model.tiers),
-            str(model.references),
-            str(model.opens),
-            "yes" if model.pinned else "",
-        )
-    Console().print(table)
-
-
-def pin(options: PinOptions) -> None:
-    address = pb.Address(namespace="safetensors", name=options.name, version=options.version)
-    request = pb.PinRequest(address=address, pinned=not options.release)
-    _client(options.folder).call("Pin", request, OPEN_TIMEOUT_S)
-
-
-def evict(options: EvictOptions) -> None:
-    address = pb.Address(namespace="safetensors", name=options.name, version=options.version)
-    _client(options.folder).call("Evict", pb.EvictRequest(address=address, tier=options.tier))
-
-
-def stats(options: StatsOptions) -> None:
-    reply = _client(options.folder).call("Stats", pb.Empty())
-    table = Table("tier", "used", "capacity", "hits", "misses", "evictions")
-    for tier in reply.tiers:
-        capacity = f"{tier.capacity_bytes:,}" if tier.capacity_bytes else ""
-        used = f"{tier.used_bytes:,}" if tier.capacity_bytes else ""
-        table.add_row(tier.tier, used, capacity, str(tier.hits), str(tier.misses), str(tier.evictions))
-    console = Console()
-    console.print(table)
-    console.print(
-        f"{reply.models} models, {reply.references} references of {reply.clients} connections; content "
-        f"addressing saves {reply.deduplicated_bytes:,} bytes; handing over an object takes "
-        f"{1e6 * reply.sharing_overhead_s:.0f} µs, the disk gives {reply.disk_bytes_per_s / 1e6:,.0f} MB/s"
-    )
-
-
-def _client(folder: Path | None) -> Client:
-    return Client(_endpoint(folder), starts_store=False)
-
-
-def _endpoint(folder: Path | None) -> Endpoint:
-    return default_endpoint() if folder is None else Endpoint(folder.absolute())
 
 
 COMMANDS = {
     "serve": Command(StoreServeOptions, serve, "run the store"),
-    "ls": Command(ListOptions, list_models, "list the resident models"),
-    "pin": Command(PinOptions, pin, "load a model and keep it"),
-    "evict": Command(EvictOptions, evict, "evict a model"),
-    "stats": Command(StatsOptions, stats, "hits, misses, evictions and bytes"),
+    "ls": Command(questions.ListOptions, questions.list_models, "list the resident models"),
+    "pin": Command(questions.PinOptions, questions.pin, "load a model and keep it"),
+    "evict": Command(questions.EvictOptions, questions.evict, "evict a model"),
+    "stats": Command(questions.StatsOptions, questions.stats, "hits, misses, evictions and bytes"),
 }
 
 

@@ -55,6 +55,11 @@ class Endpoint:
             )
 
 
+def endpoint_in(folder: Path | None) -> Endpoint:
+    """The one that a user named, or else the user's own."""
+    return default_endpoint() if folder is None else Endpoint(folder.absolute())
+
+
 def default_endpoint() -> Endpoint:
     """The user's own: $RRL_STORE, else in $XDG_RUNTIME_DIR, else in /tmp.
 

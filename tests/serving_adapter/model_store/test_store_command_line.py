@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -203,6 +205,17 @@ def test_a_token_is_asked_for(tmp_path):
             )
         right = {"RRL_STORE_TOKEN": "open sesame"}
         assert rrl_store("ls", "--folder", store.folder, **right).returncode == 0
+
+
+def test_a_share_of_the_disk_is_one_of_the_caches_file_system(tmp_path):
+    memory = Path("/dev/shm")
+    if not os.path.ismount(memory):
+        pytest.skip("there is one file system only")
+    with TemporaryDirectory(dir=memory) as folder, stores(tmp_path) as start:
+        store = start("--cache", Path(folder) / "not" / "yet", "--disk-bytes", "50%")
+        with store.client() as client:
+            assert Seen(client).tier("disk").capacity_bytes == psutil.disk_usage("/dev/shm").total // 2
+        store.stop()
 
 
 def test_a_detached_store_stays_after_its_command(tmp_path):

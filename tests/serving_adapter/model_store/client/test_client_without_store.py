@@ -16,7 +16,7 @@ from torch import nn
 
 from serving_adapter import model_store
 from serving_adapter.model_store import Client, StoreError, StoreUnavailable, tensors
-from serving_adapter.model_store.endpoint import Endpoint
+from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint
 from tests.support.pipes import line_of, tell
 from tests.support.running_store import Seen, in_repository, saved, script, short_folder, some_weights, stores
 from tests.support.store_clients import CHILD, default_client_of, net
@@ -54,6 +54,29 @@ def test_a_killed_store_is_replaced_by_one_that_finds_its_disk_tier(tmp_path, st
         finally:
             os.kill(second, signal.SIGTERM)
         until(lambda: not psutil.pid_exists(second))
+
+
+def test_a_store_that_wanted_a_token_is_not_replaced_by_one_that_wants_none(
+    start_store, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    large = net(0, width=1024).state_dict()  # so that sharing pays
+    path = saved(large, tmp_path / "w")
+    first = start_store(token="open sesame")
+    first.stop(signal.SIGKILL)
+    with default_client_of(first.folder, monkeypatch):
+        weights = model_store.load_file(path)
+    assert weights.keys() == large.keys()
+    (warning,) = caplog.messages
+    assert "is loaded privately: no model store could be started: the store wants a token" in warning
+    with Client(first.endpoint, token="open sesame") as client, path.open("rb") as file:
+        held = client.open_file(file, "w")
+        second = Seen(client).stats().pid
+        with pytest.raises(StoreError, match="wants another token"):
+            Seen(first.client()).stats()
+        del held
+        os.kill(second, signal.SIGTERM)
+    until(lambda: not psutil.pid_exists(second))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
