@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 ENDING_AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 """Sent twice, they mean it. A terminal that closes may send SIGHUP twice by itself."""
@@ -69,9 +69,15 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        go_nowhere(sys.stdout)
+
+
+def go_nowhere(*streams: TextIO) -> None:
+    """What is written to these from now on is dropped."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _let_signals_wake(loop: asyncio.AbstractEventLoop) -> None:

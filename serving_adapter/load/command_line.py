@@ -27,6 +27,7 @@ from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.sizes import Sizes, make_sizes
 from serving_adapter.options import fail, parse
+from serving_adapter.stop_signal import ENDING_AT_ONCE, go_nowhere
 from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
@@ -45,7 +46,7 @@ class LoadOptions:
     rate: float = 10.0
     """Mean arrivals per second; a trace is scaled to it."""
     duration_s: float = 60.0
-    """How long to send; 0 is until SIGINT or SIGTERM, or the trace's end."""
+    """How long to send; 0 is until SIGINT, SIGTERM or SIGHUP, or the trace's end."""
     sizes: str = "fixed:32"
     """Of variable dimensions: fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX], mix:SMALL:LARGE:SHARE
     or trace[:MAX]."""
@@ -164,17 +165,25 @@ def _punctual_loop() -> asyncio.AbstractEventLoop:
 
 
 def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
-    """An event that the first SIGINT or SIGTERM sets, and that signal; a second one ends the process."""
+    """An event that the first signal sets, and the signals; the same one again ends the process.
+
+    Another signal changes nothing more. A terminal that is closed takes no more text, and the report is
+    written to its files.
+    """
     stop, received = asyncio.Event(), list[int]()
     loop = asyncio.get_running_loop()
+    terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]  # a closed one says no
 
     def handle(number: int) -> None:
         received.append(number)
         stop.set()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
+        if number in ENDING_AT_ONCE:
+            loop.remove_signal_handler(number)
+        else:
+            go_nowhere(*terminals)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by `nohup`
+    for each in ENDING_AT_ONCE if is_ignored else (*ENDING_AT_ONCE, signal.SIGHUP):
         loop.add_signal_handler(each, handle, each)
     return stop, received
 
@@ -234,13 +243,13 @@ def _progress_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRo
 
 
 def _publish(options: LoadOptions, report: LoadReport) -> None:
-    Console().print(report.as_table())
     if options.out is not None:
         document = {
             "options": json.loads(json.dumps(dataclasses.asdict(options), default=str)),
             **dataclasses.asdict(report),
         }
         (options.out / "load.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    Console().print(report.as_table())
 
 
 if __name__ == "__main__":

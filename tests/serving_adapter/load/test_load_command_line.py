@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import http.server
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -93,7 +94,7 @@ def test_a_trace_with_sizes_is_replayed(address: str, service: EchoService, tmp_
     assert {request.inputs[0].shape[1] for request in service.requests} <= {1, 2, 4}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
 def test_a_signal_ends_an_endless_run_with_its_report(
     address: str, service: EchoService, tmp_path: Path, number: int, code: int
 ) -> None:
@@ -106,6 +107,21 @@ def test_a_signal_ends_an_endless_run_with_its_report(
     assert "completed" in shown
     report = json.loads((tmp_path / "load.json").read_text())
     assert report["sent"] == report["completed"] == len(service.requests)
+
+
+def test_a_closed_terminal_ends_an_endless_run_with_its_report_on_disk(
+    address: str, service: EchoService, tmp_path: Path
+) -> None:
+    ours, terminal = os.openpty()
+    argv = ["--target", address, "--rate", "100", "--duration-s", "0", "--out", str(tmp_path)]
+    load = subprocess.Popen(COMMAND + argv, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    assert service.got_one.wait(60)
+    for _ in range(2):  # from the terminal and from its shell
+        load.send_signal(signal.SIGHUP)
+    os.close(ours)
+    assert load.wait(timeout=60) == 0
+    assert json.loads((tmp_path / "load.json").read_text())["completed"] == len(service.requests)
 
 
 def test_a_signal_ends_the_wait_for_a_server(tmp_path: Path) -> None:
