@@ -13,8 +13,6 @@ import psutil
 
 from scripts.robustness.chaos.server import ChaosServer
 
-NO_VICTIM_PAUSE_S = 0.2
-
 
 class Blow(NamedTuple):
     """One kind of blow, how often it is drawn, and how long a stop lasts on average."""
@@ -45,27 +43,27 @@ class Blows:
         self.dealt: Counter[str] = Counter()
         self._resuming: set[asyncio.Task[None]] = set()
 
-    async def deal(self) -> None:
-        """One blow, as soon as somebody of the drawn role is there."""
+    async def deal(self) -> bool:
+        """One blow; False if nobody of the drawn role is there, as a store that nobody has needed since."""
         (blow,) = self._draw.choices(BLOWS, [blow.weight for blow in BLOWS])
         if blow.role == "server" and blow.deed == "kill":
             await self._server.kill_and_start()
         else:
-            process = await self._victim(blow.role)
+            process = self._victim(blow.role)
+            if process is None:
+                return False
             if blow.deed == "kill":
                 _signalled(process.kill)
             else:
                 await self._stop(process, self._draw.expovariate(1 / blow.mean_stop_s))
         self.dealt[f"{blow.role} {blow.deed}"] += 1
+        return True
 
-    async def _victim(self, role: str) -> psutil.Process:
-        while True:
-            if role == "server":
-                return self._server.process()
-            there = getattr(self._server, f"{role}s")()
-            if there:
-                return self._draw.choice(sorted(there, key=lambda process: process.pid))
-            await asyncio.sleep(NO_VICTIM_PAUSE_S)
+    def _victim(self, role: str) -> psutil.Process | None:
+        if role == "server":
+            return self._server.process()
+        there = getattr(self._server, f"{role}s")()
+        return self._draw.choice(sorted(there, key=lambda process: process.pid)) if there else None
 
     async def _stop(self, process: psutil.Process, lasts_s: float) -> None:
         _signalled(process.suspend)

@@ -118,8 +118,8 @@ class Chaos:
             async with self._gate.together():
                 count -= await act() is not False
 
-    async def _blow(self) -> None:
-        await self._blows.deal()
+    async def _blow(self) -> bool:
+        return await self._blows.deal()
 
     async def _tuner_episodes(self, count: int, draw: random.Random) -> None:
         whole_s = self.options.pace_s * max(self.options.changes, self.options.kills)
