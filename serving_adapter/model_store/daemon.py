@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hmac
 import os
 import socket
 import stat
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,11 +21,12 @@ from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
 from serving_adapter.model_store.disk import Disk
-from serving_adapter.model_store.endpoint import Endpoint, bearer, make_folder
+from serving_adapter.model_store.endpoint import Endpoint, make_folder
 from serving_adapter.model_store.errors import StoreError, UnknownModel
 from serving_adapter.model_store.eviction import POLICIES
 from serving_adapter.model_store.gpu_memory import GpuMemory
 from serving_adapter.model_store.host_memory import HostMemory
+from serving_adapter.model_store.interceptors import RefusedInSentences, TokenRequired
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.service import StoreService
@@ -43,25 +43,6 @@ HANDSHAKE_TIMEOUT_MS = 5_000
 BACKLOG = 1024  # connections not let in yet
 TIMED_QUESTIONS = 9  # to measure what one takes
 MAX_OPEN_DESCRIPTORS = 1 << 17  # wanted at most: a segment takes one, a client two
-
-
-class TokenRequired(grpc.aio.ServerInterceptor):
-    """Refuses calls without the token, those that need no session (`List`, `Stats`, ...) included."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = bearer(token)[0]
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
-    ) -> Any:
-        given = dict(details.invocation_metadata or ()).get(self._expected[0], "")
-        if isinstance(given, str) and hmac.compare_digest(given.encode(), self._expected[1].encode()):
-            return await continuation(details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
-
-
-async def _refuse(request: Any, context: grpc.aio.ServicerContext) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the store wants another token; set RRL_STORE_TOKEN")
 
 
 async def run(endpoint: Endpoint, settings: StoreSettings, on_ready: Callable[[], None]) -> None:
@@ -156,8 +137,11 @@ def _cuda() -> Cuda:
 
 
 def _server(endpoint: Endpoint, settings: StoreSettings, service: StoreService) -> grpc.aio.Server:
+    guards: list[grpc.aio.ServerInterceptor] = [RefusedInSentences()]
+    if settings.token is not None:
+        guards.insert(0, TokenRequired(settings.token))
     server = grpc.aio.server(
-        interceptors=[] if settings.token is None else [TokenRequired(settings.token)],
+        interceptors=guards,
         options=[
             ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
             ("grpc.max_send_message_length", MAX_REPLY_BYTES),

@@ -11,6 +11,10 @@ class UnknownModel(StoreError):
     """No tier and no remote repository has the model."""
 
 
+class UnknownSession(StoreError):
+    """A question names a session that there is not."""
+
+
 class NoRoom(StoreError):
     """A tier is too small, or full of what is in use; or a client's quota is spent."""
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import grpc
 
 from serving_adapter.model_store.account import Account
-from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
+from serving_adapter.model_store.errors import StoreError, UnknownSession
 from serving_adapter.model_store.gpu_memory import OnDevice
 from serving_adapter.model_store.host_memory import Weights, sealed_copy
 from serving_adapter.model_store.outliving_leases import OutlivingLeases
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
+from serving_adapter.model_store.refusals import refusal
 from serving_adapter.model_store.sessions import ClientSession, Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.store import ModelStore, Opened
 from serving_adapter.model_store.tier import Address
 
-log = logging.getLogger(__name__)
-
 MAX_LABEL_CHARACTERS = 512
-MAX_SENTENCE = 4096  # characters of an error
 SAFETENSORS = "safetensors"
 
 
@@ -45,15 +43,14 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
     # --- open and close, asked over gRPC ---
 
     async def Open(self, request: pb.OpenRequest, context: grpc.aio.ServicerContext) -> pb.OpenReply:
-        session = await self._session(request.session, context)
-        async with _errors_told(context):
-            descriptor = await self._awaited(session, request.ticket) if request.ticket else None
-            opened = await self._open(session, _address(request.address), request.device, descriptor)
-            reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
-            with self._store.kept(opened.lease):
-                reply.MergeFrom(self._layouts.of(opened.model).message)
-                await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
-            return reply
+        session = self._session(request.session)
+        descriptor = await self._awaited(session, request.ticket) if request.ticket else None
+        opened = await self._open(session, _address(request.address), request.device, descriptor)
+        reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
+        with self._handing_over(session, opened):
+            reply.MergeFrom(self._layouts.of(opened.model).message)
+            await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
+        return reply
 
     async def _awaited(self, session: ClientSession, ticket: str) -> int:
         try:
@@ -62,11 +59,10 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
             raise StoreError("no file descriptor came with the request") from None
 
     async def Close(self, request: pb.CloseRequest, context: grpc.aio.ServicerContext) -> pb.Empty:
-        session = await self._session(request.session, context)
-        async with _errors_told(context):
-            self._store.close(session.account, request.lease)
-            session.leases.discard(request.lease)
-            return pb.Empty()
+        session = self._session(request.session)
+        self._store.close(session.account, request.lease)
+        session.leases.discard(request.lease)
+        return pb.Empty()
 
     # --- open and close, asked on the session's own socket ---
 
@@ -74,38 +70,43 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         """ValueError for what is no question; then the descriptors are still the caller's."""
         if "close" in message and not descriptors:
             with contextlib.suppress(StoreError):
-                self._store.close(session.account, str(message["close"]))
-                session.leases.discard(str(message["close"]))
+                lease = _text(message, "close")
+                self._store.close(session.account, lease)
+                session.leases.discard(lease)
             return
-        question = message.get("open")
+        question, number = message.get("open"), message.get("id")
         if not isinstance(question, dict) or len(descriptors) > 1:
             raise ValueError("no such question")
-        task = asyncio.get_running_loop().create_task(
-            self._answer(session, question, message.get("id"), *descriptors)
-        )
+        if not isinstance(number, int | str | None):
+            raise ValueError("the number of a question is no number")
+        task = asyncio.get_running_loop().create_task(self._answer(session, question, number, *descriptors))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
     async def _answer(
-        self, session: ClientSession, question: dict[str, Any], number: object, descriptor: int | None = None
+        self,
+        session: ClientSession,
+        question: dict[str, Any],
+        number: int | str | None,
+        descriptor: int | None = None,
     ) -> None:
         session.questions += 1
         try:
-            name, version = str(question.get("name", "")), str(question.get("version", ""))
-            address = Address(str(question.get("namespace") or SAFETENSORS), name, version)
-            opened = await self._open(session, address, str(question.get("device", "")), descriptor)
-            with self._store.kept(opened.lease):
+            address, device = _asked(question)
+            given, descriptor = descriptor, None  # it is the store's to close from here on
+            opened = await self._open(session, address, device, given)
+            with self._handing_over(session, opened):
                 answer = {"id": number, "lease": opened.lease, "version": opened.version}
                 descriptors = [self._layouts.of(opened.model).descriptor, *_segment_descriptors(opened.model)]
                 await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
         except Exception as error:
-            if not isinstance(error, (StoreError, ValueError, OSError)):
-                log.exception("a question was not answered")
-            code = _status(error).name
+            refused = refusal(error, "a question on a session's socket")
             with contextlib.suppress(OSError):
-                await session.send({"id": number, "error": str(error)[:MAX_SENTENCE], "code": code})
+                await session.send({"id": number, "error": refused.sentence, "code": refused.code.name})
         finally:
             session.questions -= 1
+            if descriptor is not None:
+                session.account.close([descriptor])
 
     # --- both ---
 
@@ -132,6 +133,17 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
             raise StoreError("the session has ended")
         session.leases.add(opened.lease)
         return opened
+
+    @contextlib.contextmanager
+    def _handing_over(self, session: ClientSession, opened: Opened) -> Iterator[None]:
+        """The model stays meanwhile. A lease that its client never learns of is given back."""
+        with self._store.kept(opened.lease):
+            try:
+                yield
+            except BaseException:
+                session.leases.discard(opened.lease)
+                self._store.forget([opened.lease])
+                raise
 
     def gone(self, session: ClientSession) -> None:
         """Gives back what a session held that has ended; what is on a GPU once its process has, too."""
@@ -170,14 +182,12 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         )
 
     async def Pin(self, request: pb.PinRequest, context: grpc.aio.ServicerContext) -> pb.Empty:
-        async with _errors_told(context):
-            await self._store.pin(self._operator, _address(request.address), request.pinned)
-            return pb.Empty()
+        await self._store.pin(self._operator, _address(request.address), request.pinned)
+        return pb.Empty()
 
     async def Evict(self, request: pb.EvictRequest, context: grpc.aio.ServicerContext) -> pb.Empty:
-        async with _errors_told(context):
-            self._store.evict(_address(request.address), request.tier)
-            return pb.Empty()
+        self._store.evict(_address(request.address), request.tier)
+        return pb.Empty()
 
     async def Stats(self, request: pb.Empty, context: grpc.aio.ServicerContext) -> pb.StatsReply:
         store = self._store
@@ -206,11 +216,10 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
             pid=os.getpid(),
         )
 
-    async def _session(self, name: str, context: grpc.aio.ServicerContext) -> ClientSession:
+    def _session(self, name: str) -> ClientSession:
         session = self._sessions.find(name)
         if session is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "there is no such session; connect again")
-            raise AssertionError("abort raises")
+            raise UnknownSession("there is no such session; connect again")
         return session
 
 
@@ -257,26 +266,23 @@ def _segment_descriptors(model: Weights | OnDevice) -> list[int]:
     return [segment.fd for segment in model.segments] if isinstance(model, Weights) else []
 
 
+def _asked(question: dict[str, Any]) -> tuple[Address, str]:
+    """The model and the device that a question names; StoreError where it names none."""
+    name, version = _text(question, "name"), _text(question, "version")
+    address = Address(_text(question, "namespace") or SAFETENSORS, name, version)
+    return address, _text(question, "device")
+
+
+def _text(question: dict[str, Any], key: str) -> str:
+    """What a question says, made text that any message can hold; StoreError if it is none.
+
+    Names of files that are no UTF-8 come with halves of characters in them.
+    """
+    value = question.get(key, "")
+    if not isinstance(value, str):
+        raise StoreError(f"{key!r} of a question must be text, got {type(value).__name__}")
+    return value.encode(errors="replace").decode()
+
+
 def _address(address: pb.Address) -> Address:
     return Address(address.namespace or SAFETENSORS, address.name, address.version)
-
-
-def _status(error: Exception) -> grpc.StatusCode:
-    if isinstance(error, UnknownModel):
-        return grpc.StatusCode.NOT_FOUND
-    return (
-        grpc.StatusCode.RESOURCE_EXHAUSTED
-        if isinstance(error, NoRoom)
-        else grpc.StatusCode.FAILED_PRECONDITION
-    )
-
-
-@contextlib.asynccontextmanager
-async def _errors_told(context: grpc.aio.ServicerContext) -> Any:
-    """Turns the store's errors into a status with the sentence."""
-    try:
-        yield
-    except StoreError as error:
-        await context.abort(_status(error), str(error))
-    except (ValueError, OSError) as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])

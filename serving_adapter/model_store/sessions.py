@@ -37,6 +37,7 @@ from serving_adapter.model_store.errors import StoreError
 log = logging.getLogger(__name__)
 
 MAX_TICKETS = 4  # descriptors that a client has sent but not yet opened
+MAX_TICKET_CHARACTERS = 64
 MAX_QUESTIONS = 64  # of one client at once
 PATIENCE_S = 5.0  # with a client that does not answer, or does not read
 RETRY_S = 0.05
@@ -85,9 +86,14 @@ class ClientSession:
             await self.send({"lease": message["lease"]}, rest)
 
     async def descriptor_of(self, ticket: str) -> int:
-        """The descriptor that the client sent under a ticket; TimeoutError if none comes."""
+        """The descriptor that the client sent under a ticket; TimeoutError if none comes.
+
+        StoreError if another call waits for it.
+        """
         if ticket in self._arrived:
             return self._arrived.pop(ticket)
+        if ticket in self._awaited:
+            raise StoreError("another call waits for this ticket; give each call one of its own")
         awaited = self._awaited[ticket] = asyncio.get_running_loop().create_future()
         try:
             return await asyncio.wait_for(awaited, PATIENCE_S)
@@ -235,8 +241,10 @@ class Sessions:
             if message is None:
                 raise ValueError("it is gone, or sends what is no packet of ours")
             if "ticket" in message:
-                (descriptor,) = descriptors
-                session.arrived(str(message["ticket"])[:64], descriptor)
+                (descriptor,), ticket = descriptors, message["ticket"]
+                if not isinstance(ticket, str):
+                    raise ValueError("the ticket is no text")
+                session.arrived(ticket[:MAX_TICKET_CHARACTERS], descriptor)
             elif ("open" in message or "close" in message) and session.questions < MAX_QUESTIONS:
                 self._on_question(session, message, descriptors)
             else:

@@ -121,7 +121,9 @@ class ModelStore:
         """
         remote.check_name(address)
         if address.namespace not in FORMATS:
-            raise UnknownModel(f"unknown namespace {address.namespace!r}; known are {', '.join(FORMATS)}")
+            raise UnknownModel(
+                f"unknown namespace {address.namespace[:40]!r}; known are {', '.join(FORMATS)}"
+            )
         if not address.version:
             async with account.reading:
                 resident = (a for tier in self.tiers for a in tier.entries)

@@ -101,7 +101,7 @@ def header_reader(namespace: str) -> Callable[[ReadableStream], WeightsHeader]:
     try:
         return FORMATS[namespace]
     except KeyError:
-        raise ValueError(f"unknown namespace {namespace!r}; known are {', '.join(FORMATS)}") from None
+        raise ValueError(f"unknown namespace {namespace[:40]!r}; known are {', '.join(FORMATS)}") from None
 
 
 def _exactly(stream: ReadableStream, size: int) -> bytes:
@@ -124,6 +124,10 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensor(name: str, entry: Any) -> StoredTensor:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name of tensor {name[:200]!r} has half a character in it") from None
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not TYPE_NAME.fullmatch(dtype):

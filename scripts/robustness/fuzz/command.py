@@ -1,7 +1,8 @@
 """`python -m scripts.robustness fuzz`: calls and files from grammars, most of them broken.
 
-First the server, then the readers of files and pages. A fault is told once a kind, with the number of the
-call that showed it. `--first N --requests 1` sends that one again.
+First the server, then the sockets of the model store, then the readers of files and pages. A fault is told
+once a kind, with the number of the call that showed it. `--first N --requests 1` sends that one again, and
+`--first N --packets 1` one to the store.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from scripts.robustness import figures
 from scripts.robustness.fuzz.findings import Findings
 from scripts.robustness.fuzz.reader_fuzz import fuzz_readers
 from scripts.robustness.fuzz.server_fuzz import ServerFuzzed, fuzz_server
+from scripts.robustness.fuzz.store_fuzz import StoreFuzzed, fuzz_store
 
 FOR_EVER_S = 1e9
 
@@ -26,6 +28,8 @@ class Options:
 
     requests: int = 1_000_000
     """Calls to the server."""
+    packets: int = 100_000
+    """Packets and calls to a model store."""
     reads: int = 100_000
     """Damaged files for each reader."""
     seed: int = 0
@@ -35,15 +39,17 @@ class Options:
     round_size: int = 20_000
     """Calls between two looks at the server at rest."""
     seconds: float = FOR_EVER_S
-    """Ends the calls to the server, and then the reads, after so long."""
+    """Ends the calls to the server, then those to the store, and then the reads, each after so long."""
     out: Path | None = None
     """JSON file that the figures are appended to."""
     found: Path = Path("runs/fuzz-found")
     """Folder for the calls and files that showed a fault."""
 
     def __post_init__(self) -> None:
-        if self.requests < 0 or self.reads < 0 or self.round_size < 1 or self.seed < 0 or self.first < 0:
-            raise ValueError("--requests, --reads, --seed and --first must be at least 0, --round-size 1")
+        if min(self.requests, self.packets, self.reads, self.seed, self.first) < 0 or self.round_size < 1:
+            raise ValueError(
+                "--requests, --packets, --reads, --seed and --first must be at least 0, --round-size 1"
+            )
 
 
 def run(options: Options) -> bool:
@@ -56,13 +62,19 @@ def run(options: Options) -> bool:
                 options.seed, options.first, options.requests, options.round_size, options.seconds, findings
             )
         )
+    store = StoreFuzzed()
+    if options.packets:
+        store = fuzz_store(
+            options.seed, options.first, options.packets, options.round_size, options.seconds, findings
+        )
     reads = fuzz_readers(options.seed, options.reads, options.seconds, findings, options.found)
     findings.store(options.found)
     for line in findings.lines():
         print(line)
     row = figures_of(seen, reads, len(findings.first))
     if options.out is not None:
-        figures.append(options.out, "fuzz", row | asdict(seen) | {"seed": options.seed, "reads": reads})
+        of_parts = {"seed": options.seed, "reads": reads, "store": asdict(store)}
+        figures.append(options.out, "fuzz", row | asdict(seen) | of_parts)
     print(figures.markdown([row]))
     return not findings.first
 

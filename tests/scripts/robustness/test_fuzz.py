@@ -17,8 +17,10 @@ from scripts.robustness.fuzz.infer_grammar import TOKEN_ROWS, infer_request
 from scripts.robustness.fuzz.oracle import MINILM, AnswerOracle
 from scripts.robustness.fuzz.reader_fuzz import fuzz_readers, objection, sound_files
 from scripts.robustness.fuzz.readers import READERS, Reader
+from scripts.robustness.fuzz.store_fuzz import fuzz_store
 
 REQUESTS = 2000
+PACKETS = 2000
 READS = 100
 
 
@@ -29,6 +31,15 @@ def test_the_server_bears_the_corpus_and_some_thousand_calls() -> None:
     assert seen.requests == REQUESTS
     assert seen.right_answers > REQUESTS / 10
     assert seen.longest_callback_ms < server_fuzz.LONGEST_CALLBACK_MS
+
+
+def test_the_store_bears_some_thousand_packets_beside_an_honest_client() -> None:
+    findings = Findings()
+    seen = fuzz_store(1, 0, PACKETS, PACKETS, 1e9, findings)
+    assert not list(findings.lines())
+    assert seen.packets == PACKETS
+    assert seen.models_handed_over > PACKETS / 10
+    assert seen.honest_openings > 0
 
 
 def test_readers_bear_the_corpus_and_damaged_files() -> None:

@@ -35,6 +35,7 @@ HOSTILE_FILES = {
     "a tensor beyond any integer": lambda p: with_header(p, {"a": f32(1 << 80)}),
     "a negative shape": lambda p: with_header(p, {"a": f32(-5)}),
     "overlapping tensors": lambda p: with_header(p, {"a": f32(100), "b": f32(100, 200)}, 600),
+    "a name with half a character": lambda p: with_header(p, {"a\ud800": f32(1)}, 4),
     "a truncated tensor": lambda p: with_header(p, {"a": f32(1 << 20)}, 1000),
     "many truncated tensors": lambda p: with_header(
         p, {str(i): f32(1 << 15, 4 * i << 15) for i in range(100)}, 99 * (4 << 15)

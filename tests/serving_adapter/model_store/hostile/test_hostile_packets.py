@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from serving_adapter import messages
-from tests.support.hostile_clients import ended_by_store
+from tests.support.hostile_clients import ended_by_store, opened_fd
 from tests.support.running_store import Seen
 from tests.support.waiting import until
 
@@ -71,6 +71,7 @@ def test_garbage_where_a_token_is_wanted_leaves_no_connection_behind(start_store
         {},
         {"name": "../../etc/passwd"},
         {"name": ["served"], "version": {}},
+        {"name": "served", "device": None},
         {"name": "served", "namespace": "pickle"},
         {"name": "served", "device": "cuda:7"},
         {"name": "s" * 60_000},
@@ -112,7 +113,7 @@ def test_a_packet_larger_than_any_message_disconnects_its_sender(unharmed):
 def test_descriptors_beside_garbage_are_closed(unharmed):
     reading, writing = os.pipe()
     packets = [(b"\0garbage", 1), (b"{}", 4), (b"[]", 4), (b"null", 4), (b'{"ticket":"t"}', 3)]
-    packets += [(b'{"ticket":"t"}', 200), (b"{}", 250)]
+    packets += [(b'{"ticket":"t"}', 200), (b"{}", 250), (b'{"ticket":[]}', 1)]
     for packet, count in packets:
         for first in (True, False):
             sock = unharmed.raw() if first else unharmed.session()[0]
@@ -123,3 +124,42 @@ def test_descriptors_beside_garbage_are_closed(unharmed):
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         assert pipe.read() == b""  # nobody holds the other end
+
+
+DEEPEST_LISTS = range(960, 1000)  # about what Python's reader of JSON takes, and its writer does not
+
+
+def test_a_question_whose_number_is_lists_in_lists_disconnects_its_sender(unharmed):
+    for levels in DEEPEST_LISTS:
+        sock, _ = unharmed.session()
+        with contextlib.closing(sock):
+            sock.send(b'{"open":{"name":"served"},"id":%s}' % (b"[" * levels + b"]" * levels))
+            assert ended_by_store(sock), levels
+
+
+def test_a_label_with_half_a_character_hides_no_model_from_an_operator(unharmed, good_file, tmp_path):
+    """Names of files that are no UTF-8 have such characters in Python."""
+    copied = tmp_path / "file"
+    copied.write_bytes(good_file.read_bytes())
+    sock, _ = unharmed.session()
+    with contextlib.closing(sock), opened_fd(copied) as fd, unharmed.client() as operator:
+        messages.send(sock, {"open": {"name": "half \udcff"}, "id": 1}, (fd,))
+        answer, descriptors = messages.receive_with_descriptors(sock, 253)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        assert answer is not None
+        assert answer["lease"]
+        assert "half ?" in {model.address.name for model in Seen(operator).models()}
+
+
+def test_the_descriptor_of_a_question_that_is_refused_is_closed(unharmed):
+    reading, writing = os.pipe()
+    sock, _ = unharmed.session()
+    with contextlib.closing(sock), os.fdopen(reading, "rb") as pipe:
+        for question in ({"name": 1}, {"name": "x", "device": []}, {"name": "x", "namespace": "pickle"}):
+            messages.send(sock, {"open": question, "id": 1}, (writing,))
+            answer = messages.receive(sock)
+            assert answer is not None
+            assert answer["error"]
+        os.close(writing)
+        assert pipe.read() == b""  # nobody holds the other end, though the client stays

@@ -9,10 +9,12 @@ import socket
 import grpc
 import pytest
 
+from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support.pipes import line_of
 from tests.support.running_store import Seen, script
+from tests.support.waiting import until
 
 
 def test_random_bytes_on_the_rpc_socket_disturb_nobody(unharmed):
@@ -110,8 +112,9 @@ with Client(Endpoint(Path(sys.argv[1])), starts_store=False) as client:
 def test_a_ticket_without_a_descriptor_is_refused_while_others_are_served(unharmed):
     sock, session = unharmed.session()
     with contextlib.closing(sock), unharmed.stub() as stub:
-        request = pb.OpenRequest(session=session, ticket="never", address=pb.Address(name="x"))
-        waiting = [stub.Open.future(request) for _ in range(200)]
+        address = pb.Address(name="x")
+        requests = [pb.OpenRequest(session=session, ticket=f"never {i}", address=address) for i in range(200)]
+        waiting = [stub.Open.future(request) for request in requests]
         unharmed.good.is_served_again()
         for call in waiting:
             with pytest.raises(grpc.RpcError, match="no file descriptor came"):
@@ -127,3 +130,54 @@ def test_a_client_that_leaves_while_its_ticket_is_awaited_leaves_nothing(unharme
             sock.close()
             with pytest.raises(grpc.RpcError):
                 call.result(30)
+
+
+METHODS = ("Open", "Close", "List", "Pin", "Evict", "Stats")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bytes_that_are_no_message_are_refused_with_a_sentence(unharmed, method):
+    with grpc.insecure_channel(f"unix:{unharmed.endpoint.rpc}") as channel:
+        call = channel.unary_unary(f"/rrl.model_store.ModelStore/{method}")
+        with pytest.raises(grpc.RpcError, match=f"no message for .*{method}") as refused:
+            call(b"\x0a\xff", timeout=10)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", ["x" * 60_000, "中" * 9_000])
+def test_long_names_come_back_in_short_sentences(unharmed, name):
+    with unharmed.stub() as stub:
+        for address in (pb.Address(name="served", namespace=name), pb.Address(name=name)):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.Pin(pb.PinRequest(address=address, pinned=True), timeout=10)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert 10 < len(refused.value.details()) < 1000
+
+
+def test_calls_that_wait_for_one_ticket_do_not_take_it_from_each_other(unharmed, good_file):
+    sock, session = unharmed.session()
+    request = pb.OpenRequest(session=session, ticket="t", address=pb.Address(name="x"))
+    with contextlib.closing(sock), unharmed.stub() as stub, good_file.open("rb") as file:
+        both = [stub.Open.future(request, timeout=30) for _ in range(2)]
+        until(lambda: any(call.done() for call in both), "one of them is refused")
+        refused, answered = sorted(both, key=lambda call: not call.done())
+        assert "another call waits for this ticket" in refused.exception().details()
+        messages.send(sock, {"ticket": "t"}, (file.fileno(),))
+        assert answered.result().lease
+
+
+def test_a_lease_that_its_client_gave_up_waiting_for_is_given_back(unharmed):
+    """Its descriptors find no room in a connection that nobody reads."""
+    sock, session = unharmed.session()
+    request = pb.OpenRequest(session=session, address=pb.Address(name="served"))
+    with contextlib.closing(sock), unharmed.stub() as stub, unharmed.client() as client:
+        opened: list[str] = []
+
+        def open_many() -> None:
+            while len(opened) < 10_000:
+                opened.append(stub.Open(request, timeout=1.0).lease)
+
+        with pytest.raises(grpc.RpcError) as given_up:
+            open_many()
+        assert given_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: Seen(client).stats().references == len(opened), "the last lease is given back")
