@@ -112,7 +112,7 @@ def _host(text: str, given: str) -> str:
             host = ipaddress.IPv6Address(address).compressed + percent + zone
         except ValueError:
             raise _not_an_address(given) from None
-        if percent and not zone:
+        if percent and not _NAME.fullmatch(zone):
             raise _not_an_address(given)
     elif not _NAME.fullmatch(host):
         raise _not_an_address(given)

@@ -59,6 +59,8 @@ def test_every_form_has_one_way_to_write_it_which_reads_as_the_same(given: str, 
         "[box]:8500",
         "[::1:8500",
         "[fe80::1%]:8500",
+        "[fe80::1%eth0\x00]:8500",
+        "[fe80::1%a b]:8500",
         "unix:",
     ],
 )
