@@ -23,7 +23,12 @@ class ModelError(ValueError):
 
 def complaint(error: BaseException) -> str:
     """What an exception says, in one line of bounded length: its beginning and its end."""
-    text = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+    try:
+        text = str(error)
+    except Exception:  # a class of the user's, which need not have tried this
+        text = ""
+    if not isinstance(error, ModelError):
+        text = f"{type(error).__name__}: {text}"
     encoded = " ".join(text.split()).encode("utf-8", "replace")
     if len(encoded) > MAX_COMPLAINT_BYTES:
         half = MAX_COMPLAINT_BYTES // 2

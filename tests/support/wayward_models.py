@@ -11,9 +11,14 @@ from serving_adapter.tensors import TensorSpec
 ANOTHER_OUTPUT, MISSING_OUTPUT, OTHER_TYPE, OTHER_FLOAT, UNKNOWN_TYPE, OTHER_RANK, OTHER_SIZE = range(
     101, 108
 )
-RAISES, SAYS_MUCH, EXITS, CRASHES, BREAKS, FEWER_ROWS = range(201, 207)
+RAISES, SAYS_MUCH, EXITS, CRASHES, BREAKS, FEWER_ROWS, INTERRUPTS, SAYS_NOTHING = range(201, 209)
 REASON = "the vocabulary has no such word"
 ITEM_SIZE = 16
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("there are no words")
 
 
 class Wayward(nn.Module):
@@ -35,6 +40,10 @@ class Wayward(nn.Module):
             raise SystemExit("enough")
         if RAISES in firsts:
             raise KeyError(REASON)
+        if INTERRUPTS in firsts:
+            raise KeyboardInterrupt
+        if SAYS_NOTHING in firsts:
+            raise Unspeakable
         if SAYS_MUCH in firsts:
             raise ValueError("begin\n" + 5000 * "ż\ud800" + "\nend")
         if ANOTHER_OUTPUT in firsts:

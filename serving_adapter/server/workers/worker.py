@@ -121,7 +121,7 @@ class BatchRunner:
                 time.sleep(1e-3 * order.slow_ms)  # the front's fault injector says so
             infer_ns = time.monotonic_ns()
             outputs = self._write(results)
-        except (Exception, SystemExit) as error:  # of the user's code: it may raise what it likes
+        except BaseException as error:  # of the user's code, which may raise what it likes: no signal does
             return self._failed(error)
         end_ns = time.monotonic_ns()
         compute = ComputeTimes(read_ns - start_ns, infer_ns - read_ns, end_ns - infer_ns)

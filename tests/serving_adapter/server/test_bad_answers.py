@@ -91,6 +91,8 @@ WRONG = [
     (wayward.FEWER_ROWS, "output 'double' has shape [5, 16] for a batch of 4"),
     (wayward.RAISES, f"the model raised KeyError: '{wayward.REASON}'"),
     (wayward.EXITS, "the model raised SystemExit: enough"),
+    (wayward.INTERRUPTS, "the model raised KeyboardInterrupt"),
+    (wayward.SAYS_NOTHING, "the model raised Unspeakable"),
 ]
 
 
