@@ -21,7 +21,7 @@ from scripts.robustness.fuzz.store_fuzz import fuzz_store
 
 REQUESTS = 2000
 PACKETS = 2000
-READS = 100
+READS = 60
 
 
 def test_the_server_bears_the_corpus_and_some_thousand_calls() -> None:
