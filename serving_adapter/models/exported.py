@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import yaml
@@ -64,35 +64,11 @@ def _torchscript(path: Path) -> torch.jit.ScriptModule:
 
 def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> tuple[nn.Module, ExportLimits]:
     try:
-        from torch.export.pt2_archive._package import PT2ArchiveReader
-
-        with PT2ArchiveReader(str(path)) as archive:
-            records = archive.get_file_names()
-            refused = [record for record in records if any(mark in record for mark in REFUSED_RECORDS)]
-            if not refused:
-                _check_sizes(path)
-                for record in records:
-                    if record.endswith(".json"):
-                        check_program(json.loads(archive.read_bytes(record)))
-    except UnsafeText as error:
-        raise ModelError(f"{path} is not loaded: {error}") from None
-    except RecursionError:
-        raise ModelError(f"{path} is not loaded: its program is nested too deeply") from None
-    except (ImportError, RuntimeError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise ModelError(
-            f"{path} is not a torch.export file, which torch.export.save makes (torch 2.8 or newer): "
-            f"{_first_line(error)}"
-        ) from None
-    if refused:
-        raise ModelError(
-            f"{path} holds pickled objects or compiled code ({refused[0]}), which are not loaded; "
-            "export a module of plain tensors"
-        )
-    try:
-        with _pickle_forbidden():
-            program = torch.export.load(path)
-    except Exception as error:
-        raise ModelError(f"{path} cannot be loaded without unpickling: {_first_line(error)}") from None
+        file = path.open("rb")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    with file:  # what is checked and what is loaded is one file, whatever takes its name meanwhile
+        program = _loaded_program(path, file)
     shapes = [
         node.meta["val"].shape
         for node in program.graph.nodes
@@ -114,9 +90,44 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> tuple[nn.Mo
     return module, limits
 
 
-def _check_sizes(path: Path) -> None:
+def _loaded_program(path: Path, file: BinaryIO) -> torch.export.ExportedProgram:
+    """Checks an open file and loads it; `path` is what to call it."""
+    try:
+        from torch.export.pt2_archive._package import PT2ArchiveReader
+
+        with PT2ArchiveReader(file) as archive:
+            records = archive.get_file_names()
+            refused = [record for record in records if any(mark in record for mark in REFUSED_RECORDS)]
+            if not refused:
+                _check_sizes(file)
+                for record in records:
+                    if record.endswith(".json"):
+                        check_program(json.loads(archive.read_bytes(record)))
+    except UnsafeText as error:
+        raise ModelError(f"{path} is not loaded: {error}") from None
+    except RecursionError:
+        raise ModelError(f"{path} is not loaded: its program is nested too deeply") from None
+    except (ImportError, RuntimeError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ModelError(
+            f"{path} is not a torch.export file, which torch.export.save makes (torch 2.8 or newer): "
+            f"{_first_line(error)}"
+        ) from None
+    if refused:
+        raise ModelError(
+            f"{path} holds pickled objects or compiled code ({refused[0]}), which are not loaded; "
+            "export a module of plain tensors"
+        )
+    try:
+        with _pickle_forbidden():
+            file.seek(0)
+            return torch.export.load(file)
+    except Exception as error:
+        raise ModelError(f"{path} cannot be loaded without unpickling: {_first_line(error)}") from None
+
+
+def _check_sizes(file: BinaryIO) -> None:
     """UnsafeText where records are larger than they are in the file, or their text than any model's is."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
                 raise UnsafeText(

@@ -319,3 +319,15 @@ def test_an_export_without_limits_has_none_and_one_for_large_batches_only_is_ref
     many = torch.export.Dim("batch", min=3, max=8)
     with pytest.raises(ModelError, match="exported for batches of at least 3 rows"):
         load_model(str(limited(tmp_path / "many.pt2", many, torch.export.Dim.DYNAMIC)), {})
+
+
+def test_what_is_loaded_is_the_file_that_was_checked(exported, monkeypatch):
+    """Another file takes its name after the check has begun."""
+
+    def check(program: object) -> None:
+        other = exported.with_name("other")
+        other.write_bytes(b"nobody has checked this")
+        other.replace(exported)
+
+    monkeypatch.setattr("serving_adapter.models.exported.check_program", check)
+    assert load_model(str(exported), {}).inputs == (TensorSpec("x", "FP32", (4,)),)
