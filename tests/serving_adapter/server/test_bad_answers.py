@@ -235,4 +235,5 @@ def test_a_model_that_cannot_be_served_says_why(factory, sentence):
     ended = subprocess.run([*command, *model], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2
     assert f"model '{factory}' cannot be served: {sentence}" in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1
+    lines = [line for line in ended.stderr.splitlines() if not line.endswith("is still being built")]
+    assert len(lines) == 1
