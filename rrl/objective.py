@@ -4,7 +4,8 @@ All costs are positive, and all but `LeastResources` are in milliseconds; reward
 An interval that the guard aborted did not live to see its own latency. So the time that its backlog needs to
 drain is added, which is what the next request would wait. A request that fails adds to no latency. So all
 costs are raised by `FAILURE_WEIGHT` times the share of requests that failed (`with_failures`). Where all
-failed there is no latency: the whole interval stands for it, as nobody was answered for so long.
+failed there is no latency: the whole interval stands for it, as nobody was answered for so long. A failed
+request did not keep a p95 limit. So fewest threads are counted only where at most one in 20 failed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from rrl.space import Configuration
 
 FAILURE_WEIGHT = 10.0
 """A failed request costs as much as this many that were answered."""
+
+MAX_LATE_SHARE = 0.05
+"""Of the requests: a limit of the p95 holds while no more are late, or fail."""
 
 
 def with_failures(cost: Any, failure_share: Any) -> Any:
@@ -41,6 +45,10 @@ class Objective(Protocol):
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         """The costs of predicted intervals without failures; the arrays are broadcast together."""
+        ...
+
+    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
+        """What such costs are where a share of the requests fails; the arrays are broadcast together."""
         ...
 
 
@@ -77,6 +85,9 @@ class MeanLatency:
             return mean_ms + 0.0 * threads
         return mean_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
 
+    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
+        return np.asarray(with_failures(costs, failure_share))
+
 
 @dataclass(frozen=True)
 class StrictSLO:
@@ -95,6 +106,9 @@ class StrictSLO:
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         return p95_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
+
+    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
+        return np.asarray(with_failures(costs, failure_share))
 
 
 @dataclass(frozen=True)
@@ -115,13 +129,18 @@ class LeastResources:
         p95_ms = _latency_ms(measurement, "p95_ms")
         if np.isnan(p95_ms):
             return math.nan
+        cost = np.asarray(math.prod(configuration.get(name, 1) for name in THREAD_KNOBS), dtype=float)
         if slo_violated(measurement, self.slo_p95_ms):
-            return float(with_failures(float(self._broken(p95_ms)), measurement.failure_share))
-        threads = math.prod(configuration.get(name, 1) for name in THREAD_KNOBS)
-        return float(with_failures(float(threads), measurement.failure_share))
+            cost = self._broken(p95_ms)
+        return float(self.with_failures(cost, np.asarray(measurement.failure_share)))
 
     def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
         return np.where(p95_ms > self.slo_p95_ms, self._broken(p95_ms), threads)
+
+    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
+        is_broken = failure_share > MAX_LATE_SHARE
+        counted = np.where(is_broken, np.maximum(costs, self.violation_threads), costs)
+        return np.asarray(with_failures(counted, failure_share))
 
     def _broken(self, p95_ms: float | np.ndarray) -> np.ndarray:
         """An aborted interval breaks the limit whatever its p95 was."""

@@ -264,7 +264,7 @@ class Belief:
         """(K, windows)"""
         ratio, threads = self._ratio(numbers), self._space.threads[numbers][:, None]
         costs = self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
-        return np.asarray(with_failures(costs, self.failures.of(numbers)[:, None]))
+        return self._objective.with_failures(costs, self.failures.of(numbers)[:, None])
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""

@@ -64,7 +64,8 @@ def _shown(character: str) -> str:
 
 
 class Stop:
-    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`. A second SIGINT is Python's own.
+    """Set by the first SIGINT, SIGTERM or SIGHUP, or by `set`. A SIGINT after it, or a second SIGTERM, is
+    Python's own: KeyboardInterrupt.
 
     A signal may come while the main thread holds any lock, so its handler must wait for none. An `Event` has
     a lock, a `SimpleQueue` has none. A signal may also come while the main thread prints, and printing cannot
@@ -113,7 +114,8 @@ class Stop:
         if number == HANG_UP:
             _go_nowhere(self._terminals)
         self.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for again in {signal.SIGINT, number} - {HANG_UP}:
+            signal.signal(again, signal.default_int_handler)
         self._to_say.put(self.says)
 
     def _speak(self) -> None:

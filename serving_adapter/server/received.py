@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.server.refusals import Refused, invalid
 
 SMALL_BYTES = 64 << 10  # parsing so many takes no time to speak of
-MAX_PARSED_BYTES = 1 << 20
+MAX_PARSED_BYTES = 1 << 19
 MAX_FIELDS = 4096
 MAX_CONTROL_BYTES = 256 << 10
 

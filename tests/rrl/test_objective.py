@@ -61,6 +61,11 @@ def test_under_least_resources_to_break_the_limit_never_costs_less_than_to_keep_
     assert kept == 1000 < broken
 
 
+def test_under_least_resources_few_threads_that_fail_requests_never_cost_less_than_many_that_do_not() -> None:
+    few, many = LeastResources(100.0).with_failures(np.array([1.0, 1000.0]), np.array([0.06, 0.0]))
+    assert few > many
+
+
 @pytest.mark.parametrize("limit_ms", [0.0, -1.0, math.nan, math.inf])
 def test_a_limit_that_is_no_positive_number_is_refused(limit_ms: float) -> None:
     with pytest.raises(ValueError, match="must be a positive number of milliseconds"):

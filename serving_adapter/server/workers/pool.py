@@ -226,16 +226,18 @@ class WorkerPool:
             self._worker_died(worker)
             return
         job, worker.job = worker.job, None
+        if job is None:
+            self._replace(worker, "it answers what it was not asked")
+            return
         is_broken = self._is_broken(worker, reply)
         try:
-            assert job is not None, "a worker answers only the batch that it holds"
             job.worker_answered(worker, reply)
         except Exception:
             log.exception("an answer of worker %d was not taken; it goes on with others", worker.pid)
         if worker.retired:
             self._close(worker)
         elif is_broken:
-            self._replace(worker)
+            self._replace(worker, "every batch fails there")
         elif isinstance(reply, BatchError):
             self.idle.insert(0, worker)
         else:
@@ -249,10 +251,10 @@ class WorkerPool:
             return False
         return worker.health.failed(self._answered) or reply.worker_is_broken
 
-    def _replace(self, worker: WorkerHandle) -> None:
+    def _replace(self, worker: WorkerHandle, why: str) -> None:
         """Ends a worker that answers no batch as it must, and starts another."""
         self.replacements += 1
-        log.warning("worker %d is broken: every batch fails there; starting another", worker.pid)
+        log.warning("worker %d is broken: %s; starting another", worker.pid, why)
         self.kill(worker)
         self._close(worker)
         self._start_repair()

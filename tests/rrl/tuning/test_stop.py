@@ -48,6 +48,18 @@ def test_a_signal_ends_a_sleep_even_as_it_begins_to_wait(number: signal.Signals)
     assert said == [STOPPING]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)],
+)
+def test_a_second_signal_interrupts_at_once(first: signal.Signals, second: signal.Signals) -> None:
+    stop = Stop(lambda _: None)
+    with stop.on_signals():
+        signal.raise_signal(first)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(second)
+
+
 def test_a_signal_while_the_run_prints_is_told_of_after_what_is_printed() -> None:
     class Interrupted(io.RawIOBase):
         """A terminal that a person stops the run at within its first write."""
