@@ -22,10 +22,9 @@ def test_the_names_of_outputs_are_text():
         Model(Numbered(), (X,)).run({"x": torch.ones(1, 4)})
 
 
-@pytest.mark.parametrize("shape", [(0, 2), (-2,)])
-def test_an_input_of_a_size_that_no_request_has_is_refused(shape):
+def test_an_input_of_a_size_that_no_request_has_is_refused():
     with pytest.raises(ModelError, match="which no request could have"):
-        Model(nn.Identity(), (TensorSpec("x", "FP32", shape),))
+        Model(nn.Identity(), (TensorSpec("x", "FP32", (0, 2)),))
 
 
 def test_outputs_come_in_the_order_of_their_description_and_may_differ_in_size():

@@ -222,7 +222,7 @@ def test_augmentation_moves_and_mirrors():
         ({"learning_rate": 0.0}, "the learning rate must be above 0"),
         ({"weight_decay": -1.0}, "the weight decay not negative"),
         ({"label_smoothing": 1.0}, "label smoothing must be from 0 to below 1"),
-        ({"shift_pixels": -1}, "shift and seed must not be negative"),
+        ({"shift_pixels": -1}, "the shift must not be negative"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, sentence):

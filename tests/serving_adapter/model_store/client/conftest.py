@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from serving_adapter.model_store.sharing_rule import FILE_NAME, SharingCosts
 from tests.support.running_store import Seen, in_repository, stores
 from tests.support.store_clients import default_client_of, net
 from tests.support.waiting import until
+
+SLOW_DISK = SharingCosts(overhead_s=1e-5, disk_bytes_per_s=1e8)  # so that sharing pays from 1 kB on
 
 
 @pytest.fixture
@@ -26,7 +31,9 @@ def running(root, tmp_path_factory):
     in_repository(root, "net", "1", net(0).state_dict())
     in_repository(root, "net", "2", net(1).state_dict())
     with stores(tmp_path_factory.mktemp("store")) as start:
-        yield start("--remote", f"file://{root}")
+        store = start("--remote", f"file://{root}")
+        (store.folder / FILE_NAME).write_text(json.dumps(SLOW_DISK._asdict()))
+        yield store
 
 
 @pytest.fixture
