@@ -254,7 +254,8 @@ def _held(server: int, store: int) -> Mapping[str, HeldByProcesses]:
 
 
 def _shm_bytes() -> int:
-    return sum(entry.stat().st_size for entry in os.scandir("/dev/shm") if entry.name.startswith("rrl"))
+    ours = [each for each in os.scandir("/dev/shm") if each.name.startswith("rrl")]
+    return sum(each.stat().st_size for each in ours if not each.name.startswith("rrl_triton"))
 
 
 def _failures(folder: Path) -> tuple[int, int]:
