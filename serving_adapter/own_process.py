@@ -25,7 +25,7 @@ def command_for_child(module: str, *arguments: str) -> list[str]:
     return command(__name__, str(os.getpid()), module, *arguments)
 
 
-def end_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
+def end_with_parent(parent_pid: int, signal_number: int) -> None:
     """Has the kernel signal this process when that parent ends, or at once if it has ended (Linux only)."""
     if sys.platform != "linux":
         return

@@ -63,7 +63,7 @@ def fork(child: Callable[[], None]) -> int:
         return pid
     status = 1
     try:
-        end_with_parent(parent_pid)
+        end_with_parent(parent_pid, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         child()
         status = 0
@@ -262,7 +262,7 @@ def _check_device(device: str) -> None:
 def main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group, they are the front's to handle
         signal.signal(signum, signal.SIG_IGN)
-    end_with_parent(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]), signal.SIGKILL)
     Zygote(socket.socket(fileno=int(sys.argv[2]))).serve()
     sys.stderr.flush()
     os._exit(0)
