@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scripts.benchmarks.__main__ import BENCHMARKS
 from scripts.docs.commands import documented
 from scripts.docs.option_fields import option_fields
 from scripts.figures.__main__ import FIGURES
+from scripts.robustness.__main__ import MACHINES
 from tests.support import CHECKOUT
 from tests.support.pages import PAGES, README, blocks, inline_code, name, shown_commands, text_of
 
@@ -30,6 +32,11 @@ COMMANDS = (
 )
 FLAGS = {
     command.name: {field.flag for field in option_fields(command.options_class)} for command in documented()
+} | {
+    f"python -m scripts.robustness {name}": {
+        field.flag for field in option_fields(import_module(f"scripts.robustness.{machine.module}").Options)
+    }
+    for name, machine in MACHINES.items()
 }
 OF_OTHERS = {"--help", "--config", "--list", "--model-control-mode", "--load-model", "--logdir"}
 PRINTS = {
@@ -92,7 +99,8 @@ def test_every_flag_that_is_named_belongs_to_some_command(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_benchmark_figure_and_target_that_is_named_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", text_of(CHECKOUT / "Makefile"), re.MULTILINE))
+    rules = re.findall(r"^([a-z ]+):", text_of(CHECKOUT / "Makefile"), re.MULTILINE)
+    targets = {target for rule in rules for target in rule.split()}
     known = {"scripts/bench": set(BENCHMARKS), "scripts/reproduce": {*FIGURES, "results"}, "make": targets}
     for line in shown_commands(page):
         program, *arguments = line.split()
