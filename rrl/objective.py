@@ -23,6 +23,7 @@ from rrl.space import Configuration
 FAILURE_WEIGHT = 10.0
 """A failed request costs as much as this many that were answered."""
 
+NONE_FAIL = np.zeros(())
 MAX_LATE_SHARE = 0.05
 """Of the requests: a limit of the p95 holds while no more are late, or fail."""
 
@@ -43,12 +44,14 @@ class Objective(Protocol):
         """The number to minimise; NaN where nothing was completed, nothing failed and nothing is waiting."""
         ...
 
-    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        """The costs of predicted intervals without failures; the arrays are broadcast together."""
-        ...
-
-    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
-        """What such costs are where a share of the requests fails; the arrays are broadcast together."""
+    def costs(
+        self,
+        mean_ms: np.ndarray,
+        p95_ms: np.ndarray,
+        threads: np.ndarray,
+        failure_share: np.ndarray = NONE_FAIL,
+    ) -> np.ndarray:
+        """The costs of predicted intervals; the arrays are broadcast together."""
         ...
 
 
@@ -80,13 +83,16 @@ class MeanLatency:
         broken_ms = self.slo_p95_ms if self.slo_p95_ms and slo_violated(measurement, self.slo_p95_ms) else 0.0
         return float(with_failures(mean_ms + broken_ms, measurement.failure_share))
 
-    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        if self.slo_p95_ms is None:
-            return mean_ms + 0.0 * threads
-        return mean_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
-
-    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
-        return np.asarray(with_failures(costs, failure_share))
+    def costs(
+        self,
+        mean_ms: np.ndarray,
+        p95_ms: np.ndarray,
+        threads: np.ndarray,
+        failure_share: np.ndarray = NONE_FAIL,
+    ) -> np.ndarray:
+        limit_ms = math.inf if self.slo_p95_ms is None else self.slo_p95_ms
+        broken_ms = np.where(p95_ms > limit_ms, limit_ms, 0.0)
+        return np.asarray(with_failures(mean_ms + broken_ms + 0.0 * threads, failure_share))
 
 
 @dataclass(frozen=True)
@@ -104,11 +110,15 @@ class StrictSLO:
         broken_ms = self.slo_p95_ms if slo_violated(measurement, self.slo_p95_ms) else 0.0
         return float(with_failures(p95_ms + broken_ms, measurement.failure_share))
 
-    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        return p95_ms + np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0) + 0.0 * threads
-
-    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
-        return np.asarray(with_failures(costs, failure_share))
+    def costs(
+        self,
+        mean_ms: np.ndarray,
+        p95_ms: np.ndarray,
+        threads: np.ndarray,
+        failure_share: np.ndarray = NONE_FAIL,
+    ) -> np.ndarray:
+        broken_ms = np.where(p95_ms > self.slo_p95_ms, self.slo_p95_ms, 0.0)
+        return np.asarray(with_failures(p95_ms + broken_ms + 0.0 * threads, failure_share))
 
 
 @dataclass(frozen=True)
@@ -129,18 +139,20 @@ class LeastResources:
         p95_ms = _latency_ms(measurement, "p95_ms")
         if np.isnan(p95_ms):
             return math.nan
-        cost = np.asarray(math.prod(configuration.get(name, 1) for name in THREAD_KNOBS), dtype=float)
-        if slo_violated(measurement, self.slo_p95_ms):
-            cost = self._broken(p95_ms)
-        return float(self.with_failures(cost, np.asarray(measurement.failure_share)))
+        threads = math.prod(configuration.get(name, 1) for name in THREAD_KNOBS)
+        is_broken = slo_violated(measurement, self.slo_p95_ms) or measurement.failure_share > MAX_LATE_SHARE
+        cost = float(self._broken(p95_ms)) if is_broken else float(threads)
+        return float(with_failures(cost, measurement.failure_share))
 
-    def costs(self, mean_ms: np.ndarray, p95_ms: np.ndarray, threads: np.ndarray) -> np.ndarray:
-        return np.where(p95_ms > self.slo_p95_ms, self._broken(p95_ms), threads)
-
-    def with_failures(self, costs: np.ndarray, failure_share: np.ndarray) -> np.ndarray:
-        is_broken = failure_share > MAX_LATE_SHARE
-        counted = np.where(is_broken, np.maximum(costs, self.violation_threads), costs)
-        return np.asarray(with_failures(counted, failure_share))
+    def costs(
+        self,
+        mean_ms: np.ndarray,
+        p95_ms: np.ndarray,
+        threads: np.ndarray,
+        failure_share: np.ndarray = NONE_FAIL,
+    ) -> np.ndarray:
+        is_broken = (p95_ms > self.slo_p95_ms) | (failure_share > MAX_LATE_SHARE)
+        return np.asarray(with_failures(np.where(is_broken, self._broken(p95_ms), threads), failure_share))
 
     def _broken(self, p95_ms: float | np.ndarray) -> np.ndarray:
         """An aborted interval breaks the limit whatever its p95 was."""

@@ -25,7 +25,7 @@ def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that is there under its name once it is complete and on the disk; `mode` as for `os.open`."""
     name = os.fsdecode(os.fsencode(path.name)[:MAX_NAME_BYTES])
     unfinished = path.with_name(f".{name}.{secrets.token_hex(8)}.part")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

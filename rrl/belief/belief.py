@@ -263,8 +263,8 @@ class Belief:
     def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
         """(K, windows)"""
         ratio, threads = self._ratio(numbers), self._space.threads[numbers][:, None]
-        costs = self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads)
-        return self._objective.with_failures(costs, self.failures.of(numbers)[:, None])
+        fail = self.failures.of(numbers)[:, None]
+        return self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads, fail)
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""

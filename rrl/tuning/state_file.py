@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from rrl.folder_sync import sync_folder
 from serving_adapter.address import LOCALHOST, ServerAddress, canonical
+from serving_adapter.whole_files import written_whole
 
 BETWEEN = "instances"  # the one knob that a change moves in steps
 
@@ -61,15 +61,8 @@ class State:
 
     def write(self, path: Path) -> None:
         """Replaces the file, whole or not at all."""
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-                json.dump(asdict(self), file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with written_whole(path, mode=0o600) as file:
+            file.write(json.dumps(asdict(self)).encode())
         sync_folder(path.parent)
 
     @classmethod

@@ -62,7 +62,8 @@ def test_under_least_resources_to_break_the_limit_never_costs_less_than_to_keep_
 
 
 def test_under_least_resources_few_threads_that_fail_requests_never_cost_less_than_many_that_do_not() -> None:
-    few, many = LeastResources(100.0).with_failures(np.array([1.0, 1000.0]), np.array([0.06, 0.0]))
+    latencies_ms, threads, fail = np.array([50.0, 50.0]), np.array([1, 1000]), np.array([0.06, 0.0])
+    few, many = LeastResources(100.0).costs(latencies_ms, latencies_ms, threads, fail)
     assert few > many
 
 

@@ -7,6 +7,7 @@ With HANGING_THREADS it is never ready; with JEALOUS_THREADS a new worker kills 
 import errno
 import os
 import time
+from pathlib import Path
 
 import psutil
 import torch
@@ -70,3 +71,10 @@ class TritonPythonModel(TritonPythonModel):
         super().initialize(args)
 """
 """What a `model.py` of the repository is continued with."""
+
+
+def never_built(tells: str) -> Model:
+    """It makes the file that it is told to, and then does nothing."""
+    Path(tells).touch()
+    time.sleep(3600)
+    raise AssertionError("nobody waits so long")

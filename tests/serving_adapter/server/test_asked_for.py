@@ -12,7 +12,6 @@ from typing import NamedTuple
 import grpc
 import numpy as np
 import pytest
-from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
@@ -22,18 +21,6 @@ from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
 
 INVALID, LATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-@pytest.fixture
-def client(server) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(server.address) as client:
-        yield client
-
-
-@pytest.fixture
-def stub(server) -> Iterator[GRPCInferenceServiceStub]:
-    with grpc.insecure_channel(server.address) as channel:
-        yield GRPCInferenceServiceStub(channel)
 
 
 def request(rows: int = 1) -> pb.ModelInferRequest:

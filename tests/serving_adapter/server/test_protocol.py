@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -13,18 +12,6 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
-
-
-@pytest.fixture
-def client(server) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(server.address) as client:
-        yield client
-
-
-@pytest.fixture
-def stub(server) -> Iterator[GRPCInferenceServiceStub]:
-    with grpc.insecure_channel(server.address) as channel:
-        yield GRPCInferenceServiceStub(channel)
 
 
 def infer_input(values: np.ndarray, name: str = "x") -> triton.InferInput:
