@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from serving_adapter.model_store.client_file import OneAtATime
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.tier import Address
 
 MAX_READS_PER_CLIENT = 2  # at once; further ones wait, so a client with slow files leaves threads to others
 

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from serving_adapter.model_store import remote
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import ClientFile
-from serving_adapter.model_store.disk import Disk, content_hash
-from serving_adapter.model_store.disk_writer import DiskWriter
 from serving_adapter.model_store.errors import StoreError
-from serving_adapter.model_store.host_memory import (
+from serving_adapter.model_store.sharing_rule import SharingCosts
+from serving_adapter.model_store.tiers import remote
+from serving_adapter.model_store.tiers.disk import Disk, content_hash
+from serving_adapter.model_store.tiers.disk_writer import DiskWriter
+from serving_adapter.model_store.tiers.host_memory import (
     CHUNK_BYTES,
     HostMemory,
     Placement,
@@ -26,9 +27,8 @@ from serving_adapter.model_store.host_memory import (
     place,
     resident_bytes,
 )
-from serving_adapter.model_store.repositories import Repositories
-from serving_adapter.model_store.sharing_rule import SharingCosts
-from serving_adapter.model_store.tier import Address, TierEntry
+from serving_adapter.model_store.tiers.repositories import Repositories
+from serving_adapter.model_store.tiers.tier import Address, TierEntry
 from serving_adapter.model_store.weights_file import WeightsHeader, header_reader
 
 ERRORS_OF_DAMAGED_FILES = (errno.ENOENT, errno.EIO)  # the cached file is at fault; in others the system is

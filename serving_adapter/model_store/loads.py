@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from serving_adapter.model_store import gpu_memory
 from serving_adapter.model_store.account import Account, QuotaSpent
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import ClientFile
 from serving_adapter.model_store.cuda import CudaError
 from serving_adapter.model_store.errors import StoreError
-from serving_adapter.model_store.gpu_memory import GpuMemory
-from serving_adapter.model_store.host_memory import HostMemory
 from serving_adapter.model_store.loader import HostLoader
-from serving_adapter.model_store.reclaimer import Reclaimer
-from serving_adapter.model_store.tier import Address, Tier
+from serving_adapter.model_store.tiers import gpu_memory
+from serving_adapter.model_store.tiers.gpu_memory import GpuMemory
+from serving_adapter.model_store.tiers.host_memory import HostMemory
+from serving_adapter.model_store.tiers.reclaimer import Reclaimer
+from serving_adapter.model_store.tiers.tier import Address, Tier
 
 
 class SharedLoads:

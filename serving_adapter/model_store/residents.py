@@ -7,9 +7,9 @@ from typing import Any
 
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.host_memory import HostMemory, Weights
-from serving_adapter.model_store.reclaimer import Reclaimer
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.host_memory import HostMemory, Weights
+from serving_adapter.model_store.tiers.reclaimer import Reclaimer
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 
 
 class Residents:

@@ -29,23 +29,23 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from serving_adapter.model_store import remote
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import FILE_MODEL_NAME, ClientFile
-from serving_adapter.model_store.disk import Disk
-from serving_adapter.model_store.disk_writer import DiskWriter
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.gpu_memory import GpuMemory, OnDevice
-from serving_adapter.model_store.host_memory import HostMemory, Weights
 from serving_adapter.model_store.loader import HostLoader
 from serving_adapter.model_store.loads import SharedLoads
-from serving_adapter.model_store.reclaimer import Reclaimer
-from serving_adapter.model_store.remote import Remote
-from serving_adapter.model_store.repositories import Repositories
 from serving_adapter.model_store.residents import Residents
 from serving_adapter.model_store.sharing_rule import SharingCosts
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers import remote
+from serving_adapter.model_store.tiers.disk import Disk
+from serving_adapter.model_store.tiers.disk_writer import DiskWriter
+from serving_adapter.model_store.tiers.gpu_memory import GpuMemory, OnDevice
+from serving_adapter.model_store.tiers.host_memory import HostMemory, Weights
+from serving_adapter.model_store.tiers.reclaimer import Reclaimer
+from serving_adapter.model_store.tiers.remote import Remote
+from serving_adapter.model_store.tiers.repositories import Repositories
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 from serving_adapter.model_store.weights_file import FORMATS, header_reader
 
 LAST_WRITES_TIMEOUT_S = 10.0  # for the writes to disk of a store that ends

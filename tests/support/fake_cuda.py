@@ -9,7 +9,7 @@ from pathlib import Path
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.cuda import IPC_HANDLE_BYTES, CudaError
 from serving_adapter.model_store.endpoint import Endpoint
-from serving_adapter.model_store.gpu_memory import OnDevice
+from serving_adapter.model_store.tiers.gpu_memory import OnDevice
 from tests.support.pipes import line_of
 from tests.support.running_store import COSTS, PLENTY, script, short_folder
 

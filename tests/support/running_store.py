@@ -27,13 +27,13 @@ from serving_adapter import messages
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, bearer
-from serving_adapter.model_store.host_memory import Weights, tensor_bytes
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol.model_store_pb2_grpc import ModelStoreStub
-from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.sharing_rule import SharingCosts
 from serving_adapter.model_store.store import ModelStore, Opened
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.host_memory import Weights, tensor_bytes
+from serving_adapter.model_store.tiers.remote import Remote
+from serving_adapter.model_store.tiers.tier import Address
 from tests.support.waiting import PATIENCE_S
 
 COMMAND = (sys.executable, "-m", "serving_adapter.model_store.command_line")

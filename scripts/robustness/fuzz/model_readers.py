@@ -10,10 +10,10 @@ from pathlib import Path
 
 import sympy  # type: ignore[import-untyped]
 
-from serving_adapter.model_store import cache_folder
-from serving_adapter.model_store.disk import Disk
-from serving_adapter.model_store.eviction import LeastRecentlyUsed
-from serving_adapter.model_store.host_memory import fill, place
+from serving_adapter.model_store.tiers import cache_folder
+from serving_adapter.model_store.tiers.disk import Disk
+from serving_adapter.model_store.tiers.eviction import LeastRecentlyUsed
+from serving_adapter.model_store.tiers.host_memory import fill, place
 from serving_adapter.model_store.weights_file import read_safetensors_header
 from serving_adapter.models.exported import load_exported
 from serving_adapter.models.exported_text import check_expression, check_guard

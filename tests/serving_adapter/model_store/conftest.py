@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store.disk import Disk
-from serving_adapter.model_store.eviction import POLICIES
-from serving_adapter.model_store.gpu_memory import GpuMemory
-from serving_adapter.model_store.host_memory import HostMemory
-from serving_adapter.model_store.remote import Remote
 from serving_adapter.model_store.sharing_rule import SharingCosts
 from serving_adapter.model_store.store import ModelStore
+from serving_adapter.model_store.tiers.disk import Disk
+from serving_adapter.model_store.tiers.eviction import POLICIES
+from serving_adapter.model_store.tiers.gpu_memory import GpuMemory
+from serving_adapter.model_store.tiers.host_memory import HostMemory
+from serving_adapter.model_store.tiers.remote import Remote
 
 Tensors = Mapping[str, np.ndarray]
 COSTS = SharingCosts(overhead_s=1e-5, disk_bytes_per_s=1e9)  # tensors below 10,000 bytes share a segment

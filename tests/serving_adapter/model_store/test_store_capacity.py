@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.tier import Address
 from tests.support.running_store import PAGE, PLENTY, Gated, account, address, hold_writing, value_of
 from tests.support.waiting import eventually
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store import repositories
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.host_memory import tensor_bytes
+from serving_adapter.model_store.tiers import repositories
+from serving_adapter.model_store.tiers.host_memory import tensor_bytes
 from tests.support.running_store import PAGE, Gated, account, address, counters, value_of
 from tests.support.waiting import eventually
 

@@ -13,11 +13,11 @@ import pytest
 from safetensors.numpy import save
 
 from serving_adapter.model_store.account import Account
-from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom, UnknownModel
-from serving_adapter.model_store.eviction import LeastRecentlyUsed
-from serving_adapter.model_store.host_memory import Weights, fill, place, tensor_bytes
-from serving_adapter.model_store.remote import MAX_NAME_CHARACTERS, check_name
+from serving_adapter.model_store.tiers.disk import Disk, content_hash
+from serving_adapter.model_store.tiers.eviction import LeastRecentlyUsed
+from serving_adapter.model_store.tiers.host_memory import Weights, fill, place, tensor_bytes
+from serving_adapter.model_store.tiers.remote import MAX_NAME_CHARACTERS, check_name
 from serving_adapter.model_store.weights_file import read_safetensors_header
 from tests.support.running_store import PLENTY, address
 

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from serving_adapter.model_store.endpoint import bearer
-from serving_adapter.model_store.refusals import refusal
+from serving_adapter.model_store.service.refusals import refusal
 
 Continuation = Callable[[Any], Awaitable[Any]]
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.eviction import POLICIES, LeastRecentlyUsed
-from serving_adapter.model_store.tier import REMEMBERED_KEYS, Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.eviction import POLICIES, LeastRecentlyUsed
+from serving_adapter.model_store.tiers.tier import REMEMBERED_KEYS, Address, Tier, TierEntry
 
 
 class Shelf(Tier[str]):

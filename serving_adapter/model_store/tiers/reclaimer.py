@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from serving_adapter.model_store.gpu_memory import OnDevice
-from serving_adapter.model_store.host_memory import Weights
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.gpu_memory import OnDevice
+from serving_adapter.model_store.tiers.host_memory import Weights
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 
 
 class Reclaimer:

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from serving_adapter.model_store.sessions import ClientSession
+from serving_adapter.model_store.service.sessions import ClientSession
 from serving_adapter.model_store.store import ModelStore
 
 

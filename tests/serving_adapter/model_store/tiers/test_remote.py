@@ -12,9 +12,9 @@ from safetensors.numpy import save
 
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownModel
-from serving_adapter.model_store.host_memory import tensor_bytes
-from serving_adapter.model_store.remote import MAX_NAME_CHARACTERS, Remote, check_name
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.host_memory import tensor_bytes
+from serving_adapter.model_store.tiers.remote import MAX_NAME_CHARACTERS, Remote, check_name
+from serving_adapter.model_store.tiers.tier import Address
 
 PLENTY = 1 << 30
 TENSORS = {"weight": np.arange(1000, dtype=np.uint8)}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.eviction import REMEMBERED_KEYS, EvictionPolicy, Usage
+from serving_adapter.model_store.tiers.eviction import REMEMBERED_KEYS, EvictionPolicy, Usage
 
 
 class Address(NamedTuple):

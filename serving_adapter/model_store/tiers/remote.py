@@ -13,7 +13,7 @@ import re
 from typing import Any, BinaryIO
 
 from serving_adapter.model_store.errors import StoreError, UnknownModel
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.tier import Address
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving_adapter.model_store.eviction import (
+from serving_adapter.model_store.tiers.eviction import (
     POLICIES,
     REMEMBERED_KEYS,
     EvictionPolicy,
@@ -13,7 +13,7 @@ from serving_adapter.model_store.eviction import (
     ReloadCostPerByte,
     Usage,
 )
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 
 
 class Shelf(Tier[None]):

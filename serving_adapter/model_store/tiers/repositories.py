@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.errors import UnknownModel
-from serving_adapter.model_store.remote import Remote
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.remote import Remote
+from serving_adapter.model_store.tiers.tier import Address
 
 NEWEST_VERSION_KEPT_S = 30.0
 

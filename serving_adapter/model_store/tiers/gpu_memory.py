@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serving_adapter.model_store.cuda import Device
-from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.host_memory import (
+from serving_adapter.model_store.tiers.eviction import EvictionPolicy
+from serving_adapter.model_store.tiers.host_memory import (
     Placement,
     Weights,
     place,
     segment_sizes,
     tensor_bytes,
 )
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 
 
 @dataclass(frozen=True, eq=False)

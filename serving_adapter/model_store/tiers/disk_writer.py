@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable
 
 from serving_adapter.model_store.blocking_calls import BlockingCalls
-from serving_adapter.model_store.disk import Disk, content_hash
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.host_memory import HostMemory, Weights
-from serving_adapter.model_store.reclaimer import Reclaimer
 from serving_adapter.model_store.sharing_rule import SharingCosts
-from serving_adapter.model_store.tier import Address, TierEntry
+from serving_adapter.model_store.tiers.disk import Disk, content_hash
+from serving_adapter.model_store.tiers.host_memory import HostMemory, Weights
+from serving_adapter.model_store.tiers.reclaimer import Reclaimer
+from serving_adapter.model_store.tiers.tier import Address, TierEntry
 
 log = logging.getLogger(__name__)
 

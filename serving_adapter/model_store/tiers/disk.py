@@ -23,16 +23,16 @@ from urllib.parse import quote, unquote
 
 from blake3 import blake3
 
-from serving_adapter.model_store.cache_folder import (
+from serving_adapter.model_store.tiers.cache_folder import (
     BLOBS,
     MODELS,
     blob_names,
     is_blob,
     leftovers,
 )
-from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.host_memory import Weights, tensor_bytes
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.eviction import EvictionPolicy
+from serving_adapter.model_store.tiers.host_memory import Weights, tensor_bytes
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 from serving_adapter.whole_files import written_whole
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from serving_adapter.model_store.eviction import EvictionPolicy
-from serving_adapter.model_store.tier import Address, Tier, TierEntry
+from serving_adapter.model_store.tiers.eviction import EvictionPolicy
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 from serving_adapter.model_store.weights_file import StoredTensor, WeightsHeader
 
 ALIGNMENT_BYTES = 64

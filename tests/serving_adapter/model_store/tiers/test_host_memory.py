@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from serving_adapter.model_store import host_memory
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.eviction import LeastRecentlyUsed
-from serving_adapter.model_store.host_memory import (
+from serving_adapter.model_store.tiers import host_memory
+from serving_adapter.model_store.tiers.eviction import LeastRecentlyUsed
+from serving_adapter.model_store.tiers.host_memory import (
     ALIGNMENT_BYTES,
     HostMemory,
     Weights,
@@ -29,7 +29,7 @@ from serving_adapter.model_store.host_memory import (
     segment_sizes,
     tensor_bytes,
 )
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.tier import Address
 from serving_adapter.model_store.weights_file import StoredTensor, read_safetensors_header
 
 PAGE = mmap.PAGESIZE

@@ -8,7 +8,7 @@ from safetensors.numpy import save
 from serving_adapter.model_store import NoRoom, StoreError
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from serving_adapter.model_store.sessions import ClientSession
+from serving_adapter.model_store.service.sessions import ClientSession
 from tests.support.fake_cuda import client_of, store_with_a_gpu
 from tests.support.pipes import line_of, tell
 from tests.support.running_store import PAGE, Seen, script

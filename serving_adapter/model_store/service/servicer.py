@@ -12,16 +12,16 @@ import grpc
 
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownSession
-from serving_adapter.model_store.gpu_memory import OnDevice
-from serving_adapter.model_store.host_memory import Weights, sealed_copy
-from serving_adapter.model_store.outliving_leases import OutlivingLeases
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
-from serving_adapter.model_store.refusals import refusal
-from serving_adapter.model_store.sessions import ClientSession, Sessions
+from serving_adapter.model_store.service.outliving_leases import OutlivingLeases
+from serving_adapter.model_store.service.refusals import refusal
+from serving_adapter.model_store.service.sessions import ClientSession, Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.store import ModelStore, Opened
-from serving_adapter.model_store.tier import Address
+from serving_adapter.model_store.tiers.gpu_memory import OnDevice
+from serving_adapter.model_store.tiers.host_memory import Weights, sealed_copy
+from serving_adapter.model_store.tiers.tier import Address
 
 MAX_LABEL_CHARACTERS = 512
 SAFETENSORS = "safetensors"
