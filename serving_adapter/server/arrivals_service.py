@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import grpc
 
 from serving_adapter.recent_arrivals import CALL, SERVICE, pack_answer, unpack_question
-from serving_adapter.server.refusals import bounded
+from serving_adapter.sentences import bounded
 from serving_adapter.server.served_model import ServedModel
 
 

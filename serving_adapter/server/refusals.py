@@ -10,13 +10,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from serving_adapter.sentences import bounded
 from serving_adapter.server.answers import InferenceFailed
 from serving_adapter.server.served_model import QueueFull
 from serving_adapter.server.workers.handles import ModelFailed
 
 log = logging.getLogger(__name__)
-
-MAX_SENTENCE_BYTES = 2000  # a status travels in the trailing headers, which clients bound
 
 Method = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Message]]
 
@@ -55,11 +54,3 @@ def answers(method: Method) -> Method:
         return await context.abort(code, bounded(sentence))
 
     return answer
-
-
-def bounded(sentence: str) -> str:
-    """A sentence that fits into a status, whatever names a client had it repeat."""
-    data = sentence.encode(errors="replace")
-    if len(data) <= MAX_SENTENCE_BYTES:
-        return sentence
-    return data[:MAX_SENTENCE_BYTES].decode(errors="ignore") + " ..."

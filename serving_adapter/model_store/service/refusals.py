@@ -8,10 +8,10 @@ from typing import NamedTuple
 from grpc import StatusCode
 
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel, UnknownSession
+from serving_adapter.sentences import bounded
 
 log = logging.getLogger(__name__)
 
-MAX_SENTENCE = 800  # characters: gRPC carries 8 KiB of it, and may take nine bytes for one
 CODES: dict[type[Exception], StatusCode] = {
     UnknownSession: StatusCode.UNAUTHENTICATED,
     UnknownModel: StatusCode.NOT_FOUND,
@@ -32,6 +32,6 @@ def refusal(error: Exception, question: str) -> Refusal:
     """What to tell of an error; one that nobody foresaw goes to the log, and its words stay there."""
     for kind, code in CODES.items():
         if isinstance(error, kind):
-            return Refusal(code, str(error)[:MAX_SENTENCE])
+            return Refusal(code, bounded(str(error)))
     log.error("%s was not answered", question, exc_info=error)
     return Refusal(StatusCode.INTERNAL, f"the store failed at {question}; its log tells why")
