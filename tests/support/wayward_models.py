@@ -1,6 +1,7 @@
 """A model that does what it must not, as the first value of an item says; else it answers rightly."""
 
 import os
+import signal
 
 import torch
 from torch import nn
@@ -91,6 +92,16 @@ def raising():
 
 def without_a_key():
     raise KeyError(REASON)
+
+
+def unlicensed():
+    raise SystemExit(REASON)
+
+
+def without_waiting():
+    """Wants to hear of no process that ends, and still cannot be run on anything."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    return raising()
 
 
 def boxes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -69,6 +70,20 @@ class WorkerHandle:
         self.health = Health()
         self.slow: Delay | None = None  # extra time of its batches: an injected fault
 
+    def belongs_to(self, pid: int, pidfd: int | None) -> None:
+        """Its process. When that ends, so does its channel: what its model forked may hold it open."""
+        self.pid, self.pidfd = pid, pidfd
+        if pidfd is not None:
+            asyncio.get_running_loop().add_reader(pidfd, self._end_channel)
+
+    def _end_channel(self) -> None:
+        self._unwatch()
+        end_channel(self.channel)
+
+    def _unwatch(self) -> None:
+        if self.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self.pidfd)
+
     def signal(self, what: WorkerSignal) -> None:
         """Signals the process, without its zygote where that can be: it may hang, too."""
         if self.pidfd is None:
@@ -82,8 +97,15 @@ class WorkerHandle:
         if self.pid:
             self.signal(WorkerSignal.KILL)
         if self.pidfd is not None:
+            self._unwatch()
             os.close(self.pidfd)
             self.pidfd = None
         self.channel.close()
         self.inputs.close()
         self.outputs.close()
+
+
+def end_channel(channel: socket.socket) -> None:
+    """Its reader gets what is there already, and then the end."""
+    with contextlib.suppress(OSError):  # it is closed, or its other end is
+        channel.shutdown(socket.SHUT_RDWR)

@@ -70,7 +70,7 @@ def work(
     try:
         runner = BatchRunner(models, outputs, Arena(input_fd), Arena(output_fd), device)
         runner.warm_up()
-    except Exception as error:
+    except BaseException as error:
         messages.send(channel, BuildError(complaint(error)))
         raise
     os.nice(NICENESS)  # only now: a new worker should not wait for the old ones

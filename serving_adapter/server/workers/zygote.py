@@ -97,7 +97,7 @@ class Zygote:
             with model_store.patience(order.store_patience_s):
                 self.models = [self._build(reference) for reference in order.models]
             description = self._probe()
-        except Exception as error:  # the front turns it into one sentence for the user
+        except BaseException as error:  # of the user's code; the front turns it into one sentence
             from serving_adapter.models.model import complaint
 
             messages.send(self.control, BuildError(complaint(error)))
@@ -143,13 +143,14 @@ class Zygote:
         from serving_adapter.models.model import ModelError, complaint
         from serving_adapter.server.workers.worker import describe
 
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a factory may have set it so that none is waited for
         ours, theirs = socket_pair()
 
         def child() -> None:
             ours.close()
             try:
                 messages.send(theirs, describe(self.models[0], PROBE_SIZES))
-            except Exception as error:
+            except BaseException as error:
                 messages.send(theirs, BuildError(f"the model failed on an example input: {complaint(error)}"))
 
         pid = fork(child)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from serving_adapter.messages import receive_with_descriptors, socket_pair
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena
-from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
+from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle, end_channel
 from serving_adapter.server.workers.launching import Launch, ZygoteProcess
 from serving_adapter.server.workers.messages import (
     BuildError,
@@ -65,6 +65,7 @@ class ZygoteHandle:
         self._process: ZygoteProcess | None = None
         self._control: socket.socket | None = None
         self._orders: deque[asyncio.Future[Child]] = deque()  # those that wait for their answer
+        self._watching: asyncio.Task[None] | None = None
         self._is_building = self._is_closed = False
         self.pid = 0
         self.is_serving = False
@@ -89,6 +90,7 @@ class ZygoteHandle:
                 self._process = await self._launch(theirs)
             if self._is_closed:
                 raise ModelFailed(CLOSED)
+            self._watching = asyncio.create_task(self._end_channel_with(self._process, self._control))
             self._control.setblocking(False)
             self.pid = self._process.pid
             messages.send(self._control, self._order)
@@ -111,6 +113,12 @@ class ZygoteHandle:
             raise ModelFailed(f"the process that builds it {_ended(await self._process.wait())}")
         return reply
 
+    @staticmethod
+    async def _end_channel_with(process: ZygoteProcess, control: socket.socket) -> None:
+        """When the process ends, so does its channel: what its model forked may hold that open."""
+        await process.wait()
+        end_channel(control)
+
     @property
     def has_ended(self) -> bool:
         """Whether the process is gone, be it that nobody was told yet."""
@@ -131,7 +139,7 @@ class ZygoteHandle:
         try:
             with theirs:
                 answer = self._send(order, (theirs.fileno(), worker.inputs.fd, worker.outputs.fd))
-            worker.pid, worker.pidfd = await self._answered(answer)
+            worker.belongs_to(*await self._answered(answer))
             ready = await receive(worker.channel, messages.parse_worker_start, self.start_timeout_s)
         except TimeoutError:
             worker.close()
@@ -240,8 +248,7 @@ class ZygoteHandle:
         self.is_serving, self._is_closed = False, True
         self._fail_orders()
         if self._control is not None:
-            with contextlib.suppress(OSError):  # it is gone
-                self._control.shutdown(socket.SHUT_RDWR)  # whoever awaits its reply gets none
+            end_channel(self._control)  # whoever awaits its reply gets none
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

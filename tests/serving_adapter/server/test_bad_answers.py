@@ -217,6 +217,8 @@ BAD_MODELS = [
     ("half_precision", "the model failed on an example input: output 'output0' is of type bfloat16"),
     ("raising", f"the model failed on an example input: KeyError: '{wayward.REASON}'"),
     ("without_a_key", f"KeyError: '{wayward.REASON}'"),
+    ("unlicensed", f"SystemExit: {wayward.REASON}"),
+    ("without_waiting", f"the model failed on an example input: KeyError: '{wayward.REASON}'"),
 ]
 
 

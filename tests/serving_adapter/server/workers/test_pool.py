@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -159,6 +160,35 @@ def test_a_model_that_became_another_is_not_served(serving, monkeypatch, caplog)
     assert not serving.pool.can_serve
     monkeypatch.delenv(WIDTH_VARIABLE)
     serving.runner.run(eventually(lambda: serving.pool.can_serve))
+
+
+@pytest.fixture
+def open_fifo(tmp_path) -> Iterator[str]:
+    """A FIFO that somebody writes to until the test is over."""
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDWR)
+    yield path
+    os.close(descriptor)
+
+
+def test_an_end_is_noticed_though_processes_that_the_model_forked_live_on(open_fifo, monkeypatch):
+    monkeypatch.setattr(zygote_handle, "ANSWER_TIMEOUT_S", 10 * PATIENCE_S)
+    model = ModelReference("tests.support.forking_models:forking", (("fifo", open_fifo),))
+
+    async def scenario() -> None:
+        pool = WorkerPool([model], "cpu", lambda: None, launch_zygote, PATIENCE_S)
+        await pool.start()
+        await pool.reshape(Parallelism())
+        zygote, worker = pool.pids
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: pool.can_serve and pool.pids[1] != worker)
+        assert pool.pids[0] == zygote
+        os.kill(zygote, signal.SIGKILL)
+        await eventually(lambda: pool.can_serve and pool.pids[0] != zygote)
+        await pool.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_pool_ends_at_once_though_its_model_is_being_built():
