@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from serving_adapter import own_process
 from serving_adapter.options import fail, parse
+from tests.support import CHECKOUT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +134,26 @@ def test_fail_writes_to_standard_error_and_exits_with_2(capsys: pytest.CaptureFi
         fail("no soup today")
     assert caught.value.code == 2
     assert capsys.readouterr().err == "no soup today\n"
+
+
+def without_stdin_and_stdout(command: list[str]) -> subprocess.CompletedProcess[str]:
+    closing = f"{shlex.join(command)} <&- >&-"
+    return subprocess.run(["sh", "-c", closing], stderr=subprocess.PIPE, text=True, timeout=60, cwd=CHECKOUT)
+
+
+def test_a_command_whose_standard_streams_are_closed_does_its_work() -> None:
+    ended = without_stdin_and_stdout(own_process.command("serving_adapter.load.command_line", "--help"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_no_file_of_ours_takes_the_number_of_a_stream_that_was_closed() -> None:
+    """What writes to standard output below Python, as torch does, must not write into a journal."""
+    code = (
+        "import os, sys; from tests.serving_adapter.test_options import CookOptions, parse\n"
+        "parse(CookOptions, ['--dish', 'soup'])\n"
+        "print('nowhere'); sys.stderr.write(f'{os.open(\"/\", 0)} {sys.stdin.read()!r}')"
+    )
+    ended = without_stdin_and_stdout([sys.executable, "-c", code])
+    number, read = ended.stderr.split()
+    assert int(number) > 2
+    assert read == "''"
