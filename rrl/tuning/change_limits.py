@@ -90,6 +90,10 @@ class ChangeLimits:
     def changed(self, at_s: float) -> None:
         bisect.insort(self._changed_at_s, at_s)
 
+    def none_after(self, now_s: float) -> None:
+        """Changes of a moment to come were told by a clock that was set back since: they count from now."""
+        self._changed_at_s[:] = [min(at_s, now_s) for at_s in self._changed_at_s]
+
     def shift(self, by_s: float) -> None:
         """The clock was set by so much: what was changed so long ago still was."""
         self._changed_at_s[:] = [at_s + by_s for at_s in self._changed_at_s]

@@ -45,6 +45,7 @@ class Pacing:
 
     def begin(self) -> None:
         """The run's time begins now."""
+        self.limits.none_after(self._now_s())
         self.end_s = self._monotonic() + self._settings.duration_s
 
     def pause(self, changes: int = 1) -> str:

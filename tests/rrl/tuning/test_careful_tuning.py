@@ -514,3 +514,15 @@ def test_a_duration_is_as_long_whatever_the_clock_says(tmp_path: Path, hours: in
     limited = replace(SETTINGS, intervals=100, duration_s=20 * INTERVAL_S)
     run(tuning(tmp_path, env, settings=limited))
     assert 16 * INTERVAL_S <= env.now_s - NOON_S <= 22 * INTERVAL_S
+
+
+def test_changes_that_a_clock_since_set_back_tells_of_hold_nothing_back_for_longer_than_an_hour(
+    tmp_path: Path,
+) -> None:
+    env, stop = Timed(), StopAfter(5)
+    env.set_at_s, env.set_by_s = NOON_S, 24 * HOUR_S
+    run(tuning(tmp_path, env, ChangeLimits(3), stop=stop, listeners=[stop]))
+    env.set_by_s = 0.0
+    began_s = env.now_s
+    run(tuning(tmp_path, env, ChangeLimits(3), resume=True))
+    assert env.now_s < began_s + 12 * HOUR_S
