@@ -222,13 +222,19 @@ class PageLocation(NamedTuple):
     """Where a target's metrics page is: at a URL that the user named, or else at the advertised one."""
 
     url: str | None
-    is_named: bool
+    is_needed: bool
     is_advertised: bool
 
     @classmethod
-    def of(cls, named_url: str | None, host: str, extensions: Iterable[str]) -> PageLocation:
+    def of(
+        cls, named_url: str | None, host: str, extensions: Iterable[str], is_missed: bool = False
+    ) -> PageLocation:
+        """`is_missed`: a page has told of this target before, and must again."""
         advertised_url = _advertised_url(host, extensions)
-        return cls(named_url or advertised_url, named_url is not None, advertised_url is not None)
+        url = named_url or advertised_url
+        if is_missed and url is None:
+            raise TargetError(f"the server at {host} tells no metrics page any more, which it did before")
+        return cls(url, is_missed or named_url is not None, advertised_url is not None)
 
 
 def find_counters(
@@ -242,7 +248,7 @@ def find_counters(
 ) -> tuple[TargetCounters, list[str]]:
     """The counters of a model, and what they leave out, one sentence each.
 
-    A named metrics page must be one; an advertised one may be out of reach.
+    A metrics page that is needed must be one; one that is only advertised may be out of reach.
     """
     notes = []
     statistics = partial(server.reading_of, model) if "statistics" in server.extensions else None
@@ -251,7 +257,7 @@ def find_counters(
         if location.url is not None:
             page = _open_page(location.url, model, timeout_s, tls_ca, calls, location.is_advertised)
     except TargetError as error:
-        if location.is_named or statistics is None:
+        if location.is_needed or statistics is None:
             raise
         notes.append(f"the advertised metrics page is left out: {error}")
     arrivals = None

@@ -73,14 +73,15 @@ class Target:
         self._found = FoundConfiguration()
         self._reconfiguration = Reconfiguration(self._inference_server, self._found)
         self._counters: TargetCounters | None = None
+        self._page_was_read = False  # when it was connected last
 
     # --- connecting --------------------------------------------------------------------------------
 
     def connect(self, control: bool = True, counters: bool = True) -> None:
         """Finds the server, its model and its metrics page; with `control`, makes sure it may be changed.
 
-        Nothing is changed by it: what cannot be tuned is refused before. Without `counters` nothing can be
-        read, and its metrics page may be away.
+        Nothing is changed by it: what cannot be tuned is refused before. A page that was read must be there
+        again after a loss of the target. Without `counters` nothing can be read, and that page may be away.
         """
         self.close()
         connection = Connection(
@@ -97,12 +98,14 @@ class Target:
         connection.known = True
         if self._counters is not None:
             self._counters.known = True
+            self._page_was_read = self._counters.page is not None
 
     def _find(self, control: bool, counters: bool) -> None:
         server = self._inference_server
         server.introduce()
         self.server = server.name
-        page = PageLocation.of(self._named_metrics_url, self.host, server.extensions)
+        is_missed = counters and self._page_was_read
+        page = PageLocation.of(self._named_metrics_url, self.host, server.extensions, is_missed)
         self.metrics_url = page.url
         server.check_extensions(control, has_page=page.url is not None)
         self.model = self._named_model = server.choose_model(self._named_model)  # kept when connected anew

@@ -291,3 +291,17 @@ def test_a_proxy_of_the_environment_is_not_asked_for_a_page(page_that, monkeypat
     page = page_that(with_length(len(PAGE), PAGE.encode()))
     assert page.read().success == 10
     page.close()
+
+
+def test_a_page_that_was_read_is_not_left_out_when_the_target_comes_back(triton, metrics, make_target):
+    triton.extensions.append(f"metrics({metrics.server_port})")
+    target = make_target(triton.address)
+    target.connect()
+    metrics.shutdown()
+    metrics.server_close()
+    with pytest.raises(TargetError, match=r"the metrics page .* does not answer"):
+        target.connect()
+    triton.extensions.pop()
+    with pytest.raises(TargetError, match="tells no metrics page any more"):
+        target.connect()
+    target.connect(counters=False)
