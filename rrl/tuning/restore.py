@@ -9,6 +9,7 @@ target, no other run gets it: see `exclusive`, and the lease where the server ha
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import secrets
 import socket
@@ -21,6 +22,8 @@ from rrl.tuning.exclusive import Exclusive, HeldByAnother, alone
 from rrl.tuning.state_file import ServerIdentity, State, machine, names_of, path_of
 
 MIN_LEASE_S = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 class TargetTaken(ValueError):
@@ -135,9 +138,13 @@ class RestorePoint:
             raise
 
     def changing(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """The target is about to be changed. A kill from here on leaves one of the two in force."""
+        """The target is about to be changed. A kill from here on leaves one of the two in force.
+
+        The lease comes first: a change that another tuner forbids must not be noted as made.
+        """
         if self._state is None:
             return
+        self._prolong()
         earlier = self._state.changes[-1:]
         went_through = bool(earlier) and earlier[0][1] == dict(before)
         change = (dict(before), dict(after))
@@ -167,10 +174,15 @@ class RestorePoint:
             return
         with suppress(Exception):  # it ends by itself, and the target may be away
             self._lease(self._state.owner, 0.0)
-        with alone(self.path.parent):
-            if self._is_own():
-                self.path.unlink(missing_ok=True)
-            self._right.release(leave_file=self.path.exists())
+        try:
+            with alone(self.path.parent):
+                if self._is_own():
+                    self.path.unlink(missing_ok=True)
+                self._right.release(leave_file=self.path.exists())
+        except OSError as error:
+            self._right.release(leave_file=True)
+            stays = "remove it by hand, or the next rrl-tune on this target takes this run for a killed one"
+            logger.warning("%s cannot be removed (%s): %s", self.path, error.strerror, stays)
         self._state = None
 
     def _write(self) -> None:
@@ -180,8 +192,11 @@ class RestorePoint:
                 self._state.write(self.path)
 
     def _is_own(self) -> bool:
-        """False if somebody removed the file by hand, whether or not another run has claimed since."""
-        state = self._read()
+        """False if somebody removed or spoilt the file, whether or not another run has claimed since."""
+        try:
+            state = State.read(self.path)
+        except (OSError, ValueError):
+            return False
         return state is not None and self._state is not None and state.owner == self._state.owner
 
     def _prolong(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from rrl.space import Configuration
 from rrl.tuning import keeping, restore, state_file
 from rrl.tuning.restore import RestorePoint, TargetTaken, ToRestore
 from rrl.tuning.state_file import ServerIdentity
+from serving_adapter.target import LeaseTaken
 from tests.support import CHECKOUT
 from tests.support.pipes import line_of, tell
 
@@ -366,3 +369,59 @@ def test_what_is_put_back_is_put_back_under_the_lease_of_the_killed_run(model: s
     owner = json.loads(point.path.read_text())["owner"]
     keeping.restore(point, Server(EXPLORED), SAME, Console(quiet=True))
     assert leases.asked == [(owner, restore.MIN_LEASE_S), (owner, 0.0)]
+
+
+def test_a_change_that_another_tuners_lease_forbids_is_not_noted(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    leases = Leases()
+    point = RestorePoint("localhost:1", model, leases)
+    point.claim(FOUND)
+    point.changing(FOUND, EXPLORED)
+    noted = point.path.read_text()
+
+    def refuse(owner: str, duration_s: float) -> None:
+        raise LeaseTaken("leased to rrl-tune of bob")
+
+    monkeypatch.setattr(leases, "lease_to", refuse)
+    with pytest.raises(LeaseTaken):
+        point.changing({"instances": 2, "max_batch_size": 16}, EXPLORED)
+    assert point.path.read_text() == noted
+
+
+def empty(path: Path) -> None:
+    path.write_text("")
+
+
+def replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("spoil", [empty, replace_by_a_folder])
+def test_a_file_that_somebody_spoils_in_mid_run_stops_no_change_and_no_end(
+    spoil: Callable[[Path], None], model: str
+) -> None:
+    point = RestorePoint("localhost:1", model)
+    point.claim(FOUND)
+    spoil(point.path)
+    point.changing(FOUND, EXPLORED)
+    point.safe(EXPLORED)
+    point.release()
+    assert point.path.exists()  # It is not this run's any more.
+
+
+def test_a_file_that_cannot_be_removed_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, model: str
+) -> None:
+    point = RestorePoint("localhost:1", model)
+    point.claim(FOUND)
+
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", read_only)
+        point.release()
+    assert f"{point.path} cannot be removed (Read-only file system): remove it by hand" in caplog.text
+    assert not RestorePoint("localhost:1", model)._right.is_held()
