@@ -12,9 +12,9 @@ from envs.profiler import measure
 from envs.serving import ServingEnv
 from envs.settling import MAX_SETTLING_INTERVALS, Settling
 from envs.target_like import TargetLike
-from envs.waiting import Waiting
+from envs.waiting import UNCHANGED, Waiting
 from rrl.interval import Interval, MeasuredInterval, Watch
-from rrl.knobs import change_in_words
+from rrl.knobs import change_in_words, in_words
 from rrl.measurement import Measurement, SoFar
 from rrl.objective import MeanLatency, Objective
 from rrl.space import Configuration, ConfigurationSpace
@@ -22,7 +22,9 @@ from serving_adapter import resources
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.target import (
     Applied,
+    LeaseTaken,
     ModelAbsent,
+    NoSuchKnob,
     NotPutBack,
     RequestsRefused,
     Target,
@@ -36,8 +38,6 @@ POLL_OF_WHOLE_PAGE_S = 1.0
 LOOK_SHARES = (0.25, 0.5, 0.75)  # of an interval's usual time: when it is asked whether it has told enough
 MAX_REFUSALS_IN_A_ROW = 3
 USUAL_CORES = 4  # of a machine that does not tell
-
-_UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
 
 
 class _Refused(Exception):
@@ -187,7 +187,9 @@ class LiveServing(ServingEnv):
             measurement = self._measurement(running, began_s)
         except (TargetLost, _Refused) as error:
             if isinstance(error, TargetLost):
-                running.changed |= self._waiting.for_target(running.configuration, error)
+                again = self._waiting.for_target(running.configuration, error)
+                running.changed |= again.changed
+                running.replaced = again.replaced or running.replaced
             else:
                 running.refused = True
                 self._sleep(self.interval_s)
@@ -221,7 +223,7 @@ class LiveServing(ServingEnv):
         if last is not None and is_held and self._clock() < last.at_s + self.interval_s:
             self._apply_ms = 0.0
             return self._held_interval(running, last)
-        applied = _UNCHANGED if self.advise else self._apply(running.configuration)
+        applied = UNCHANGED if self.advise else self._apply(running.configuration)
         self._apply_ms = 1e3 * (self._clock() - began_s)
         running.changed, running.replaced = applied.changed, applied.replaced
         return self._changed_interval(running, applied, last)
@@ -278,6 +280,8 @@ class LiveServing(ServingEnv):
     def _changed_by_others(self, configuration: Configuration) -> str:
         """What another client has changed since this configuration came into force; empty if nothing."""
         now = self.target.configuration()
+        if gone := [in_words({name: value}) for name, value in configuration.items() if name not in now]:
+            return f"another client took away what is tuned, within the interval: {', '.join(gone)}"
         if changed := _differing(configuration, now):
             return f"another client changed the configuration within the interval: {changed}"
         if changed := _differing(self.fixed, now):
@@ -289,11 +293,13 @@ class LiveServing(ServingEnv):
         """A server may refuse one configuration, for lack of memory say: that interval is a gap.
 
         It is an error where several are refused in a row, or the very first, or where the configuration from
-        before is not in force after it. A change that would have users' requests refused counts as none.
+        before is not in force after it. So it is where that says nothing of the configuration: another tuner
+        has the lease, or somebody took the knob away. A change that would have users' requests refused counts
+        as none.
         """
         try:
             applied = self.target.apply(configuration)
-        except (TargetLost, NotPutBack):
+        except (TargetLost, NotPutBack, LeaseTaken, NoSuchKnob):
             raise
         except RequestsRefused as error:
             raise _Refused(str(error)) from None

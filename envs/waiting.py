@@ -9,11 +9,21 @@ from envs.target_like import TargetLike
 from rrl.interval import Watch
 from rrl.measurement import Progress
 from rrl.space import Configuration
-from serving_adapter.target import LostInChange, NotPutBack, TargetError, TargetLost
+from serving_adapter.target import (
+    Applied,
+    LeaseTaken,
+    LostInChange,
+    NoSuchKnob,
+    NotPutBack,
+    TargetError,
+    TargetLost,
+)
 from serving_adapter.target.reading import Reading
 
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 2.0
+
+UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
 
 
 @dataclass(frozen=True)
@@ -44,12 +54,13 @@ class Waiting:
                 return reason
         return ""
 
-    def for_target(self, configuration: Configuration, lost: TargetLost) -> bool:
+    def for_target(self, configuration: Configuration, lost: TargetLost) -> Applied:
         """Waits for a lost target, ever longer between attempts, and puts the configuration in force again.
 
-        True if that was a change. A configuration whose change may have brought the target down is not put in
+        Returns what that changed. A configuration whose change may have brought the target down is not put in
         force again, nor is one that the target refuses once it is back: the next interval decides. Raises
-        NotPutBack if nothing is in force then, and TargetLost if the target stays away.
+        NotPutBack if nothing is in force then, LeaseTaken if another tuner has come first, NoSuchKnob if the
+        target has lost one, and TargetLost if it stays away.
         """
         end_s = self.clock() + self.reconnect_s
         wait_s = FIRST_RETRY_S
@@ -62,15 +73,15 @@ class Waiting:
                 self.target.connect(control=self.changes)
                 is_back = True
                 if self.changes and not isinstance(lost, LostInChange):
-                    return self.target.apply(configuration).changed
-                return False
+                    return self.target.apply(configuration)
+                return UNCHANGED
             except LostInChange as error:
                 lost, reason = error, str(error)
-            except NotPutBack:
+            except (NotPutBack, LeaseTaken, NoSuchKnob):
                 raise
             except TargetError as error:
                 if is_back and not isinstance(error, TargetLost):
-                    return False
+                    return UNCHANGED
                 reason = str(error)
         raise TargetLost(f"the target did not come back within {self.reconnect_s:g} s: {reason}")
 

@@ -7,7 +7,7 @@ import sys
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.restore import RestorePoint
 from serving_adapter.options import in_a_sentence
-from serving_adapter.target import NotPutBack, TargetError
+from serving_adapter.target import LeaseTaken, NoSuchKnob, NotPutBack, TargetError
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # Exit codes. Wrong use is 2.
 
@@ -33,5 +33,7 @@ def ended_early(point: RestorePoint | None, keeping: Keeping, error: Exception, 
     print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
     if restores:
         once = ", once the model is loaded" if is_broken else ""
+        if isinstance(error, LeaseTaken | NoSuchKnob):
+            once = ", unless others have changed it by then"
         print(f"the next rrl-tune on this target puts the found configuration back{once}", file=sys.stderr)
     return INTERRUPTED if stopped else FAILED

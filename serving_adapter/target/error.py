@@ -29,6 +29,10 @@ class NotPutBack(TargetError):
     """A change failed, and so did putting back the configuration from before: the model may not be served."""
 
 
+class NoSuchKnob(TargetError):
+    """The model lacks a knob that is to be set; nothing was changed."""
+
+
 class RequestsRefused(TargetError):
     """With that configuration the server would refuse requests that it answers now; nothing was changed."""
 

@@ -13,7 +13,7 @@ from serving_adapter.model_configuration import Configuration, all_instances
 from serving_adapter.target import change
 from serving_adapter.target.checks import tunable
 from serving_adapter.target.counters import TargetCounters
-from serving_adapter.target.error import RequestsRefused, TargetError
+from serving_adapter.target.error import NoSuchKnob, RequestsRefused
 from serving_adapter.target.found_configuration import FoundConfiguration
 from serving_adapter.target.inference_server import InferenceServer
 
@@ -52,7 +52,7 @@ class Reconfiguration:
         present = tunable(before)
         unknown = set(configuration) - set(present)
         if unknown:
-            raise TargetError(
+            raise NoSuchKnob(
                 f"model {model!r} at {self._server.address} has no knob {', '.join(sorted(unknown))}; "
                 f"it has {', '.join(present) or 'none'}"
             )

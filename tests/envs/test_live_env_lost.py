@@ -5,7 +5,15 @@ import math
 import pytest
 
 from envs.live import LiveServing
-from serving_adapter.target import LostInChange, ModelAbsent, NotPutBack, TargetError, TargetLost
+from serving_adapter.target import (
+    LeaseTaken,
+    LostInChange,
+    ModelAbsent,
+    NoSuchKnob,
+    NotPutBack,
+    TargetError,
+    TargetLost,
+)
 from tests.support.fake_target import live
 
 
@@ -213,3 +221,37 @@ def test_a_configuration_refused_at_once_is_an_error(target):
     target.apply = refuse
     with pytest.raises(TargetError, match="locked"):
         live(target).reset(seed=0)
+
+
+def taken(configuration):
+    raise LeaseTaken("'m' is leased to rrl-tune of bob on b")
+
+
+def test_a_lease_that_another_tuner_has_ends_the_run_and_no_configuration_is_blamed(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    target.apply = taken
+    with pytest.raises(LeaseTaken):
+        env.step(env.space.action(0))
+
+
+def test_nor_is_one_where_the_other_tuner_was_first_when_the_target_came_back(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.step(env.space.action(0))
+    clock.after(2.0, lambda: target.lose(20.0))
+    clock.after(3.0, lambda: setattr(target, "apply", taken))
+    with pytest.raises(LeaseTaken):
+        env.step(env.space.action(0))
+
+
+def test_a_knob_that_somebody_takes_away_leaves_a_gap_and_ends_the_run(target, clock):
+    env = live(target)
+    env.reset(seed=0)
+    env.step(env.space.action(0))
+    clock.after(3.0, lambda: target.in_force.pop("max_batch_size"))
+    measurement = env.step(env.space.action(0))[4]["measurement"]
+    assert measurement.gap.endswith("took away what is tuned, within the interval: batch 1")
+    assert measurement.gap_by_others
+    with pytest.raises(NoSuchKnob, match="no knob max_batch_size"):
+        env.step(env.space.action(0))

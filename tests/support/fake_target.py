@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from envs.live import LiveServing
 from serving_adapter.model_configuration import KNOBS
-from serving_adapter.target import Applied, RequestsRefused, TargetError, TargetLost
+from serving_adapter.target import Applied, NoSuchKnob, RequestsRefused, TargetError, TargetLost
 from serving_adapter.target.reading import CumulativeHistogram, Reading
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
@@ -94,6 +94,8 @@ class FakeTarget:
         self._answer()
         if self.hold_several_items and configuration["max_batch_size"] < self.found["max_batch_size"]:
             raise RequestsRefused("some requests held several items")
+        if gone := configuration.keys() - self.in_force:
+            raise NoSuchKnob(f"the model has no knob {', '.join(gone)}")
         self.applied.append(dict(configuration))
         before = dict(self.in_force)
         self.in_force.update(configuration)
