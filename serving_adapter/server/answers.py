@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.requests import EXACT, Answer, Batch, Request, Specs, cut, tell
 from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
-from serving_adapter.server.workers.arena import read_outputs
-from serving_adapter.server.workers.handles import WorkerHandle
+from serving_adapter.server.workers.arena import Memory, read_outputs
 from serving_adapter.server.workers.messages import BatchError, BatchOutputs, BatchReply
 
 log = logging.getLogger(__name__)
@@ -42,23 +42,23 @@ class Answers:
         in_flight: InFlight,
         statistics: ModelStatistics,
         outputs: Specs,
-        max_attempts: int,
+        protection: Protection,
         now_ns: Clock,
         failures: FailureLog,
     ) -> None:
         self._in_flight, self._statistics, self._failures = in_flight, statistics, failures
-        self._outputs, self._max_attempts, self._now_ns = outputs, max_attempts, now_ns
+        self._outputs, self._protection, self._now_ns = outputs, protection, now_ns
 
     # --- from workers of the deployed model --------------------------------------------------------
 
-    def worker_answered(self, execution: Execution, worker: WorkerHandle, reply: BatchReply) -> None:
+    def worker_answered(self, execution: Execution, memory: Memory, reply: BatchReply) -> None:
         """A worker ran a batch, or its model refused it."""
         batch, now_ns = execution.batch, self._now_ns()
         busy_ns = self._in_flight.busy_ns(now_ns) - execution.busy_ns
         self._left_worker(batch, now_ns)
         if isinstance(reply, BatchOutputs):
             try:
-                self._answer_batch(execution, worker, reply, now_ns, busy_ns)
+                self._answer_batch(execution, memory, reply, now_ns, busy_ns)
                 return
             except Exception as error:  # whatever it is, nobody may be left waiting for it
                 log.exception("the outputs of a batch could not be read")
@@ -69,10 +69,10 @@ class Answers:
             self.failed(batch, reply.error)
 
     def _answer_batch(
-        self, execution: Execution, worker: WorkerHandle, reply: BatchOutputs, now_ns: int, busy_ns: int
+        self, execution: Execution, memory: Memory, reply: BatchOutputs, now_ns: int, busy_ns: int
     ) -> None:
         batch, service_ns = execution.batch, now_ns - execution.dispatched_ns
-        outputs = read_outputs(reply.outputs, worker.outputs)
+        outputs = read_outputs(reply.outputs, memory)
         for request, first_row in _waiting(batch):
             self._answer(request, batch.dispatched_ns, outputs, first_row, EXACT, reply.compute)
         mean_busy = busy_ns / service_ns if service_ns else float(execution.busy_instances)
@@ -104,7 +104,7 @@ class Answers:
             tell(batch.listener.batch_lost, batch)
         if batch.copies:  # another worker has it, or will have it
             return
-        if batch.losses < self._max_attempts:
+        if batch.losses < self._protection.max_attempts:
             self._run_again(batch)
             return
         workers = f"{batch.losses} workers ended while they ran this batch"
@@ -168,8 +168,11 @@ class Answers:
             if request.future.done():
                 self.abandon(request)
             else:
-                self._settle_failed(request, reason)
-                request.future.set_exception(InferenceFailed(sentence))
+                self._fail(request, sentence, reason)
+
+    def _fail(self, request: Request, sentence: str, reason: FailureReason) -> None:
+        self._settle_failed(request, reason)
+        request.future.set_exception(InferenceFailed(sentence))
 
     def abandon(self, request: Request) -> None:
         """The client went away, or its deadline passed: nobody waits for an answer."""
@@ -192,7 +195,12 @@ class Answers:
         if request.future.done():
             self.abandon(request)
             return
-        answer = Answer(cut(outputs, self._outputs, first_row, request.rows), origin)
+        answer = Answer(cut(outputs, self._outputs, first_row, request.rows, request.wanted), origin)
+        if answer.size_bytes > self._protection.max_answer_bytes:
+            sentence = _too_large(answer, self._protection.max_answer_bytes)
+            self._failures.note(sentence)
+            self._fail(request, sentence, FailureReason.BACKEND)
+            return
         self._in_flight.leave(request)
         queue_ns = dispatched_ns - request.arrived_ns
         service_ns = self._now_ns() - dispatched_ns
@@ -212,14 +220,21 @@ class Execution:
         self._answers, self.batch, self.busy_instances = answers, batch, busy_instances
         self.dispatched_ns, self.busy_ns = dispatched_ns, busy_ns
 
-    def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
-        self._answers.worker_answered(self, worker, reply)
+    def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
+        self._answers.worker_answered(self, outputs, reply)
 
     def worker_died(self) -> None:
         self._answers.worker_died(self.batch)
 
     def handed_back(self) -> None:
         self._answers.handed_back(self.batch)
+
+
+def _too_large(answer: Answer, most_bytes: float) -> str:
+    return (
+        f"the answer would have {answer.size_bytes} bytes, the server gives at most {most_bytes:.0f}; "
+        "ask for fewer rows or outputs, or start the server with a larger --max-message-bytes"
+    )
 
 
 def _waiting(batch: Batch) -> Iterator[tuple[Request, int]]:

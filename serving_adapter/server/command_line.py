@@ -232,6 +232,7 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
     protection = Protection(
         max_queue_size=options.max_queue_size,
         max_held_bytes=queue_bytes / max(1, len(options.model)),
+        max_answer_bytes=options.max_message_bytes,
         worker_timeout_s=options.worker_timeout_s,
     )
     resilience = ResilienceSettings(

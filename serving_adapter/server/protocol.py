@@ -37,10 +37,9 @@ def _handler(method: MethodDescriptor, service: Any, max_message_bytes: int) -> 
     behaviour = getattr(service, method.name, None)
     if behaviour is None:
         return _not_implemented(method)
-    if method.name == INFER:
-        read: Any = inference_reader(max_message_bytes)
-    else:
-        read = reader(message_factory.GetMessageClass(method.input_type))
+    if method.name == INFER:  # its answer comes serialised
+        return grpc.unary_unary_rpc_method_handler(behaviour, inference_reader(max_message_bytes), bytes)
+    read = reader(message_factory.GetMessageClass(method.input_type))
     answer = message_factory.GetMessageClass(method.output_type)
     return grpc.unary_unary_rpc_method_handler(behaviour, read, answer.SerializeToString)
 

@@ -17,7 +17,7 @@ from serving_adapter.server.workers.handles import ModelFailed
 
 log = logging.getLogger(__name__)
 
-Method = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Message]]
+Method = Callable[[Any, Any, grpc.aio.ServicerContext], Awaitable[Message | bytes]]
 
 
 class Refused(Exception):
@@ -36,7 +36,7 @@ def answers(method: Method) -> Method:
     """Turns what a method raises, or what its request was refused with, into the status that clients see."""
 
     @wraps(method)
-    async def answer(self: Any, request: Any, context: grpc.aio.ServicerContext) -> Message:
+    async def answer(self: Any, request: Any, context: grpc.aio.ServicerContext) -> Message | bytes:
         try:
             if isinstance(request, Refused):
                 raise request

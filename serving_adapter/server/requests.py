@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple, ParamSpec, Protocol
 
@@ -30,7 +30,7 @@ class OutputTensor(NamedTuple):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
 
 
 class Answer(NamedTuple):
@@ -39,6 +39,10 @@ class Answer(NamedTuple):
     outputs: list[OutputTensor]
     origin: str
     """Where it comes from: one of the four below."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum([len(output.data) for output in self.outputs])
 
 
 EXACT = "model"  # from the deployed model
@@ -58,6 +62,7 @@ class Request:
         "settled",
         "shape_key",
         "size_bytes",
+        "wanted",
     )
 
     def __init__(
@@ -67,12 +72,14 @@ class Request:
         future: asyncio.Future[Answer],
         arrived_ns: int,
         accepts_approximation: bool = True,
+        wanted: Collection[str] = (),
     ) -> None:
         self.inputs = inputs
         self.rows = inputs[0].shape[0]
         self.size_bytes = sum([len(tensor.data) for tensor in inputs])
         self.shape_key = shape_key
         self.accepts_approximation = accepts_approximation
+        self.wanted = wanted  # the names of the outputs that are asked for; empty for all
         self.arrived_ns = arrived_ns
         self.future = future
         self.batch: Batch | None = None  # set from its dispatch until it is settled
@@ -203,16 +210,21 @@ def _larger(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(max, shape, other))
 
 
-def cut(outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int) -> list[OutputTensor]:
-    """The rows of one request out of a batch's outputs, copied."""
+def cut(
+    outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int, wanted: Collection[str] = ()
+) -> list[OutputTensor]:
+    """The rows of one request out of a batch's outputs, in memory that lasts."""
     return [
         OutputTensor(name, specs[name].datatype, (rows, *array.shape[1:]), _bytes(array, first_row, rows))
         for name, array in outputs.items()
+        if not wanted or name in wanted
     ]
 
 
-def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes:
-    return array[first_row : first_row + rows].tobytes()
+def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes | memoryview:
+    """Copied out of a worker's arena; of an array that has its memory to itself, a view."""
+    part = array[first_row : first_row + rows]
+    return part.tobytes() if array.base is not None else part.reshape(-1).view(np.uint8).data
 
 
 def as_array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.server.answers import Answers
@@ -76,7 +76,7 @@ class ServedModel:
             self._in_flight,
             self.statistics,
             self.outputs,
-            protection.max_attempts,
+            protection,
             now_ns,
             FailureLog(name, now_ns),
         )
@@ -212,12 +212,17 @@ class ServedModel:
 
     # --- requests ----------------------------------------------------------------------------------
 
-    async def infer(self, inputs: Sequence[InputTensor], accepts_approximation: bool = True) -> Answer:
-        """Queues a request, its inputs in the order of `self.inputs` and checked, and awaits its answer."""
+    async def infer(
+        self, inputs: Sequence[InputTensor], accepts_approximation: bool = True, wanted: Collection[str] = ()
+    ) -> Answer:
+        """Queues a request and awaits its answer.
+
+        Its inputs are checked, and in the order of `self.inputs`; `wanted` are the outputs that it gets, all
+        if empty.
+        """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = Request(
-            inputs, self._shape_key(inputs), future, self.surroundings.now_ns(), accepts_approximation
-        )
+        arrived_ns = self.surroundings.now_ns()
+        request = Request(inputs, self._shape_key(inputs), future, arrived_ns, accepts_approximation, wanted)
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
         self._check_room(request)
         self._in_flight.add(request)

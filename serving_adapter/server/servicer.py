@@ -33,6 +33,7 @@ from serving_adapter.server.received import InferenceMessage
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.refusals import Refused, answers, invalid
 from serving_adapter.server.requests import EXACT, Answer, InputTensor
+from serving_adapter.server.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.tensors import TensorSpec
@@ -113,26 +114,28 @@ class InferenceService:
     # --- inference -----------------------------------------------------------------------------------
 
     @answers
-    async def ModelInfer(self, message: InferenceMessage, context: grpc.aio.ServicerContext) -> Message:
+    async def ModelInfer(self, message: InferenceMessage, context: grpc.aio.ServicerContext) -> bytes:
         request = message.request
         model = self._open(request.model_name, request.model_version)
         options, wanted = read_options(request), wanted_outputs(request, model)
-        outputs, origin = await self._infer(model, read_inputs(message, model), options)
+        outputs, origin = await self._infer(model, read_inputs(message, model), options, wanted)
         response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
         if origin != EXACT:
             response.parameters[origin].bool_param = True
-        for output in outputs:
-            if not wanted or output.name in wanted:
-                response.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-                response.raw_output_contents.append(output.data)
-        return response
+        data = response_bytes(response, outputs)
+        if len(data) >= LARGE_BYTES:
+            del outputs
+            await asyncio.sleep(0)
+        return data
 
-    async def _infer(self, model: ServedModel, inputs: list[InputTensor], options: RequestOptions) -> Answer:
+    async def _infer(
+        self, model: ServedModel, inputs: list[InputTensor], options: RequestOptions, wanted: list[str]
+    ) -> Answer:
         if not options.timeout_us:
-            return await model.infer(inputs, options.accepts_approximation)
+            return await model.infer(inputs, options.accepts_approximation, wanted)
         try:
             async with asyncio.timeout(1e-6 * options.timeout_us):
-                return await model.infer(inputs, options.accepts_approximation)
+                return await model.infer(inputs, options.accepts_approximation, wanted)
         except TimeoutError:
             sentence = f"there was no answer within the request's timeout of {options.timeout_us} us"
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, sentence) from None

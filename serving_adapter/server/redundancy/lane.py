@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 
 from serving_adapter.server.surroundings import Surroundings
-from serving_adapter.server.workers.arena import Arena, Placed, read_outputs
-from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
+from serving_adapter.server.workers.arena import Arena, Memory, Placed, read_outputs
+from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import BatchError, BatchReply, ModelReference
 from serving_adapter.server.workers.pool import Parallelism, WorkerPool
 from serving_adapter.tensors import TensorSpec
@@ -130,11 +130,11 @@ class Lane:
         run = LaneRun(self, batch, number, self._host.surroundings.now_ns())
         self.pool.run(worker, run, placed, self._intra_op_threads)
 
-    def worker_answered(self, run: LaneRun, worker: WorkerHandle, reply: BatchReply) -> None:
+    def worker_answered(self, run: LaneRun, outputs: Memory, reply: BatchReply) -> None:
         if isinstance(reply, BatchError):
             log.warning("the redundant model %s failed: %s", self.reference, reply.error)
         else:
-            run.batch.lane_answered(read_outputs(reply.outputs, worker.outputs))
+            run.batch.lane_answered(read_outputs(reply.outputs, outputs))
 
     def worker_died(self, run: LaneRun) -> None:
         if run.number < MAX_ATTEMPTS:
@@ -164,8 +164,8 @@ class LaneRun:
         self._lane, self.batch, self.number = lane, batch, number
         self.dispatched_ns = dispatched_ns
 
-    def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
-        self._lane.worker_answered(self, worker, reply)
+    def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
+        self._lane.worker_answered(self, outputs, reply)
 
     def worker_died(self) -> None:
         self._lane.worker_died(self)

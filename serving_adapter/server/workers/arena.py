@@ -11,7 +11,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,6 +82,25 @@ class Arena:
         os.close(self.fd)
 
 
-def read_outputs(placed: Iterable[Placed], arena: Arena) -> dict[str, np.ndarray]:
-    """A worker's outputs by name: views of its arena, valid until it runs its next batch."""
-    return {tensor.name: arena.array(tensor) for tensor in placed}
+class Memory(Protocol):
+    """Where the outputs of a batch lie."""
+
+    def array(self, tensor: Placed) -> np.ndarray: ...
+
+
+class CopiedOutputs:
+    """The outputs of a batch, out of its worker's arena, which may be used again at once.
+
+    numpy copies them without the interpreter's lock, so a thread can do it beside the event loop.
+    """
+
+    def __init__(self, placed: Iterable[Placed], arena: Arena) -> None:
+        self._arrays = {tensor.name: arena.array(tensor).copy() for tensor in placed}
+
+    def array(self, tensor: Placed) -> np.ndarray:
+        return self._arrays[tensor.name]
+
+
+def read_outputs(placed: Iterable[Placed], memory: Memory) -> dict[str, np.ndarray]:
+    """A worker's outputs by name. Views of its arena are valid until it runs its next batch."""
+    return {tensor.name: memory.array(tensor) for tensor in placed}

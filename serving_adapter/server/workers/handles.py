@@ -9,7 +9,7 @@ import signal
 import socket
 from typing import Protocol
 
-from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.arena import Arena, Memory
 from serving_adapter.server.workers.fault_file import Delay
 from serving_adapter.server.workers.health import Health
 from serving_adapter.server.workers.messages import SIGNALS, BatchReply, WorkerSignal
@@ -25,8 +25,8 @@ class Job(Protocol):
     @property
     def dispatched_ns(self) -> int: ...
 
-    def worker_answered(self, worker: WorkerHandle, reply: BatchReply) -> None:
-        """The worker is through with the batch; its output arena keeps the outputs until the next one."""
+    def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
+        """The worker is through with the batch; the outputs last until this returns, unless copied."""
 
     def worker_died(self) -> None:
         """The worker ended, by itself or by a signal, before it answered."""
@@ -66,6 +66,7 @@ class WorkerHandle:
         self.pid = 0
         self.pidfd: int | None = None  # None where the kernel has none
         self.job: Job | None = None  # the batch it holds
+        self.is_read = False  # its outputs are being copied, for which it waits with its job
         self.retired = False
         self.health = Health()
         self.slow: Delay | None = None  # extra time of its batches: an injected fault

@@ -241,6 +241,10 @@ class BatchOutputs:
     capacity_bytes: int  # of the output arena, which may have grown
     compute: ComputeTimes
 
+    @property
+    def size_bytes(self) -> int:
+        return sum([tensor.size_bytes for tensor in self.outputs])
+
     def to_wire(self) -> dict[str, Any]:
         return {"outputs": self.outputs, "capacity": self.capacity_bytes, "compute_ns": self.compute}
 

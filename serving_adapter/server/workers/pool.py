@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from serving_adapter.server.workers import messages
-from serving_adapter.server.workers.arena import Placed
+from serving_adapter.server.workers.arena import CopiedOutputs, Memory, Placed
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, WorkerParent
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
@@ -33,6 +33,8 @@ from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 log = logging.getLogger(__name__)
 
 FIRST_REPAIR_DELAY_S, MAX_REPAIR_DELAY_S = 0.1, 5.0
+MOST_READ_BYTES = 4 << 20
+"""Of outputs, on the event loop: it copies so many in 2 ms. A thread copies more."""
 
 
 @dataclass(frozen=True)
@@ -225,13 +227,41 @@ class WorkerPool:
         if reply is None:
             self._worker_died(worker)
             return
-        job, worker.job = worker.job, None
-        if job is None:
+        if worker.job is None or worker.is_read:
             self._replace(worker, "it answers what it was not asked")
+        elif isinstance(reply, BatchOutputs) and reply.size_bytes > MOST_READ_BYTES:
+            self._read_aside(worker, worker.job, reply)
+        else:
+            self._take_answer(worker, worker.job, worker.outputs, reply)
+
+    def _read_aside(self, worker: WorkerHandle, job: Job, reply: BatchOutputs) -> None:
+        """Has a thread copy large outputs, so that the event loop goes on; the worker waits for it."""
+        try:
+            copying = asyncio.get_running_loop().run_in_executor(
+                None, CopiedOutputs, reply.outputs, worker.outputs
+            )
+        except RuntimeError:  # no thread is to be had
+            self._take_answer(worker, job, worker.outputs, reply)
             return
+        worker.is_read = True
+        copying.add_done_callback(partial(self._was_read, worker, job, reply))
+
+    def _was_read(
+        self, worker: WorkerHandle, job: Job, reply: BatchOutputs, copying: asyncio.Future[CopiedOutputs]
+    ) -> None:
+        worker.is_read = False
+        if worker.job is not job or copying.cancelled():
+            return  # the worker has ended meanwhile, and its batch runs elsewhere
+        # Whatever kept the outputs from being copied keeps the job from reading them, and it says so.
+        failed = copying.exception() is not None
+        self._take_answer(worker, job, worker.outputs if failed else copying.result(), reply)
+
+    def _take_answer(self, worker: WorkerHandle, job: Job, outputs: Memory, reply: BatchReply) -> None:
+        """The job gets what it waits for, and the worker is free, unless it is of no use any more."""
+        worker.job = None
         is_broken = self._is_broken(worker, reply)
         try:
-            job.worker_answered(worker, reply)
+            job.worker_answered(outputs, reply)
         except Exception:
             log.exception("an answer of worker %d was not taken; it goes on with others", worker.pid)
         if worker.retired:
@@ -256,7 +286,9 @@ class WorkerPool:
         self.replacements += 1
         log.warning("worker %d is broken: %s; starting another", worker.pid, why)
         self.kill(worker)
-        self._close(worker)
+        job = self.end(worker)
+        if job is not None:
+            job.worker_died()
         self._start_repair()
 
     def _worker_died(self, worker: WorkerHandle) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,9 +54,9 @@ def rows_of_the_neighbour(patch: pytest.MonkeyPatch) -> None:
     cut = answers.cut
 
     def shifted(
-        outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int
+        outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int, wanted: Collection[str]
     ) -> list[OutputTensor]:
-        return cut(outputs, specs, max(0, first_row - 1), rows)
+        return cut(outputs, specs, max(0, first_row - 1), rows, wanted)
 
     patch.setattr(answers, "cut", shifted)
 

@@ -48,7 +48,7 @@ class HeldJob:
     def __init__(self, host: RecordingHost) -> None:
         self.host, self.dispatched_ns = host, 0
 
-    def worker_answered(self, worker: WorkerHandle, reply: object) -> None:
+    def worker_answered(self, outputs: object, reply: object) -> None:
         raise AssertionError("nothing was answered")
 
     def worker_died(self) -> None:

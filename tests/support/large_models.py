@@ -1,0 +1,20 @@
+"""A model whose answers are as large as a request says."""
+
+from torch import nn
+
+from serving_adapter.models.model import Model
+from serving_adapter.tensors import TensorSpec
+
+PER_MIB = 1 << 18  # FP32 numbers
+
+
+class Large(nn.Module):
+    """For rows of (MiB, filling): `filled` with so many of it, and `mib`."""
+
+    def forward(self, x):
+        numbers = int(x[:, 0].max()) * PER_MIB
+        return {"filled": x[:, 1:].expand(-1, numbers), "mib": x[:, :1]}
+
+
+def large():
+    return Model(Large(), (TensorSpec("x", "FP32", (2,)),))
