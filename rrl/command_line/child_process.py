@@ -74,28 +74,20 @@ class ChildProcess:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
-    def wait(self, timeout_s: float) -> None:
-        """Waits for its end; TimeoutError if it does not come."""
-        assert self._process is not None, "it was started"
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"the embedded {self.name} did not end within {timeout_s:g} s") from None
-
     def kill(self) -> None:
         """Ends it at once, as one that has died."""
-        assert self._process is not None, "it was started"
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def end(self) -> None:
-        """Ends it in order, or at once where it does not."""
-        process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        """Ends it in order, or at once where it does not, or where Ctrl-C says that this takes too long."""
+        if self.status is None and self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                self.kill()
+        self._process = None

@@ -24,6 +24,7 @@ from serving_adapter.target import Reading, Target, TargetLost
 SERVER_MODULE = "serving_adapter.server.command_line"
 LOAD_MODULE = "serving_adapter.load.command_line"
 START_TIMEOUT_S = 120.0
+POLL_S = 0.05
 # The default load is this share of the rate at which the start serves a burst. The start only just bears it:
 # load and tuner use the same cores, so it serves a steady load more slowly than a burst.
 DEFAULT_UTILISATION = 0.85
@@ -115,8 +116,12 @@ class Embedded:
                 raise TargetLost(str(error)) from None
 
     def close(self) -> None:
-        self.load.end()
-        self.server.end()
+        """Ends both in order; Ctrl-C meanwhile ends both at once."""
+        try:
+            self.load.end()
+            self.server.end()
+        finally:
+            self.server.kill()
 
     def end_load(self) -> int | None:
         """Ends the load. Returns how many of its requests failed by the clients' count, if they tell.
@@ -151,7 +156,7 @@ class Embedded:
                 if status is None:
                     server.kill()
                 raise ValueError(text) if status == WRONG_USE else EmbeddedFailed(text)
-            self._sleep(0.05)
+            self._sleep(POLL_S)
         self.address, *ports = ready.groups()
         self._ports = (ports[0], ports[1])
 
@@ -165,16 +170,18 @@ class Embedded:
         at_once = ["--rate", str(20 * BURST_REQUESTS), "--duration-s", "0.05", "--timeout-s", "20"]
         burst = ChildProcess("burst", LOAD_MODULE, self.load.log)
         burst.start(self._load_arguments(at_once, folder))
+        end_s = time.monotonic() + START_TIMEOUT_S
         try:
-            burst.wait(START_TIMEOUT_S)
+            while burst.status is None and time.monotonic() < end_s:
+                self._sleep(POLL_S)
             report = json.loads((folder / "load.json").read_text(encoding="utf-8"))
             return max(float(report["achieved_rate_per_s"]), 0.5)
-        except (OSError, ValueError, KeyError, TypeError):  # TimeoutError is one of the first
+        except (OSError, ValueError, KeyError, TypeError):
             raise EmbeddedFailed(
                 f"the embedded load cannot measure the server (see {self.load.log}); give --rate"
             ) from None
         finally:
-            burst.end()
+            burst.kill()  # nobody waits for its answers
 
     def _load_arguments(self, arguments: list[str], folder: Path) -> list[str]:
         settings = self.settings
