@@ -94,4 +94,5 @@ def _progress(in_force: Reading, now: Reading) -> Progress:
         completions=max(0, now.success - in_force.success),
         backlog=now.backlog,
         backlog_growth=now.backlog - in_force.backlog,
+        failures=max(0, now.failure - in_force.failure),
     )

@@ -162,6 +162,13 @@ class Record:
         return sum(seen.failures for seen in self.with_settling)
 
     @property
+    def failures_in_words(self) -> str:
+        """`17 of 142 failed, 3 failed while the change settled`; empty where none failed."""
+        settling = 0 if self.settling is None else self.settling.failures
+        while_settling = f"{settling} failed while the change settled" if settling else ""
+        return ", ".join(filter(None, (self.measurement.failures_in_words, while_settling)))
+
+    @property
     def lesson(self) -> Transition:
         """What the agent is told of a counted interval: its cost only where that is learned."""
         return self.transition if self.learned else replace(self.transition, cost=math.nan)

@@ -77,6 +77,12 @@ class Progress(NamedTuple):
     completions: int
     backlog: int  # requests in the server now
     backlog_growth: int  # the backlog minus that when the configuration came into force
+    failures: int = 0
+
+    @property
+    def answered(self) -> int:
+        """Requests that left the server, completed or failed."""
+        return self.completions + self.failures
 
 
 class SoFar(NamedTuple):
@@ -191,4 +197,4 @@ def tells_nothing(measurement: Measurement) -> bool:
 
 
 def has_traffic(measurement: Measurement) -> bool:
-    return measurement.arrivals > 0 or measurement.completions > 0 or measurement.backlog > 0
+    return measurement.arrivals > 0 or measurement.answered > 0 or measurement.backlog > 0

@@ -144,11 +144,11 @@ class Belief:
 
     def learn(self, number: int, measurement: Measurement) -> None:
         """Takes in an interval that has no gap."""
+        self.failures.learn(number, measurement)
         if measurement.arrivals == 0 or measurement.duration_s <= 0:
             return
         self._intervals += 1
         self.forecast.add(measurement)
-        self.failures.learn(number, measurement)
         self._windows = None
         self._carries = self._carries or measurement.backlog > 0
         self._learn_service_times(number, measurement)

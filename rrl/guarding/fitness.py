@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from rrl.guarding.interval_memory import SAME_LOAD, IntervalMemory, Seen
 from rrl.guarding.settings import GuardSettings
-from rrl.measurement import Measurement
+from rrl.measurement import Measurement, Progress
 
 
 @dataclass
@@ -132,6 +132,17 @@ class Fitness:
         normal = self._answered.get(self.start, Answered()).failure_share
         return now.failures if self._fails_beyond(normal, now) else 0
 
+    def fails_already(self, progress: Progress) -> str:
+        """Why a running interval fails too many requests to go on; empty if it does not, or who knows."""
+        s = self.settings
+        if progress.elapsed_s < s.watch_s or progress.answered < s.watch_arrivals:
+            return ""
+        seen = Answered(progress.answered, progress.failures)
+        normal = self._answered.get(self.start, Answered()).failure_share
+        if not self._fails_beyond(normal, seen, s.runaway_sigmas):
+            return ""
+        return f"{seen.failures} of {seen.requests} requests failed within {progress.elapsed_s:.1f} s"
+
     @property
     def start_fails(self) -> bool:
         """True if requests fail under the start that do not fail under another configuration."""
@@ -154,11 +165,14 @@ class Fitness:
         """True if more requests failed in it than in any interval that goes well."""
         return self._fails_beyond(0.0, Answered(measurement.answered, measurement.failures))
 
-    def _fails_beyond(self, normal_share: float, answered: Answered) -> bool:
-        """True if neither what is allowed explains these failures, nor the normal share and chance."""
+    def _fails_beyond(self, normal_share: float, answered: Answered, sigmas: float | None = None) -> bool:
+        """True if neither what is allowed explains these failures, nor the normal share and chance.
+
+        Chance is so many standard deviations, by default `failure_sigmas`.
+        """
         s = self.settings
         expected = normal_share * answered.requests
-        by_chance = expected + s.failure_sigmas * math.sqrt(expected)
+        by_chance = expected + (s.failure_sigmas if sigmas is None else sigmas) * math.sqrt(expected)
         return answered.failures > max(s.failures, s.failure_share * answered.requests, by_chance)
 
     @property

@@ -1,6 +1,7 @@
 """The guard between any agent and a live target. Pure logic: it is told what happened and answers.
 
-- It aborts an interval whose queue is plainly running away, if what is safe bears clearly more.
+- It aborts an interval in which more requests fail than under the start.
+- It aborts one whose queue is plainly running away, if what is safe bears clearly more.
 - It returns to the best configuration known when an interval went badly, unless it would have gone as badly
   there, or that is expected to be worse now. A burst, a slow machine and silence move nothing.
 - It keeps the agent off configurations that were aborted lately.
@@ -162,6 +163,8 @@ class Guard:
         self._looks.add(progress)
         if self._in_force.number in self._in_force.safe:
             return ""
+        if failing := self.fitness.fails_already(progress):
+            return failing
         reason = runs_away(progress, self.settings, self.memory.start_latency_ms)
         return reason if reason and self._safe_bears_better() else ""
 
@@ -187,7 +190,8 @@ class Guard:
             return self._hold(number, "no requests arrive", must_act=False)
         if tells_nothing(measurement):
             return self._hold(number, "too few requests came to tell anything", must_act=False)
-        if share == 1 or not self.memory.rate_per_s:  # a short turn's few requests tell no load
+        tells_load = share == 1 and measurement.arrivals > 0  # a short turn's few requests do not
+        if tells_load or not self.memory.rate_per_s:
             self.memory.rate_per_s = measurement.arrival_rate_per_s
         self.expected.learn(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.

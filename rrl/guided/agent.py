@@ -57,7 +57,7 @@ class Guided(Agent):
         measurement = transition.measurement
         self._in_force = self.space.number_of_action(transition.action)
         unanswered = not (measurement.gap or measurement.completions or tells_nothing(measurement))
-        if measurement.arrivals == 0 or not (transition.has_cost or unanswered):
+        if measurement.arrivals == measurement.failures == 0 or not (transition.has_cost or unanswered):
             return
         self._changes.interval_s = measurement.duration_s
         self.belief.learn(self._in_force, measurement)

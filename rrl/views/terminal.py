@@ -46,7 +46,7 @@ class PlainView(Listener):
         self._print(
             f"[{self._done}/{self._total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
             f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
-            + (f"{m.failures_in_words}  " if m.failures else "")
+            + (f"{record.failures_in_words}  " if record.failures else "")
             + in_words(record.configuration)
             + (f"  ({remarks})" if remarks else "")
         )
@@ -135,14 +135,14 @@ class LiveView(Listener):
         rows.add_row(
             "at the start", f"mean {_ms(self._guard.memory.start_latency_ms)} ms  p95 {_ms(start_p95_ms)} ms"
         )
-        if m:
+        if self._last and m:
             now = Text(f"mean {_ms(m.latency.mean_ms)} ms  p95 {_ms(m.latency.p95_ms)} ms  ")
             times = self._guard.memory.start_latency_ms / m.latency.mean_ms if m.latency.mean_ms else math.nan
             if math.isfinite(times):
                 now.append(f"{times:.1f}x lower" if times >= 1 else f"{1 / times:.1f}x higher",
                            style="green" if times >= 1 else "red")  # fmt: skip
-            if m.failures:
-                now.append(f"  {m.failures_in_words}", style="red")
+            if self._last.failures:
+                now.append(f"  {self._last.failures_in_words}", style="red")
             rows.add_row("last interval", now)
         rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
         rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))

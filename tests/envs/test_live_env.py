@@ -113,6 +113,16 @@ def test_interrupt_sees_progress_and_ends_the_interval(target, clock):
     assert interval.cost == pytest.approx(20.0 + 1e3 * 35 / 50)  # what the growth needs to drain
 
 
+def test_interrupt_sees_failed_requests(target):
+    target.failing_share = 0.25
+    env = live(target)
+    env.reset(seed=0)
+    interval = env.run(0, Watch(lambda progress: "they fail" if progress.failures >= 10 else ""))
+    assert interval.measurement.aborted == "they fail"
+    assert interval.measurement.failures < 0.25 * 40 * 4
+    assert interval.measurement.failure_share == pytest.approx(0.25, abs=0.05)
+
+
 def test_an_interval_interrupted_while_it_settles_is_measured_from_its_start(target):
     env = live(target, settle_s=3.0)
     env.reset(seed=0)

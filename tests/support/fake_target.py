@@ -46,6 +46,7 @@ class FakeTarget:
     is_rrl_serve = True
     cores: int | None = None
     hold_several_items = False
+    failing_share = 0.0  # of what leaves the server
 
     def __init__(self, clock: FakeClock, rate_per_s: float = 40.0, service_rate_per_s: float = 50.0) -> None:
         self.clock = clock
@@ -136,12 +137,13 @@ class FakeTarget:
     def _reading(self) -> Reading:
         self._answer()
         done, arrived = int(self.done + 1e-6), int(self.arrived + self.draining + 1e-6)
+        failed = int(self.failing_share * done)
         since_load = done - int(self.done_before_load + 1e-6) if self.reloads else None
         histogram = CumulativeHistogram((0.01, 0.04, float("inf")), (0, done, done), 0.02 * done)
         return Reading(
             at_s=self.clock.now_s,
-            success=done,
-            failure=0,
+            success=done - failed,
+            failure=failed,
             inference_count=done,
             execution_count=done,
             request_s=0.02 * done,

@@ -114,6 +114,31 @@ def test_a_queue_that_was_there_before_and_goes_down_is_not_a_runaway() -> None:
     assert guard.watch(Progress(3.0, 120, 300, 500, -180)) == ""
 
 
+@pytest.mark.parametrize(
+    ("elapsed_s", "completions", "failures", "aborts"),
+    [(2.0, 80, 40, True), (2.0, 0, 20, True), (2.0, 80, 3, False), (0.9, 80, 40, False), (2.0, 9, 10, False)],
+)
+def test_an_interval_in_which_requests_fail_is_aborted_before_its_time_is_over(
+    elapsed_s: float, completions: int, failures: int, aborts: bool
+) -> None:
+    progress = Progress(elapsed_s, completions + failures, completions, 0, 0, failures)
+    guard = begun()
+    guard.admit(BAD)
+    reason = guard.watch(progress)
+    assert reason == (
+        f"{failures} of {completions + failures} requests failed within {elapsed_s:.1f} s" if aborts else ""
+    )
+    guard.enter(START)
+    assert guard.watch(progress) == ""
+
+
+def test_an_interval_that_fails_as_much_as_the_start_goes_on() -> None:
+    guard = begun_failing(failures=80)  # half
+    guard.admit(BAD)
+    assert guard.watch(Progress(2.0, 40, 20, 0, 0, failures=20)) == ""
+    assert guard.watch(Progress(2.0, 40, 1, 0, 0, failures=39))
+
+
 # best known
 
 
@@ -271,6 +296,17 @@ def test_silence_moves_nothing() -> None:
     assert guard.admit(None) == (BAD, "hold", "no requests arrive")
     tell(guard, BAD, 30.0)
     assert guard.admit(GOOD).decision == "agent"
+
+
+def test_requests_that_only_fail_are_no_silence() -> None:
+    """As where clients have gone, and what waits for them is given up."""
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    verdict = tell(guard, BAD, 4000.0, arrivals=0, completions=0, failures=40, backlog_growth=-40)
+    assert verdict.rollback
+    assert verdict.reason == "40 requests failed"
+    assert guard.memory.rate_per_s == 40.0
+    assert guard.admit(None)[:2] == (GOOD, "rollback")
 
 
 def test_a_configuration_under_which_the_target_was_lost_twice_is_refused() -> None:

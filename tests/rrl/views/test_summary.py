@@ -392,6 +392,11 @@ def test_failed_requests_are_told_in_the_row_of_their_interval(run: tuple[Header
     text = StringIO()
     view = PlainView(Console(file=text, width=200), header, 16)
     view.measured(replace(record, transition=replace(record.transition, measurement=failing)))
-    assert f"{failing.failures} of {2 * failing.failures} failed" in text.getvalue()
+    words = f"{failing.failures} of {2 * failing.failures} failed"
+    assert words in text.getvalue()
+    changing = replace(record, settling=replace(failing, failures=7))
+    assert changing.failures_in_words == "7 failed while the change settled"
+    view.measured(changing)
+    assert changing.failures_in_words in text.getvalue()
     view.measured(record)
-    assert "failed" not in text.getvalue().splitlines()[1]
+    assert "failed" not in text.getvalue().splitlines()[-1]
