@@ -2,16 +2,20 @@
 
 import os
 import signal
+import sys
 
 import torch
 from torch import nn
 
 from serving_adapter.models.model import Model
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.messages import BatchError
 from serving_adapter.tensors import TensorSpec
 
 ANOTHER_OUTPUT, MISSING_OUTPUT, OTHER_TYPE, OTHER_FLOAT, UNKNOWN_TYPE, OTHER_RANK, OTHER_SIZE = range(
     101, 108
 )
+FORKS, SAYS_AN_OLD_ANSWER = 301, 302
 RAISES, SAYS_MUCH, EXITS, CRASHES, BREAKS, FEWER_ROWS, INTERRUPTS, SAYS_NOTHING = range(201, 209)
 REASON = "the vocabulary has no such word"
 ITEM_SIZE = 16
@@ -35,6 +39,10 @@ class Wayward(nn.Module):
         if self.is_broken or BREAKS in firsts:
             self.is_broken = True
             raise RuntimeError("the device is lost")
+        if FORKS in firsts:
+            os.fork()  # and both go on as if they were the worker
+        if SAYS_AN_OLD_ANSWER in firsts:
+            say_an_old_answer()
         if CRASHES in firsts:
             os._exit(70)
         if EXITS in firsts:
@@ -64,6 +72,16 @@ class Wayward(nn.Module):
         if FEWER_ROWS in firsts:
             answer["double"] = answer["double"][:1].expand(x.shape[0] + 1, -1)
         return answer
+
+
+def say_an_old_answer() -> None:
+    """Has the worker answer the batch before the one that it holds, as if it were confused."""
+    frame = sys._getframe()
+    while "channel" not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    number = frame.f_locals["order"].number - 1
+    messages.send(frame.f_locals["channel"], BatchError("an old answer", number=number))
 
 
 def wayward() -> Model:

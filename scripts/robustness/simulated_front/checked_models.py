@@ -17,8 +17,9 @@ from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.tensors import TensorSpec
 
 DEPLOYED, PARITY, BACKUP_MODEL = "deployed", "parity", "backup"  # references of models
-FINE, RAISES, CRASHES, HANGS, ANSWERS_NONSENSE = range(5)
+FINE, RAISES, CRASHES, HANGS, ANSWERS_NONSENSE, ANSWERS_TWICE = range(6)
 """What a row does to the worker that runs it: the second number of the row."""
+HARMLESS = (FINE, ANSWERS_TWICE)  # to the answer of the row itself
 RAISED = "this row is refused by the model"
 
 MIXING = np.array([[1, 0, 0, 0], [3, 1, 0, 0], [5, 7, 1, 0], [2, 4, 6, 1]], float)

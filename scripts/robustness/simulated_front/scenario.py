@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scripts.robustness.simulated_front.checked_models import (
     ANSWERS_NONSENSE,
+    ANSWERS_TWICE,
     CHECKED_MODELS,
     CRASHES,
     FINE,
@@ -26,7 +27,7 @@ DELAYS_US = (0, 0, 1000, 5000, 20_000)
 WORKER_TIMEOUTS_S = (1.0, 5.0)
 QUEUE_SIZES = (4, 16, 2048, 2048)
 HELD_BYTES = (math.inf, math.inf, math.inf, 600.0)  # a few requests fill the last one
-DEEDS = (RAISES, CRASHES, HANGS, ANSWERS_NONSENSE)
+DEEDS = (RAISES, CRASHES, HANGS, ANSWERS_NONSENSE, ANSWERS_TWICE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from scripts.robustness.simulated_front.checked_models import FINE, RAISED, RAISES
+from scripts.robustness.simulated_front.checked_models import HARMLESS, RAISED, RAISES
 from scripts.robustness.simulated_front.clients import CallEnding, SimulatedClient
 from scripts.robustness.simulated_front.scenario import FrontScenario
 from serving_adapter.server.requests import EXACT
@@ -32,7 +32,7 @@ def wrong_with_client(
         case CallEnding.ANSWERED:
             if client.wrong:
                 return f"{who} got a wrong answer: {client.wrong}"
-            if client.request.deed != FINE and client.origin == EXACT:
+            if client.request.deed not in HARMLESS and client.origin == EXACT:
                 return f"{who} got an exact answer that no worker can have given"
         case CallEnding.GAVE_UP:
             if not client.gave_up_step and not ending:
@@ -55,7 +55,7 @@ def _wrong_with_error(
         return "" if full else f"{who} was refused for a full queue, which cannot have been: {sentence}"
     if ending or client.losses >= max_attempts:
         return ""
-    if error.code == grpc.StatusCode.INTERNAL and client.request.deed != FINE:
+    if error.code == grpc.StatusCode.INTERNAL and client.request.deed not in HARMLESS:
         if client.request.deed == RAISES and RAISED not in sentence and not client.losses:
             return f"{who} was not told what its model raised: {sentence}"
         return ""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -143,11 +144,12 @@ class SimulatedWorker:
             return
         held, self.holds = self.holds, None
         if checked_models.RAISES in deeds:
-            self._answer(held, BatchError(f"the model raised ValueError: {checked_models.RAISED}"))
+            reply: BatchReply = BatchError(f"the model raised ValueError: {checked_models.RAISED}")
         elif checked_models.ANSWERS_NONSENSE in deeds:
-            self._answer(held, self._nonsense(x))
+            reply = self._nonsense(x)
         else:
-            self._answer(held, self._outputs_of(checked_models.answer(self.holds_of, x)))
+            reply = self._outputs_of(checked_models.answer(self.holds_of, x))
+        self._answer(held, order, reply, checked_models.ANSWERS_TWICE in deeds)
 
     @property
     def _is_coded(self) -> bool:
@@ -175,9 +177,13 @@ class SimulatedWorker:
             return BatchOutputs(beyond, reply.capacity_bytes, reply.compute)
         return reply
 
-    def _answer(self, held: list[int] | None, reply: BatchReply) -> None:
+    def _answer(self, held: list[int] | None, order: RunBatch, reply: BatchReply, twice: bool) -> None:
         self._fates.watch.batch_left(self, held or [])
+        reply = replace(reply, number=order.number)
         self._say(reply)
+        if twice:
+            again_s = self._fates.duration_s(self._fates.mean_service_s)
+            call_later(again_s, self._do, lambda: self._say(reply))
 
     def _say(self, message: messages.Message) -> None:
         with contextlib.suppress(OSError):

@@ -66,6 +66,7 @@ class WorkerHandle:
         self.pid = 0
         self.pidfd: int | None = None  # None where the kernel has none
         self.job: Job | None = None  # the batch it holds
+        self.number = 0  # of the last batch it got
         self.is_read = False  # its outputs are being copied, for which it waits with its job
         self.retired = False
         self.health = Health()

@@ -212,9 +212,11 @@ class RunBatch:
     capacity_bytes: int  # of the input arena, which may have grown
     intra_op_threads: int
     slow_ms: float = 0.0  # extra time, an injected fault
+    number: int = 0  # which the answer repeats, so that no other can be taken for it
 
     def to_wire(self) -> dict[str, Any]:
         return {
+            "number": self.number,
             "model": self.model,
             "inputs": self.inputs,
             "capacity": self.capacity_bytes,
@@ -230,6 +232,7 @@ class RunBatch:
             wire["capacity"],
             wire["intra_op_threads"],
             wire["slow_ms"],
+            wire["number"],
         )
 
 
@@ -240,13 +243,19 @@ class BatchOutputs:
     outputs: list[Placed]
     capacity_bytes: int  # of the output arena, which may have grown
     compute: ComputeTimes
+    number: int = 0  # of the batch
 
     @property
     def size_bytes(self) -> int:
         return sum([tensor.size_bytes for tensor in self.outputs])
 
     def to_wire(self) -> dict[str, Any]:
-        return {"outputs": self.outputs, "capacity": self.capacity_bytes, "compute_ns": self.compute}
+        return {
+            "number": self.number,
+            "outputs": self.outputs,
+            "capacity": self.capacity_bytes,
+            "compute_ns": self.compute,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +264,10 @@ class BatchError:
 
     error: str
     worker_is_broken: bool = False  # no other batch can run on this worker either
+    number: int = 0  # of the batch
 
     def to_wire(self) -> dict[str, Any]:
-        return {"error": self.error, "worker_is_broken": self.worker_is_broken}
+        return {"number": self.number, "error": self.error, "worker_is_broken": self.worker_is_broken}
 
 
 BatchReply = BatchOutputs | BatchError
@@ -265,8 +275,9 @@ BatchReply = BatchOutputs | BatchError
 
 def parse_batch_reply(wire: Wire) -> BatchReply:
     if "error" in wire:
-        return BatchError(wire["error"], wire["worker_is_broken"])
-    return BatchOutputs(_placed(wire["outputs"]), wire["capacity"], ComputeTimes(*wire["compute_ns"]))
+        return BatchError(wire["error"], wire["worker_is_broken"], wire["number"])
+    compute = ComputeTimes(*wire["compute_ns"])
+    return BatchOutputs(_placed(wire["outputs"]), wire["capacity"], compute, wire["number"])
 
 
 def _placed(wire: Iterable[list[Any]]) -> list[Placed]:

@@ -203,7 +203,9 @@ class WorkerPool:
         """Hands a batch, already in the worker's input arena, to an idle worker; `model` is an index."""
         worker.job = job
         slow_ms = 0.0 if worker.slow is None else worker.slow.draw_ms(self._rng)
-        order = RunBatch(model, placed, worker.inputs.capacity_bytes, intra_op_threads, slow_ms)
+        worker.number += 1
+        capacity_bytes = worker.inputs.capacity_bytes
+        order = RunBatch(model, placed, capacity_bytes, intra_op_threads, slow_ms, worker.number)
         try:
             messages.send(worker.channel, order)
         except OSError:  # it died in this instant: its reader will tell, and the batch is not to blame
@@ -227,7 +229,7 @@ class WorkerPool:
         if reply is None:
             self._worker_died(worker)
             return
-        if worker.job is None or worker.is_read:
+        if worker.job is None or worker.is_read or reply.number != worker.number:
             self._replace(worker, "it answers what it was not asked")
         elif isinstance(reply, BatchOutputs) and reply.size_bytes > MOST_READ_BYTES:
             self._read_aside(worker, worker.job, reply)
@@ -382,4 +384,4 @@ def _reply(worker: WorkerHandle) -> BatchReply | None:
         return reply
     except Exception as error:  # no memory to map its outputs, or no message of ours
         sentence = f"the server could not read what a worker answered ({error!r})"
-        return BatchError(sentence, worker_is_broken=True)
+        return BatchError(sentence, worker_is_broken=True, number=worker.number)

@@ -77,7 +77,7 @@ def work(
     messages.send(channel, WorkerReady(os.getpid()))
     with contextlib.suppress(BrokenPipeError):  # the front has closed its end, and waits for no answer
         while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
-            messages.send(channel, runner.run(order))
+            messages.send(channel, replace(runner.run(order), number=order.number))
 
 
 class BatchRunner:

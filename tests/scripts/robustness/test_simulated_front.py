@@ -18,6 +18,7 @@ from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.requests import OutputTensor, Request, Specs
 from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.pool import WorkerPool
 from tests.support import CHECKOUT
 
@@ -108,6 +109,17 @@ def lost_batches_stay_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InFlight, "run_again", lambda self, batch: None)
 
 
+def answers_of_any_batch(patch: pytest.MonkeyPatch) -> None:
+    """What a worker says counts for the batch that it holds, whichever it answers."""
+    run = WorkerPool.run
+
+    def unnumbered(self: WorkerPool, worker: WorkerHandle, *arguments: Any) -> None:
+        worker.number = -1
+        run(self, worker, *arguments)
+
+    patch.setattr(WorkerPool, "run", unnumbered)
+
+
 def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerPool, "busy", property(lambda self: 0))
     patch.setattr(WorkerPool, "_retire", lambda self, worker: None)
@@ -123,6 +135,7 @@ def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
         failures_uncounted,
         the_given_up_run,
         lost_batches_stay_lost,
+        answers_of_any_batch,
         too_many_at_once,
     ],
 )

@@ -141,6 +141,25 @@ def test_a_worker_on_which_everything_fails_is_replaced(front):
     assert all(is_double(answer, 5.0) for answer in ask(front, *(request_of(5.0) for _ in range(20))))
 
 
+def test_a_worker_that_answers_twice_is_replaced_and_no_answer_is_taken_for_another(front):
+    before = front.counted("rrl_worker_replacements", model=MODEL)
+    (answer,) = ask(front, request_of(wayward.FORKS))
+    assert is_double(answer, wayward.FORKS)
+    values = [float(i) for i in range(20)]
+    answers = ask(front, *map(request_of, values))
+    assert all(is_double(answer, value) for value, answer in zip(values, answers, strict=True))
+    until(lambda: front.counted("rrl_worker_replacements", model=MODEL) == before + 1)
+
+
+def test_a_worker_that_answers_another_batch_than_it_holds_is_replaced(front):
+    before = front.counted("rrl_worker_replacements", model=MODEL)
+    confused, *answers = ask(front, *map(request_of, [wayward.SAYS_AN_OLD_ANSWER, 1.0, 2.0, 3.0]))
+    assert told(confused).startswith("3 workers ended while they ran this batch")
+    assert all(is_double(answer, value) for value, answer in enumerate(answers, 1))
+    assert front.counted("rrl_worker_replacements", model=MODEL) == before + 3
+    assert front.counted("rrl_in_flight_request_count", model=MODEL) == 0
+
+
 @pytest.fixture(scope="module")
 def redundant() -> Iterator[RunningServer]:
     """A model that ends its process, and what the modes of resilience need beside it."""

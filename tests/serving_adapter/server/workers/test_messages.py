@@ -46,9 +46,9 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (SignalWorker(WorkerSignal.STOP, 17), parse_zygote_order),
         (WorkerReady(17), parse_worker_start),
         (BuildError("it failed while it warmed up"), parse_worker_start),
-        (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5), RunBatch.from_wire),
-        (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3)), parse_batch_reply),
-        (BatchError("the model raised ValueError: no"), parse_batch_reply),
+        (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5, number=7), RunBatch.from_wire),
+        (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3), number=7), parse_batch_reply),
+        (BatchError("the model raised ValueError: no", number=7), parse_batch_reply),
         (BatchError("the model raised RuntimeError: CUDA error", worker_is_broken=True), parse_batch_reply),
     ],
 )
