@@ -5,44 +5,44 @@ always outstanding. The target's own telemetry then tells the service time of a 
 batch size). Only a batch that starts with all N busy counts. One that starts with fewer is soon joined by
 others, and would make S[n] of the smaller n too long.
 
-The configuration found is put back, after Ctrl-C as well. After kill -9 the target stays as it was being
-measured: unlike rrl-tune, the next start does not restore it.
+The configuration found is put back, after Ctrl-C as well. A profile claims its target as rrl-tune does: the
+two, and two of either, exclude each other. After kill -9 the next start of either puts the found one back.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import grpc
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from envs.live import cores_of, default_space
+from envs.profile_load import REQUEST_TIMEOUT_S, ProfileLoad
 from envs.profiler import measure
+from envs.target_claim import restore_point, restored
 from envs.target_like import TargetLike
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
-from serving_adapter.load.connection import open_channels, wait_for_model
-from serving_adapter.load.payloads import Payloads
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.state_file import PROFILER
 from serving_adapter.model_configuration import Limits, check
 from serving_adapter.options import fail, parse
 from serving_adapter.target import Target, TargetError
 
 FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
+AS_FOUND = "the target is as it was found"
+NOT_PUT_BACK = "the target may not be as it was found; the next rrl-profile or rrl-tune on it puts that back"
 FULL_BATCHES = 3  # of each instance, at least
-REQUEST_TIMEOUT_S = 120.0
-_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 Drive = Callable[[int, int], None]
 """drive(requests, outstanding): sends so many requests, so many at a time, and waits for the answers."""
@@ -208,59 +208,6 @@ def _values(name: str, text: str) -> tuple[int, ...]:
     return ConfigurationSpace.parse(f"{name}={text}").knobs[0].values
 
 
-class ProfileLoad:
-    """Sends requests to the model, a fixed number outstanding at a time."""
-
-    def __init__(self, options: ProfileOptions, model: str) -> None:
-        self._options = options
-        self._model = model
-        self._runner = asyncio.Runner()
-        self._rng = np.random.default_rng(options.seed)
-
-    def drive(self, requests: int, outstanding: int) -> None:
-        """Keeps the target busy."""
-        self._run(self._always(requests, outstanding))
-
-    def drive_rounds(self, rounds: int, outstanding: int, pause_s: float) -> None:
-        """So many requests at once, and a pause after their answers, in turns: the target rests too."""
-        self._run(self._in_rounds(rounds, outstanding, pause_s))
-
-    def close(self) -> None:
-        self._runner.close()
-
-    def _run(self, sending: Coroutine[Any, Any, None]) -> None:
-        try:
-            self._runner.run(sending)
-        except grpc.aio.AioRpcError as error:
-            raise TargetError(f"a request of the profile failed: {error.details()}") from None
-
-    async def _always(self, requests: int, outstanding: int) -> None:
-        left = iter(range(requests))
-        async with self._sending() as send:
-
-            async def send_while_any_left() -> None:
-                for _ in left:
-                    await send()
-
-            await asyncio.gather(*(send_while_any_left() for _ in range(outstanding)))
-
-    async def _in_rounds(self, rounds: int, outstanding: int, pause_s: float) -> None:
-        async with self._sending() as send:
-            for _ in range(rounds):
-                await asyncio.gather(*(send() for _ in range(outstanding)))
-                await asyncio.sleep(pause_s)
-
-    @asynccontextmanager
-    async def _sending(self) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-        """What sends a request and waits for its answer."""
-        (channel,) = open_channels(self._options.target, 1, self._options.tls_ca)
-        async with channel:
-            model = await wait_for_model(channel, self._options.target, self._model, REQUEST_TIMEOUT_S)
-            payload = Payloads(model, self._rng).of_size(self._options.size)
-            infer = channel.unary_unary(_INFER)
-            yield lambda: infer(payload, timeout=REQUEST_TIMEOUT_S)
-
-
 def _interrupted(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -270,17 +217,49 @@ def profile(options: ProfileOptions, target: Target) -> None:
     grid = make_grid(options, target.knobs(), cores)
     points = len(list(grid.configurations(target.knobs())))
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    load = ProfileLoad(options, target.model)
+    load = ProfileLoad(options.target, target.model, options.size, options.seed, options.tls_ca)
+    console = Console(stderr=True)
     try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
+        with _claimed(target, console) as prolong, Progress(*columns, console=console) as progress:
             task = progress.add_task("points", total=points)
-            machine, measured = light_profile(
-                target, load.drive, grid, options.requests_per_point, lambda: progress.advance(task)
-            )
+
+            def done_one() -> None:
+                progress.advance(task)
+                prolong()
+
+            machine, measured = light_profile(target, load.drive, grid, options.requests_per_point, done_one)
     finally:
         load.close()
     machine.save(options.out)
     print(f"wrote {options.out}: {measured} of {machine.service_time_s.size} service times measured")
+
+
+@contextmanager
+def _claimed(target: Target, console: Console) -> Iterator[Callable[[], None]]:
+    """Keeps others off, and gives what prolongs that. The claim outlives a target that was not put back."""
+    point = restore_point(target, PROFILER)
+    try:
+        restored(point, target, console)
+        found = target.configuration()
+        point.claim(found, target.config_pbtxt(), REQUEST_TIMEOUT_S)
+    except TargetError as error:
+        fail(str(error))
+    try:
+        yield lambda: point.safe(found)
+    except BaseException:
+        is_put_back = _released(point, target, found)
+        print(AS_FOUND if is_put_back else NOT_PUT_BACK, file=sys.stderr)
+        raise
+    _released(point, target, found)
+
+
+def _released(point: RestorePoint, target: Target, found: dict[str, int]) -> bool:
+    """Gives the claim back if what was found is in force."""
+    with suppress(TargetError):
+        if target.configuration() == found:
+            point.release()
+            return True
+    return False
 
 
 def main() -> None:
@@ -295,7 +274,7 @@ def main() -> None:
         print(error, file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        print("interrupted; the target is as it was found", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     finally:
         target.close()

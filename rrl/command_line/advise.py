@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from envs.simulated import SimulatedServing
+from envs.target_claim import identity, restore_point, restored
 from rrl.advice import careful_apply
 from rrl.advice.advice import recommend, source
 from rrl.advice.cost_sources import Simulate
@@ -25,7 +26,7 @@ from rrl.advice.observation import (
 from rrl.agent import Task
 from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
 from rrl.command_line.options import TuneOptions, run_folder, seconds
-from rrl.command_line.reach import connected, identity, restore_point, restored
+from rrl.command_line.reach import connected
 from rrl.command_line.search_grid import SearchGrid, without_forbidden
 from rrl.command_line.several_models import SharedByModels
 from rrl.knobs import in_words

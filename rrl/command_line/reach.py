@@ -12,27 +12,26 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from envs.target_claim import restore_point, restored
 from rrl.command_line.earlier import Earlier
 from rrl.command_line.embedded import Embedded, EmbeddedSettings, EmbeddedTarget, LoadWatch
 from rrl.command_line.options import TuneOptions
 from rrl.guarding.guard import Guard
 from rrl.journal import Header
 from rrl.space import ConfigurationSpace
-from rrl.tuning.keeping import BestInStateFile, restore
+from rrl.tuning.keeping import BestInStateFile
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
-from rrl.tuning.state_file import ServerIdentity
 from rrl.tuning.stop import Stop
-from serving_adapter.lease import MAX_DURATION_MS
 from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.load.sizes import make_sizes
-from serving_adapter.target import LeaseTaken, Target, TargetError, TargetLost, TunerLease
+from serving_adapter.target import Target
 
 
 class ChangesBefore(NamedTuple):
@@ -136,46 +135,6 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
 
 def _control_key(options: TuneOptions) -> str | None:
     return options.control_key or os.environ.get("RRL_CONTROL_KEY")
-
-
-def restore_point(target: Target) -> RestorePoint:
-    """The claim on a target, which hears of every change of it before that is made."""
-    point = RestorePoint(target.address, target.model, ConnectedTarget(target))
-    target.before_change = point.changing
-    return point
-
-
-class ConnectedTarget:
-    """What a claim asks of a target that is connected."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def identity(self) -> ServerIdentity:
-        return identity(self._target)
-
-    def lease_to(self, owner: str, duration_s: float) -> None:
-        """LeaseTaken if another tuner has it. A target that is away is left to whoever looks for it."""
-        with suppress(TargetLost):
-            self._target.take_lease(TunerLease(owner, min(duration_s, 1e-3 * MAX_DURATION_MS)))
-
-
-def identity(target: Target) -> ServerIdentity:
-    """The server that answers at a target's address."""
-    return ServerIdentity(target.server, target.started_s)
-
-
-def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
-    """Puts back what a killed run had found. Where it cannot, the TargetError says what to do."""
-    try:
-        return restore(point, target, identity(target), console)
-    except (TargetLost, LeaseTaken):
-        raise
-    except TargetError as error:
-        raise TargetError(
-            f"an earlier rrl-tune was killed here, and what it had found cannot be put back: {error}; put "
-            f"{target.model!r} right by hand, then remove {point.path}"
-        ) from None
 
 
 def embedded_settings(options: TuneOptions) -> EmbeddedSettings:

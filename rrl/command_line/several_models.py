@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from envs.target_claim import restore_point, restored
 from rrl.command_line.options import TuneOptions, run_folder
-from rrl.command_line.reach import connected, restore_point, restored
+from rrl.command_line.reach import connected
 from rrl.command_line.search_grid import SearchGrid
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.listener import Change

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
-from rrl.guarding.guard import Guard
 from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint, ToRestore
 from rrl.tuning.state_file import ServerIdentity
+
+if TYPE_CHECKING:
+    from rrl.guarding.guard import Guard  # heavy, and rrl-profile has none
 
 
 class Changeable(Protocol):

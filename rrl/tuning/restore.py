@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rrl.tuning.exclusive import Exclusive, HeldByAnother, alone
-from rrl.tuning.state_file import ServerIdentity, State, machine, names_of, path_of
+from rrl.tuning.state_file import PROFILER, TUNER, ServerIdentity, State, machine, names_of, path_of
 
 MIN_LEASE_S = 60.0
+DOES = {TUNER: "tunes", PROFILER: "measures"}
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +65,14 @@ class ToRestore:
 class RestorePoint:
     """The claim of one run on one target's model."""
 
-    def __init__(self, target: str, model: str, running: RunningTarget | None = None) -> None:
+    def __init__(
+        self, target: str, model: str, running: RunningTarget | None = None, program: str = TUNER
+    ) -> None:
         self.target = target
         self.model = model
         self._names = names_of(target)
         self.path = path_of(self._names, target, model)
-        self._running, self._lease_s = running, MIN_LEASE_S
+        self._running, self._program, self._lease_s = running, program, MIN_LEASE_S
         names = [f"{name}/{model}" for name in self._names]
         self._right = Exclusive(self.path.with_suffix(".lock"), names)
         self._state: State | None = None
@@ -87,7 +90,7 @@ class RestorePoint:
     @contextmanager
     def lease_of(self, killed: ToRestore) -> Iterator[None]:
         """Keeps others off while a killed run is cleared up after, by the lease that it may still have."""
-        owner = killed.owner or _owner()
+        owner = killed.owner or _owner(self._program)
         self._lease(owner, MIN_LEASE_S)
         try:
             yield
@@ -111,7 +114,7 @@ class RestorePoint:
             pid=os.getpid(),
             host=socket.gethostname(),
             machine=machine(),
-            owner=_owner(),
+            owner=_owner(self._program),
             found=dict(found),
             best=dict(found),
             config_pbtxt=config_pbtxt,
@@ -218,18 +221,21 @@ class RestorePoint:
             return None
         if state.machine not in ("", machine()):
             raise TargetTaken(
-                f"an rrl-tune on {state.host} (pid {state.pid}) tunes {self.model} on {self.target}, "
+                f"an {state.program} on {state.host} (pid {state.pid}) {DOES[state.program]} {self.model} "
+                f"on {self.target}, "
                 "or was killed there: wait for it to end, or start one there, which puts back what was "
                 f"found. If {state.host} is gone, put the target right by hand and remove {self.path}"
             )
         return ToRestore(state.found, state.best, state.config_pbtxt, state.owner, state)
 
     def _taken(self, state: State | None) -> TargetTaken:
-        elsewhere = "" if state is None or state.host == socket.gethostname() else f" on {state.host}"
-        who = "" if state is None else f" (pid {state.pid}{elsewhere})"
+        who = "another rrl-tune or rrl-profile changes"
+        if state is not None:
+            another = "another" if state.program == self._program else "an"
+            elsewhere = "" if state.host == socket.gethostname() else f" on {state.host}"
+            who = f"{another} {state.program} (pid {state.pid}{elsewhere}) {DOES[state.program]}"
         return TargetTaken(
-            f"another rrl-tune{who} tunes {self.model} on {self.target}; "
-            "wait for it to end, or stop it with Ctrl-C or kill"
+            f"{who} {self.model} on {self.target}; wait for it to end, or stop it with Ctrl-C or kill"
         )
 
     def _cannot_write(self, error: OSError) -> ValueError:
@@ -248,11 +254,11 @@ class RestorePoint:
             ) from None
 
 
-def _owner() -> str:
-    """One line that says who tunes, and is nobody else's."""
+def _owner(program: str) -> str:
+    """One line that says who changes a target, the program first, and is nobody else's."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name
         user = f"user {os.getuid()}" if hasattr(os, "getuid") else "somebody"
-    text = f"rrl-tune of {user} on {socket.gethostname()} (pid {os.getpid()}, {secrets.token_hex(4)})"
+    text = f"{program} of {user} on {socket.gethostname()} (pid {os.getpid()}, {secrets.token_hex(4)})"
     return "".join(c for c in text if c.isprintable())[-200:]

@@ -17,6 +17,7 @@ from rrl.folder_sync import sync_folder
 from serving_adapter.address import LOCALHOST, ServerAddress, canonical
 from serving_adapter.whole_files import written_whole
 
+TUNER, PROFILER = "rrl-tune", "rrl-profile"  # the programs that claim targets
 BETWEEN = "instances"  # the one knob that a change moves in steps
 
 
@@ -50,6 +51,11 @@ class State:
     """The last changes, each from one configuration to another. One may be half made."""
     server_name: str = ""
     server_started_s: float | None = None
+
+    @property
+    def program(self) -> str:
+        """The one that claimed the target."""
+        return PROFILER if self.owner.startswith(f"{PROFILER} ") else TUNER
 
     @property
     def server(self) -> ServerIdentity:

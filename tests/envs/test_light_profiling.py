@@ -3,18 +3,30 @@
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pytest
 
 from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main, make_grid
+from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
+from rrl.tuning.restore import TargetTaken
 from serving_adapter.model_configuration import KNOBS
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import LeaseTaken, Target, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
+from tests.support.waiting import until
 
 GRID = Grid((1,), (1, 2), (1, 2, 3), (1, 4))
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory, monkeypatch):
+    """A home of its own for what a killed profile leaves behind."""
+    home = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home / "rrl-tune"
 
 
 def service_time_s(intra, busy, batch):
@@ -220,7 +232,7 @@ def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_pa
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "interrupted; the target is as it was found" in errors
+    assert errors.endswith("the target is as it was found\ninterrupted\n")
     assert target.configuration() == found
     assert not out.exists()
 
@@ -235,3 +247,45 @@ def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_pa
     assert (times_s[0, 0, :, 1] >= 0.0249).all()
     assert target.configuration() == found
     target.close()
+
+
+QUICK = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
+
+
+def test_whoever_changes_the_target_is_alone_and_after_kill_9_the_next_start_puts_back_what_was_found(
+    start_server, tmp_path, state_home, monkeypatch, capsys
+):
+    server = start_server("--model", "sleep", "--model-option", "ms=5", "--instances", "3")
+    arguments = ("--target", server.address, "--out", str(tmp_path / "m.npz"))
+    monkeypatch.setattr(sys, "argv", ["rrl-profile", *arguments, *QUICK])
+    with closing(Target(server.address)) as target:
+        target.connect()
+        found = target.configuration()
+
+        target.take_lease(TunerLease("a tuner elsewhere", 600.0))
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert "model 'sleep' is leased to a tuner elsewhere" in capsys.readouterr().err
+        assert target.configuration() == found
+        target.take_lease(TunerLease("a tuner elsewhere", 0.0))
+
+        process = run_profile(*arguments, "--requests-per-point", "100000")
+        until(lambda: target.configuration() != found)
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert f"another rrl-profile (pid {process.pid}) measures sleep" in capsys.readouterr().err
+        with pytest.raises(TargetTaken, match=rf"an rrl-profile \(pid {process.pid}\) measures sleep"):
+            restore_point(target).to_restore()
+        with pytest.raises(LeaseTaken, match="is leased to rrl-profile of"):
+            target.take_lease(TunerLease("a tuner elsewhere", 60.0))
+        process.kill()
+        process.communicate()
+        assert target.configuration() != found
+
+        main()
+        said = capsys.readouterr()
+        assert "an earlier run was killed here: put back the configuration it had found" in said.err
+        assert "1 of 1 service times measured" in said.out
+        assert target.configuration() == found
+        assert not list(state_home.iterdir())
+        target.take_lease(TunerLease("a tuner elsewhere", 0.0))

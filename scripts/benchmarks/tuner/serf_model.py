@@ -32,13 +32,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.light_profiling import ProfileLoad, ProfileOptions
 from envs.live import cores_of
+from envs.profile_load import ProfileLoad
 from envs.profiler import measure
 from rrl.queueing.interference import Prediction, Queue, capacity_per_s, predict
 from scripts.serving.minilm_requests import TOKENS
@@ -223,7 +222,7 @@ def _p90(errors: np.ndarray) -> float:
 
 def _profiled(target: Target, address: str, most_instances: int, threads: int) -> np.ndarray:
     """(most_instances,) mean service time in s with 1, 2 ... requests in service all the time."""
-    load = ProfileLoad(ProfileOptions(target=address, out=Path(), size=TOKENS), target.model)
+    load = ProfileLoad(address, target.model, TOKENS)
     cores = cores_of(target, target.configuration())
     assert cores is not None, "the server is on this machine"
     times_s = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rrl.command_line.reach import restored
+from envs.target_claim import restored
 from rrl.tuning.restore import RestorePoint
 from serving_adapter.target import TargetError
 
@@ -32,7 +32,7 @@ def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> No
     with pytest.raises(TargetError) as caught:
         restored(RestorePoint("box.invalid:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
     said = str(caught.value)
-    assert "an earlier rrl-tune was killed here" in said
+    assert "an earlier run was killed here" in said
     assert "has no knob max_batch_size" in said
     assert f"remove {killed.path}" in said
     assert killed.path.exists()

@@ -139,9 +139,9 @@ def test_a_run_of_another_user_or_home_is_seen(
     first.claim(FOUND)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     second = RestorePoint("127.0.0.1:8500", model)
-    with pytest.raises(TargetTaken, match="another rrl-tune tunes"):
+    with pytest.raises(TargetTaken, match="another rrl-tune or rrl-profile changes"):
         second.to_restore()
-    with pytest.raises(TargetTaken, match="another rrl-tune tunes"):
+    with pytest.raises(TargetTaken, match="another rrl-tune or rrl-profile changes"):
         second.claim(FOUND)
     first.release()
     second.claim(FOUND)

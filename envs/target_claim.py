@@ -1,0 +1,54 @@
+"""The claim on a live target: whoever changes it is alone, and what it leaves when killed is put back."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from rich.console import Console
+
+from rrl.tuning.keeping import restore
+from rrl.tuning.listener import Change
+from rrl.tuning.restore import RestorePoint
+from rrl.tuning.state_file import TUNER, ServerIdentity
+from serving_adapter.lease import MAX_DURATION_MS
+from serving_adapter.target import LeaseTaken, Target, TargetError, TargetLost, TunerLease
+
+
+def restore_point(target: Target, program: str = TUNER) -> RestorePoint:
+    """The claim of a program on a target, which hears of every change of it before that is made."""
+    point = RestorePoint(target.address, target.model, ConnectedTarget(target), program)
+    target.before_change = point.changing
+    return point
+
+
+class ConnectedTarget:
+    """What a claim asks of a target that is connected."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def identity(self) -> ServerIdentity:
+        return identity(self._target)
+
+    def lease_to(self, owner: str, duration_s: float) -> None:
+        """LeaseTaken if another tuner has it. A target that is away is left to whoever looks for it."""
+        with suppress(TargetLost):
+            self._target.take_lease(TunerLease(owner, min(duration_s, 1e-3 * MAX_DURATION_MS)))
+
+
+def identity(target: Target) -> ServerIdentity:
+    """The server that answers at a target's address."""
+    return ServerIdentity(target.server, target.started_s)
+
+
+def restored(point: RestorePoint, target: Target, console: Console) -> Change | None:
+    """Puts back what a killed run had found. Where it cannot, the TargetError says what to do."""
+    try:
+        return restore(point, target, identity(target), console)
+    except (TargetLost, LeaseTaken):
+        raise
+    except TargetError as error:
+        raise TargetError(
+            f"an earlier run was killed here, and what it had found cannot be put back: {error}; put "
+            f"{target.model!r} right by hand, then remove {point.path}"
+        ) from None
