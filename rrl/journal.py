@@ -18,9 +18,10 @@ import types
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from rrl.folder_sync import sync_folder
 from rrl.measurement import Measurement, has_traffic
 from rrl.space import ConfigurationSpace, Knob
 from serving_adapter.address import canonical
+from serving_adapter.whole_files import errors_name
 
 FORMAT_VERSION = 1
 FILE_NAME = "journal.jsonl"
@@ -227,7 +229,7 @@ class Journal:
     """A journal open for appending. Two processes cannot hold the same one."""
 
     def __init__(
-        self, path: Path, header: Header, file: TextIO, records: list[Record], synced: bool = True
+        self, path: Path, header: Header, file: FileIO, records: list[Record], synced: bool = True
     ) -> None:
         self.path = path
         self.header = header
@@ -294,10 +296,20 @@ class Journal:
         self._file.close()
 
     def _write(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n")
-        self._file.flush()
-        if self._synced:
-            os.fsync(self._file.fileno())
+        """The whole line, or none of it, as on a full disk."""
+        line = json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        length_bytes = self._file.tell()
+        with errors_name(self.path):
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+                if self._synced:
+                    os.fsync(self._file.fileno())
+            except OSError:
+                self._file.seek(length_bytes)
+                with suppress(OSError):  # The first error tells more.
+                    self._file.truncate()
+                raise
 
 
 def has_begun(folder: Path) -> bool:
@@ -366,10 +378,13 @@ def _intervals(header: Header, lines: list[bytes]) -> tuple[list[Record], Ending
     return records, None, ""
 
 
-def _held(path: Path, flags: int = 0) -> TextIO:
-    """The file to write to, which nobody else writes to. No link in its place is followed."""
+def _held(path: Path, flags: int = 0) -> FileIO:
+    """The file to write to, which nobody else writes to. No link in its place is followed.
+
+    It has no buffer: what could not be written is not written later either, when it is closed.
+    """
     flags |= os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
-    file = os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
+    file = FileIO(os.open(path, flags, 0o666), "r+")
     try:
         lock(file.fileno(), wait=False)
     except OSError:

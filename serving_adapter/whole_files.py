@@ -21,13 +21,24 @@ MAX_NAME_BYTES = 200  # of the place's name in that of the file beside it; Linux
 
 
 @contextlib.contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Has an OSError tell which file it is about: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that is there under its name once it is complete and on the disk; `mode` as for `os.open`."""
     name = os.fsdecode(os.fsencode(path.name)[:MAX_NAME_BYTES])
     unfinished = path.with_name(f".{name}.{secrets.token_hex(8)}.part")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with errors_name(path), os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

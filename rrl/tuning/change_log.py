@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rrl.tuning.listener import TIME, TIME_LENGTH, Change, Listener
+from serving_adapter.whole_files import errors_name
 
 FILE_NAME = "changes.log"
 
@@ -21,7 +22,7 @@ class ChangeLog(Listener):
         self.path = folder / FILE_NAME
 
     def changed(self, change: Change) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
+        with errors_name(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{change}\n")
 
 

@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,3 +344,28 @@ def test_a_header_of_wrong_types_is_one_sentence(tmp_path: Path, changes: dict[s
 def test_a_journal_goes_on_under_another_name_of_this_machine(tmp_path: Path) -> None:
     Journal.create(tmp_path, header()).close()
     Journal.open_to_resume(tmp_path, header(target="127.0.0.1:8500")).close()
+
+
+@contextmanager
+def no_file_grows_beyond(length_bytes: int) -> Iterator[None]:
+    """As on a disk that is full then, in the middle of a line."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_line_that_the_disk_has_no_room_for_is_not_there_at_all_and_the_error_names_the_journal(
+    tmp_path: Path,
+) -> None:
+    journal = Journal.create(tmp_path, header())
+    journal.append(record())
+    whole = journal.path.read_bytes()
+    with no_file_grows_beyond(len(whole) + 50):
+        with pytest.raises(OSError, match=r"journal\.jsonl"):
+            journal.append(record())
+        journal.close()
+    assert journal.path.read_bytes() == whole
+    assert len(journal.records) == 1
