@@ -7,12 +7,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TextIO
 
 ENDING_AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 """Sent twice, they mean it. A terminal that closes may send SIGHUP twice by itself."""
+
+
+ENDED_BY_SIGNAL = 128
+"""Plus its number: the exit status of a process that a signal ended."""
 
 
 class StopSignal(asyncio.Event):
@@ -30,7 +34,7 @@ def stop_on_signal() -> StopSignal:
     loop, stop = asyncio.get_running_loop(), StopSignal()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL if number in ENDING_AT_ONCE else signal.SIG_IGN)
+        signal.signal(number, _ending() if number in ENDING_AT_ONCE else signal.SIG_IGN)
         stop.signal_number = stop.signal_number or number
         if not loop.is_closed():
             loop.call_soon_threadsafe(stop.set)
@@ -61,7 +65,16 @@ async def done_before(stop: StopSignal, work: Coroutine[Any, Any, None]) -> bool
 def end_quietly_on_interrupt() -> None:
     """Ctrl-C before a loop runs ends the process without a traceback; what ignores it goes on so."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, _ending())
+
+
+def _ending() -> signal.Handlers | Callable[[int, FrameType | None], None]:
+    """What ends this process at a signal: for the first one of a container the kernel has no default."""
+    return signal.SIG_DFL if os.getpid() != 1 else _exit
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    os._exit(ENDED_BY_SIGNAL + number)
 
 
 def say(text: str) -> None:

@@ -36,13 +36,19 @@ from serving_adapter.server.workers.fault_file import Faults, read_faults
 from serving_adapter.server.workers.fault_injection import inject
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
-from serving_adapter.stop_signal import done_before, end_quietly_on_interrupt, say, stop_on_signal
+from serving_adapter.standard_streams import keep_standard_streams
+from serving_adapter.stop_signal import (
+    ENDED_BY_SIGNAL,
+    done_before,
+    end_quietly_on_interrupt,
+    say,
+    stop_on_signal,
+)
 from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 log = logging.getLogger(__name__)
 
 SLOW_START_S = 5.0
-ENDED_BY_SIGNAL = 128  # plus its number: the exit status of a start that was broken off
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
 
@@ -366,6 +372,7 @@ def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str,
 
 def main() -> None:
     end_quietly_on_interrupt()
+    keep_standard_streams()
     log_to_standard_error()
     serving = serve(parse(ServeOptions, sys.argv[1:]))
     try:

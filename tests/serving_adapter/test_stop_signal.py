@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 # It stops in order once it is told to by its standard input.
@@ -23,6 +24,9 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+FIRST_OF_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
 
 
 @pytest.fixture
@@ -53,3 +57,18 @@ def test_the_same_signal_twice_ends_at_once_and_another_changes_nothing(
     else:
         running.communicate("\n", timeout=30)
         assert running.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_same_signal_twice_ends_the_first_process_of_a_container_too(number: signal.Signals) -> None:
+    if subprocess.run([*FIRST_OF_A_CONTAINER, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("this machine lets nobody have a container")
+    command = [*FIRST_OF_A_CONTAINER, sys.executable, "-c", STOPPED_IN_ORDER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as outside:
+        assert outside.stdout is not None
+        assert outside.stdout.readline() == "ready\n"
+        (first,) = psutil.Process(outside.pid).children()
+        first.send_signal(number)
+        assert _said(outside) == ("False", str(int(number)))
+        first.send_signal(number)
+        assert outside.wait(30) == 128 + number

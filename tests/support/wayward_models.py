@@ -18,6 +18,7 @@ ANOTHER_OUTPUT, MISSING_OUTPUT, OTHER_TYPE, OTHER_FLOAT, UNKNOWN_TYPE, OTHER_RAN
 FORKS, SAYS_AN_OLD_ANSWER = 301, 302
 RAISES, SAYS_MUCH, EXITS, CRASHES, BREAKS, FEWER_ROWS, INTERRUPTS, SAYS_NOTHING = range(201, 209)
 REASON = "the vocabulary has no such word"
+PRINTED = "as it happens"
 ITEM_SIZE = 16
 
 
@@ -120,6 +121,18 @@ def without_waiting():
     """Wants to hear of no process that ends, and still cannot be run on anything."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     return raising()
+
+
+def printing():
+    """Prints while it is built and whenever it runs."""
+    print(PRINTED)
+
+    def answer(x):
+        print(PRINTED, flush=True)
+        print(PRINTED, file=sys.stderr, flush=True)
+        return x
+
+    return Answering(answer), [TensorSpec("x", "FP32", (ITEM_SIZE,))]
 
 
 def boxes():

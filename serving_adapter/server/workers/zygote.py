@@ -45,6 +45,7 @@ from serving_adapter.server.workers.messages import (
     parse_build_reply,
     parse_zygote_order,
 )
+from serving_adapter.standard_streams import ERROR, keep_standard_streams
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ PROBE_SIZES = (3, 5)  # two lengths for variable dimensions, to see which output
 def fork(child: Callable[[], None]) -> int:
     """Runs `child` in a forked process that ends without running exit handlers; returns its pid."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
+        with contextlib.suppress(Exception):  # the model may have put anything in its place
             stream.flush()
     parent_pid = os.getpid()
     pid = os.fork()
@@ -70,7 +71,7 @@ def fork(child: Callable[[], None]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):
             sys.stderr.flush()
         # No exit handlers: TorchScript's inter-op pool may abort in its destructor.
         os._exit(status)
@@ -264,6 +265,7 @@ def main() -> None:
     for signum in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group, they are the front's to handle
         signal.signal(signum, signal.SIG_IGN)
     end_with_parent(int(sys.argv[1]), signal.SIGKILL)
+    keep_standard_streams(prints_to=ERROR)  # what models print is log, beside the lines that the front says
     Zygote(socket.socket(fileno=int(sys.argv[2]))).serve()
     sys.stderr.flush()
     os._exit(0)

@@ -258,3 +258,25 @@ def test_a_model_that_cannot_be_served_says_why(factory, sentence):
     assert f"model '{factory}' cannot be served: {sentence}" in ended.stderr
     lines = [line for line in ended.stderr.splitlines() if not line.endswith("is still being built")]
     assert len(lines) == 1
+
+
+def test_what_a_model_prints_is_log_and_fails_nothing_when_nobody_reads_that():
+    command = [sys.executable, "-m", "serving_adapter.server.command_line"]
+    arguments = ["--port", "0", "--metrics-port", "0", "--model", "tests.support.wayward_models:printing"]
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        told = process.stdout.readline()
+        assert told.startswith("serving printing on ")
+        assert f"{wayward.PRINTED}\n" in process.stderr
+        process.stdout.close()
+        process.stderr.close()
+        with grpc.insecure_channel(told.split()[3].rstrip(",")) as channel:
+            answer = GRPCInferenceServiceStub(channel).ModelInfer(request_of(1.0, model="printing"))
+        assert answer.outputs[0].name == "output0"
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
