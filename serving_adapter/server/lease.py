@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import asyncio
 
 from serving_adapter.lease import DURATION_PARAMETER, MAX_DURATION_MS, MAX_OWNER_CHARACTERS, OWNER_PARAMETER
+from serving_adapter.server.surroundings import Clock
+
+NS_PER_MS, NS_PER_S = 1_000_000, 1_000_000_000
 
 
 class LeaseHeld(Exception):
@@ -13,11 +15,16 @@ class LeaseHeld(Exception):
 
 
 class ModelLease:
-    """The lease on one model. It ends by itself, so an owner that is gone locks nobody out for long."""
+    """The lease on one model. It ends by itself, so an owner that is gone locks nobody out for long.
 
-    def __init__(self, model: str, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._model, self._clock_s = model, clock_s
-        self._owner, self._ends_s = "", -float("inf")
+    It does not end before the changes of its owner have: what takes long must not come into force under
+    another's lease.
+    """
+
+    def __init__(self, model: str, now_ns: Clock) -> None:
+        self._model, self._now_ns = model, now_ns
+        self._owner, self._ends_ns = "", now_ns()
+        self._changing: set[asyncio.Future[None]] = set()
 
     def take(self, owner: str, duration_ms: int) -> None:
         """Takes, prolongs or (for 0 ms) gives back the lease; LeaseHeld if it is another's.
@@ -28,10 +35,16 @@ class ModelLease:
             raise ValueError(f"{OWNER_PARAMETER} must be a line of 1 to {MAX_OWNER_CHARACTERS} characters")
         if not 0 <= duration_ms <= MAX_DURATION_MS:
             raise ValueError(f"{DURATION_PARAMETER} must be from 0 to {MAX_DURATION_MS}, got {duration_ms}")
-        now_s = self._clock_s()
-        if owner != self._owner and now_s < self._ends_s:
+        now_ns = self._now_ns()
+        if owner != self._owner and (now_ns < self._ends_ns or self._changing):
+            left_s = max(0, self._ends_ns - now_ns) / NS_PER_S
             raise LeaseHeld(
-                f"model {self._model!r} is leased to {self._owner}, for another {self._ends_s - now_s:.0f} s "
+                f"model {self._model!r} is leased to {self._owner}, for another {left_s:.0f} s "
                 "unless it prolongs that; wait for it to end, or stop it"
             )
-        self._owner, self._ends_s = owner, now_s + 1e-3 * duration_ms
+        self._owner, self._ends_ns = owner, now_ns + NS_PER_MS * duration_ms
+
+    def last_until(self, changing: asyncio.Future[None]) -> None:
+        """A change of the owner is under way; nobody else gets the lease before its end."""
+        self._changing.add(changing)
+        changing.add_done_callback(self._changing.discard)

@@ -61,7 +61,7 @@ class InferenceService:
         self._models = models
         self._control_key = control_key
         self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
-        self._leases = {name: ModelLease(name) for name in models}
+        self._leases = {name: ModelLease(name, model.surroundings.now_ns) for name, model in models.items()}
         self._extensions = [
             "statistics",
             "model_configuration",
@@ -185,12 +185,14 @@ class InferenceService:
         knobs, resilience = model.knobs, model.resilience
         if "config" in request.parameters:
             knobs, resilience = self._override(model, request.parameters["config"])
-        self._take_lease(request)
-        if "config" not in request.parameters and OWNER_PARAMETER in request.parameters:
+        lease = self._taken_lease(request)
+        if "config" not in request.parameters and lease is not None:
             return pb.RepositoryModelLoadResponse()
         # It runs to its end even if the client does not wait: a change is in force whole or not at all.
         changing = asyncio.ensure_future(model.apply(knobs, resilience))
         changing.add_done_callback(_note_failed_change)
+        if lease is not None:
+            lease.last_until(changing)
         await asyncio.shield(changing)
         return pb.RepositoryModelLoadResponse()
 
@@ -214,18 +216,20 @@ class InferenceService:
         except ValueError as error:
             raise invalid(str(error)) from None
 
-    def _take_lease(self, request: pb.RepositoryModelLoadRequest) -> None:
+    def _taken_lease(self, request: pb.RepositoryModelLoadRequest) -> ModelLease | None:
         """Takes or prolongs the lease that a load asks for; a load that asks for none is let through."""
         if not {OWNER_PARAMETER, DURATION_PARAMETER} & set(request.parameters):
-            return
+            return None
+        lease = self._leases[request.model_name]
         owner = request.parameters[OWNER_PARAMETER].string_param
         duration_ms = request.parameters[DURATION_PARAMETER].int64_param
         try:
-            self._leases[request.model_name].take(owner, duration_ms)
+            lease.take(owner, duration_ms)
         except ValueError as error:
             raise invalid(str(error)) from None
         except LeaseHeld as held:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(held)) from None
+        return lease
 
     def _check_control_key(self, context: grpc.aio.ServicerContext) -> None:
         if self._control_key is None:

@@ -9,6 +9,7 @@
 - `scenario`: what a seed draws: load, faults, changes.
 - `clients`: callers of the real servicer, who wait, give up and check what they get.
 - `troubles`: deaths, stalls and live changes at drawn moments.
+- `leases`: who asked for the lease on the model, and who must have got it.
 - `watch`: what must hold, noted as it happens.
 - `simulation`: one seed from start to end.
 

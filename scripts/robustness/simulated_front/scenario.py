@@ -27,6 +27,8 @@ DELAYS_US = (0, 0, 1000, 5000, 20_000)
 WORKER_TIMEOUTS_S = (1.0, 5.0)
 QUEUE_SIZES = (4, 16, 2048, 2048)
 HELD_BYTES = (math.inf, math.inf, math.inf, 600.0)  # a few requests fill the last one
+OWNERS = ("ann", "bob", "cleo")
+LEASES_MS = (0, 1, 20, 200, 2000)
 DEEDS = (RAISES, CRASHES, HANGS, ANSWERS_NONSENSE, ANSWERS_TWICE)
 
 
@@ -49,6 +51,16 @@ class SimulatedChange:
     knobs: Knobs
     resilience: ResilienceSettings
     gives_up_after_s: float | None
+    lease: SimulatedLease | None
+    """What its client asks for beside it; None for a change by hand."""
+
+
+@dataclass(frozen=True)
+class SimulatedLease:
+    """Who wants the lease on the model, and for how long; 0 ms gives it back."""
+
+    owner: str
+    duration_ms: int
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,8 @@ class FrontScenario:
     mean_service_s: float
     requests: tuple[SimulatedRequest, ...]
     changes: tuple[SimulatedChange, ...]
+    leases: tuple[tuple[float, SimulatedLease], ...]
+    """Asked for without a change, each at its moment in seconds."""
     troubles: tuple[Trouble, ...]
     bad_builds: tuple[str, ...]
     bad_forks: tuple[str, ...]
@@ -98,6 +112,7 @@ def drawn(seed: int) -> FrontScenario:
     troubled = draw.random() < 0.6
     n_troubles = draw.randint(1, 8) if troubled else 0
     knobs = _knobs(draw, branches)
+    leased = draw.random() < 0.5
     return FrontScenario(
         seed=seed,
         model=model,
@@ -109,7 +124,12 @@ def drawn(seed: int) -> FrontScenario:
         worker_timeout_s=draw.choice(WORKER_TIMEOUTS_S),
         mean_service_s=draw.choice((0.002, 0.01, 0.05)),
         requests=tuple(_requests(draw, length_s, 0.08 if bad_deeds else 0.0)),
-        changes=tuple(_change(draw, length_s, model, branches) for _ in range(draw.choice((0, 1, 3, 8)))),
+        changes=tuple(
+            _change(draw, length_s, model, branches, leased) for _ in range(draw.choice((0, 1, 3, 8)))
+        ),
+        leases=tuple(
+            (draw.uniform(0, length_s), _lease(draw)) for _ in range(draw.randint(0, 6) if leased else 0)
+        ),
         troubles=tuple(_trouble(draw, length_s) for _ in range(n_troubles)),
         bad_builds=_bad(draw, 2) if troubled else (),
         bad_forks=_bad(draw, 4) if troubled else (),
@@ -159,10 +179,19 @@ def _requests(draw: random.Random, length_s: float, bad_share: float) -> list[Si
     return requests
 
 
-def _change(draw: random.Random, length_s: float, model: CheckedModel, branches: bool) -> SimulatedChange:
+def _change(
+    draw: random.Random, length_s: float, model: CheckedModel, branches: bool, leased: bool
+) -> SimulatedChange:
     knobs = _knobs(draw, branches)
+    resilience = _resilience(draw, model, knobs)
+    if leased and draw.random() < 0.8:  # whoever goes away learns nothing of its lease, so these wait
+        return SimulatedChange(draw.uniform(0, length_s), knobs, resilience, None, _lease(draw))
     gives_up = draw.expovariate(1 / 0.01) if draw.random() < 0.15 else None
-    return SimulatedChange(draw.uniform(0, length_s), knobs, _resilience(draw, model, knobs), gives_up)
+    return SimulatedChange(draw.uniform(0, length_s), knobs, resilience, gives_up, None)
+
+
+def _lease(draw: random.Random) -> SimulatedLease:
+    return SimulatedLease(draw.choice(OWNERS), draw.choice(LEASES_MS))
 
 
 def _trouble(draw: random.Random, length_s: float) -> Trouble:

@@ -112,6 +112,10 @@ class _Run:
             self._at(began_s + c.at_s, troubles.change, self.connection, self.watch, c)
             for c in self.scenario.changes
         ]
+        changes += [
+            self._at(began_s + at_s, troubles.lease, self.connection, self.watch, lease)
+            for at_s, lease in self.scenario.leases
+        ]
         for trouble in self.scenario.troubles:
             self.loop.call_at(began_s + trouble.at_s, troubles.strike, self.machine, trouble)
         if self.scenario.closes_at_s is not None:
@@ -131,6 +135,8 @@ class _Run:
         if not self.ending and not self.watch.sentence:
             await self._check_at_rest()
         self._check_clients()
+        if sentence := self.watch.leases.wrong():
+            self.watch.broken(sentence)
         await self._check_statistics()
         await model.close(GRACE_S)
         await asyncio.sleep(GRACE_S)

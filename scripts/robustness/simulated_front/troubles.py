@@ -1,4 +1,4 @@
-"""Deaths and stalls of processes, and live changes, at the moments that the scenario has drawn."""
+"""Deaths and stalls of processes, live changes and leases, at the moments that the scenario has drawn."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import json
 from typing import Any
 
+import grpc
 from tritonclient.grpc import service_pb2 as pb
 
 from scripts.robustness.simulated_front.connection import MODEL, Aborted, SimulatedConnection
+from scripts.robustness.simulated_front.leases import AskedLease
 from scripts.robustness.simulated_front.processes import SimulatedMachine, SimulatedZygote
-from scripts.robustness.simulated_front.scenario import SimulatedChange, Trouble
+from scripts.robustness.simulated_front.scenario import SimulatedChange, SimulatedLease, Trouble
 from scripts.robustness.simulated_front.virtual_time import call_later
 from scripts.robustness.simulated_front.watch import FrontWatch
 from scripts.robustness.simulated_front.worker import SimulatedWorker
+from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import ResilienceSettings, as_parameters
 
@@ -41,16 +44,39 @@ async def change(connection: SimulatedConnection, watch: FrontWatch, wanted: Sim
     request = pb.RepositoryModelLoadRequest(model_name=MODEL)
     request.parameters["config"].string_param = as_json
     key = watch.change_began(wanted.knobs, wanted.resilience)
+    asked = None if wanted.lease is None else _asked(watch, request, wanted.lease)
     calling = asyncio.ensure_future(connection.call("RepositoryModelLoad", request))
     if wanted.gives_up_after_s is not None:
         call_later(wanted.gives_up_after_s, calling.cancel)
     try:
         await calling
         watch.change_told(key)
+        code = grpc.StatusCode.OK
     except Aborted as aborted:
         watch.change_refused(key, str(aborted))
+        code = aborted.code
     except asyncio.CancelledError:
         watch.change_given_up(key)
+        code = grpc.StatusCode.CANCELLED
+    if asked is not None:
+        watch.leases.answered(asked, code)
+
+
+async def lease(connection: SimulatedConnection, watch: FrontWatch, wanted: SimulatedLease) -> None:
+    """Asks for the lease alone, or gives it back."""
+    request = pb.RepositoryModelLoadRequest(model_name=MODEL)
+    asked = _asked(watch, request, wanted)
+    try:
+        await connection.call("RepositoryModelLoad", request)
+        watch.leases.answered(asked, grpc.StatusCode.OK)
+    except Aborted as aborted:
+        watch.leases.answered(asked, aborted.code)
+
+
+def _asked(watch: FrontWatch, request: pb.RepositoryModelLoadRequest, wanted: SimulatedLease) -> AskedLease:
+    request.parameters[OWNER_PARAMETER].string_param = wanted.owner
+    request.parameters[DURATION_PARAMETER].int64_param = wanted.duration_ms
+    return watch.leases.asked(wanted.owner, wanted.duration_ms)
 
 
 def configuration_json(knobs: Knobs, resilience: ResilienceSettings, branches: bool) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from scripts.robustness.simulated_front.checked_models import DEPLOYED
 from scripts.robustness.simulated_front.clients import SimulatedClient
 from scripts.robustness.simulated_front.fates import WatchedWorker
+from scripts.robustness.simulated_front.leases import LeaseLog
 from scripts.robustness.simulated_front.virtual_time import SimulatedLoop
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import ResilienceSettings
@@ -60,6 +61,7 @@ class FrontWatch:
     )
 
     def __post_init__(self) -> None:
+        self.leases = LeaseLog(self.loop, self.note)
         self._numbers = itertools.count()
         self._changes: dict[int, _Change] = {}
         self._told = self.found

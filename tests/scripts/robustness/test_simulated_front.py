@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from scripts.robustness.simulated_front.simulation import simulate
+from serving_adapter.lease import MAX_DURATION_MS
 from serving_adapter.server import answers, dispatcher
 from serving_adapter.server.batching import Batching
 from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.lease import ModelLease
 from serving_adapter.server.requests import OutputTensor, Request, Specs
+from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.pool import WorkerPool
@@ -120,6 +123,36 @@ def answers_of_any_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerPool, "run", unnumbered)
 
 
+def leases_for_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelLease, "take", lambda *_: None)
+
+
+def leases_for_ever(patch: pytest.MonkeyPatch) -> None:
+    take = ModelLease.take
+
+    def for_an_hour(self: ModelLease, owner: str, duration_ms: int) -> None:
+        take(self, owner, MAX_DURATION_MS)
+
+    patch.setattr(ModelLease, "take", for_an_hour)
+
+
+def leases_that_end_before_their_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ModelLease, "last_until", lambda *_: None)
+
+
+def changes_without_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """A change is made before the lease that it asks for is looked at."""
+    taken_lease = InferenceService._taken_lease
+
+    def changed_first(self: InferenceService, request: Any) -> ModelLease | None:
+        model = self._models[request.model_name]
+        if "config" in request.parameters:
+            model.dispatcher.put_in_force(self._override(model, request.parameters["config"])[0], model._mode)
+        return taken_lease(self, request)
+
+    patch.setattr(InferenceService, "_taken_lease", changed_first)
+
+
 def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerPool, "busy", property(lambda self: 0))
     patch.setattr(WorkerPool, "_retire", lambda self, worker: None)
@@ -136,6 +169,10 @@ def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
         the_given_up_run,
         lost_batches_stay_lost,
         answers_of_any_batch,
+        leases_for_everybody,
+        leases_for_ever,
+        leases_that_end_before_their_changes,
+        changes_without_the_lease,
         too_many_at_once,
     ],
 )

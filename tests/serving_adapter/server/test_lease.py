@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
+
 import pytest
 
 from serving_adapter.server.lease import LeaseHeld, ModelLease
@@ -10,8 +13,8 @@ from serving_adapter.server.lease import LeaseHeld, ModelLease
 class Clock:
     now_s = 1000.0
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __call__(self) -> int:
+        return round(1e9 * self.now_s)
 
 
 @pytest.fixture
@@ -46,6 +49,20 @@ def test_it_ends_by_itself_or_is_given_back(lease, clock):
     lease.take("b", 30_000)
     lease.take("b", 0)
     lease.take("c", 30_000)
+
+
+def test_it_does_not_end_before_its_owner_s_change_has(lease, clock):
+    with closing(asyncio.new_event_loop()) as loop:
+        changing = loop.create_future()
+        lease.take("a", 30_000)
+        lease.last_until(changing)
+        clock.now_s += 40
+        with pytest.raises(LeaseHeld, match="is leased to a, for another 0 s unless it prolongs that"):
+            lease.take("b", 1)
+        lease.take("a", 0)
+        changing.set_result(None)
+        loop.run_until_complete(asyncio.sleep(0))
+        lease.take("b", 1)
 
 
 @pytest.mark.parametrize("owner", ["", "two\nlines", "x" * 201, "\x1b[31m"])
