@@ -35,13 +35,14 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
-from serving_adapter.model_configuration import Limits, check
+from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.options import fail, parse
 from serving_adapter.target import Target, TargetError
 
 FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
 AS_FOUND = "the target is as it was found"
 NOT_PUT_BACK = "the target may not be as it was found; the next rrl-profile or rrl-tune on it puts that back"
+USUAL_BATCH_SIZES = (1, 2, 4, 8)
 FULL_BATCHES = 3  # of each instance, at least
 
 Drive = Callable[[int, int], None]
@@ -60,8 +61,8 @@ class ProfileOptions:
     """The model to profile; may be left out where the server has one."""
     instances: str = "1:4"
     """Numbers of busy instances to measure."""
-    batch_sizes: str = "1,2,4,8"
-    """Batch sizes to measure."""
+    batch_sizes: str | None = None
+    """Batch sizes to measure; default: 1,2,4,8, as far as the model takes them."""
     intra: str | None = None
     """Intra-op threads; default: powers of two up to the number of cores."""
     inter: str | None = None
@@ -115,6 +116,9 @@ class Grid(NamedTuple):
 def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int | None) -> Grid:
     """The grid of the options on this target; ValueError for values that it cannot have."""
     default = {knob.name: knob.values for knob in default_space(knobs, cores).knobs}
+    if "max_batch_size" in knobs:
+        rows = knobs["max_batch_size"].high
+        default["max_batch_size"] = tuple(size for size in USUAL_BATCH_SIZES if size <= rows)
     texts = {
         "inter_op_threads": options.inter,
         "intra_op_threads": options.intra,
@@ -127,7 +131,7 @@ def make_grid(options: ProfileOptions, knobs: Mapping[str, Limits], cores: int |
         if name not in knobs and values != (1,):
             raise ValueError(f"the target has no knob {name}, so only {name}=1 can be profiled")
         for value in values:
-            check({name: value})
+            check({name: value}, knobs if name in knobs else KNOBS)
         axes.append(values)
     return Grid(*axes)
 

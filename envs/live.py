@@ -153,7 +153,7 @@ class LiveServing(ServingEnv):
         self.target: TargetLike = target
         self.found = target.configuration()
         if space is None:
-            space = default_space(self.found, cores_of(target, self.found))
+            space = default_space(target.knobs(), cores_of(target, self.found))
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:
@@ -331,8 +331,10 @@ def _differing(expected: Configuration, now: Configuration) -> str:
     return change_in_words(expected, different) if different else ""
 
 
-def default_space(knob_names: Iterable[str], cores: int | None) -> ConfigurationSpace:
-    """The grid to search where none is given: these knobs, on a machine of so many cores, if that is known.
+def default_space(knobs: Mapping[str, Limits], cores: int | None) -> ConfigurationSpace:
+    """The grid to search where none is given: of these knobs, within their limits.
+
+    Their machine has so many cores, if that is known.
 
     A server that tells no knobs can only be observed, so one configuration stands for what is in force.
     """
@@ -345,10 +347,14 @@ def default_space(knob_names: Iterable[str], cores: int | None) -> Configuration
         "max_batch_size": (1, 2, 4, 8, 16),
         "max_queue_delay_us": (0, 1000, 2000, 5000),
     }
-    names = set(knob_names)
-    if not names:
+    if not knobs:
         return ConfigurationSpace.of(instances=[1])
-    return ConfigurationSpace.of(**{name: list(v) for name, v in values.items() if name in names})
+    within = {
+        name: [value for value in usual if knobs[name].low <= value <= knobs[name].high]
+        for name, usual in values.items()
+        if name in knobs
+    }
+    return ConfigurationSpace.of(**within)
 
 
 def cores_of(target: TargetLike, found: Configuration) -> int | None:
@@ -377,7 +383,7 @@ def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: 
     for knob in space.knobs:
         for value in knob.values:
             if value not in [each.get(knob.name) for each in found]:
-                check({knob.name: value})
+                check({knob.name: value}, knobs)
 
 
 def _check_objective(objective: Objective, reading: Reading) -> None:

@@ -46,15 +46,16 @@ _PARAMETER = {
     "intra_op_threads": "INTRA_OP_THREAD_COUNT",
     "inter_op_threads": "INTER_OP_THREAD_COUNT",
 }
+LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"  # a parameter: the rows that the model's file says it takes
 PARAMETERS_EXAMPLE = '{"INTRA_OP_THREAD_COUNT": {"string_value": "2"}}'
 
 
-def check(configuration: Mapping[str, object]) -> None:
+def check(configuration: Mapping[str, object], limits: Mapping[str, Limits] = KNOBS) -> None:
     """Raises ValueError, in one sentence, for an unknown knob or a value no integer or out of limits."""
     for name, value in configuration.items():
-        if name not in KNOBS:
-            raise ValueError(f"unknown knob {name!r}; known: {', '.join(KNOBS)}")
-        low, high = KNOBS[name]
+        if name not in limits:
+            raise ValueError(f"unknown knob {name!r}; known: {', '.join(limits)}")
+        low, high = limits[name]
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(
                 f"{name} must be an integer from {low} to {high}, got {value!r} ({type(value).__name__})"
@@ -129,6 +130,14 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
     return values
 
 
+def limits(config: ModelConfig) -> dict[str, Limits]:
+    """The limits of every knob. Batches are no larger than the configuration says that the model takes."""
+    told = config.parameters[LIMIT_OF_ROWS].string_value if LIMIT_OF_ROWS in config.parameters else ""
+    low, high = KNOBS["max_batch_size"]
+    rows = max(low, min(high, whole_number(told) or high))
+    return KNOBS | {"max_batch_size": Limits(low, rows)}
+
+
 def all_instances(config: ModelConfig) -> int:
     """The instances of all groups; a group's count is that of each of its GPUs."""
     return sum(group.count * _places(group) for group in config.instance_group)
@@ -142,7 +151,7 @@ def edited(
     ValueError for a value out of limits, unless it is there already or was `found`.
     """
     known = knob_values(config).items() | (found or {}).items()
-    check(dict(configuration.items() - known))
+    check(dict(configuration.items() - known), limits(config))
     copy = ModelConfig()
     copy.CopyFrom(config)
     for name, value in configuration.items():

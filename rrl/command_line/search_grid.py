@@ -127,7 +127,7 @@ def space_of(
     given = (
         ConfigurationSpace.parse(options.knobs)
         if options.knobs
-        else default_space(found, cores_of(target, found))
+        else default_space(target.knobs(), cores_of(target, found))
     )
     given = without_forbidden(given, options.forbid, found)
     given = _with_batches_for_every_request(given, options, target, start, console)

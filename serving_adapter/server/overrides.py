@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 from serving_adapter import model_configuration
-from serving_adapter.model_configuration import KNOBS
+from serving_adapter.model_configuration import KNOBS, LIMIT_OF_ROWS
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import (
     PREFIX,
@@ -27,7 +27,6 @@ from serving_adapter.server.served_model import ServedModel
 from serving_adapter.tensors import TensorSpec
 
 MAX_TEXT_BYTES = 64 << 10
-LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"
 LIMIT_OF_SIZE = "LIMIT_SIZE_"  # and the input's name: of its dimensions that vary
 
 

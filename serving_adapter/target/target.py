@@ -28,7 +28,7 @@ from collections import Counter
 
 from serving_adapter import resources
 from serving_adapter.address import ServerAddress
-from serving_adapter.model_configuration import KNOBS, Configuration, Limits, as_json, as_pbtxt
+from serving_adapter.model_configuration import Configuration, Limits, as_json, as_pbtxt, limits
 from serving_adapter.target import checks
 from serving_adapter.target.connection import Connection
 from serving_adapter.target.counters import PageLocation, TargetCounters, find_counters
@@ -141,7 +141,9 @@ class Target:
 
     def knobs(self) -> dict[str, Limits]:
         """The knobs that this model has, and the limits of each."""
-        return {name: KNOBS[name] for name in self.configuration()}
+        config = self._inference_server.config_of(self.model)
+        told = limits(config)
+        return {name: told[name] for name in checks.tunable(config)}
 
     def configuration(self) -> dict[str, int]:
         """The configuration in force; empty where the server does not tell."""

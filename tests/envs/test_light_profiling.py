@@ -13,7 +13,7 @@ from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
-from serving_adapter.model_configuration import KNOBS
+from serving_adapter.model_configuration import KNOBS, Limits
 from serving_adapter.target import LeaseTaken, Target, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
 from tests.support.waiting import until
@@ -159,12 +159,17 @@ def test_the_grid_comes_from_the_options_and_the_targets_knobs(tmp_path):
     without_inter = {name: KNOBS[name] for name in KNOBS if name != "inter_op_threads"}
     assert make_grid(options, without_inter, cores=4) == Grid((1,), (1, 2, 4), (1, 2), (1, 8))
     assert make_grid(options, KNOBS, cores=2).inter_op_threads == (1, 2)
+    by_default = ProfileOptions("localhost:1", tmp_path / "m.npz")
+    assert make_grid(by_default, KNOBS, cores=2).batch_sizes == (1, 2, 4, 8)
+    assert make_grid(by_default, KNOBS | {"max_batch_size": Limits(1, 5)}, cores=2).batch_sizes == (1, 2, 4)
+    assert make_grid(by_default, {"instances": Limits(1, 64)}, cores=2).batch_sizes == (1,)
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"inter": "1,2"}, "has no knob inter_op_threads, so only inter_op_threads=1 can be profiled"),
+        ({"batch_sizes": "1,2048"}, "max_batch_size must be from 1 to 1024, got 2048"),
         ({"instances": "0:2"}, "instances must be from 1 to 64, got 0"),
         ({"batch_sizes": "many"}, "cannot read 'many'"),
         ({"intra": "2,1"}, "values must ascend"),

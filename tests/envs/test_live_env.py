@@ -13,7 +13,7 @@ from rrl.interval import Watch
 from rrl.measurement import NOT_TOLD
 from rrl.objective import StrictSLO
 from rrl.space import ConfigurationSpace
-from serving_adapter.model_configuration import KNOBS
+from serving_adapter.model_configuration import KNOBS, Limits
 from tests.support.fake_target import SPACE, FakeClock, FakeTarget, live
 
 
@@ -315,22 +315,34 @@ def test_another_machines_cores_are_known_only_where_the_threads_tell_them(
     assert cores_of(target, {"instances": 1, "intra_op_threads": 6}) == cores
 
 
+def only(*names: str) -> dict[str, Limits]:
+    return {name: KNOBS[name] for name in names}
+
+
 def test_the_default_space_of_a_machine_that_does_not_tell_its_cores_is_a_usual_one():
-    names = ["instances", "intra_op_threads"]
-    assert default_space(names, cores=None).to_json() == default_space(names, cores=4).to_json()
+    knobs = only("instances", "intra_op_threads")
+    assert default_space(knobs, cores=None).to_json() == default_space(knobs, cores=4).to_json()
 
 
 def test_the_default_space_spans_the_targets_knobs():
-    space = default_space(["instances", "intra_op_threads", "max_batch_size"], cores=6)
+    space = default_space(only("instances", "intra_op_threads", "max_batch_size"), cores=6)
     assert space.to_json() == {
         "instances": [1, 2, 3, 4],
         "intra_op_threads": [1, 2, 4],
         "max_batch_size": [1, 2, 4, 8, 16],
     }
-    assert default_space(["instances", "max_queue_delay_us"], cores=1).to_json() == {
+    assert default_space(only("instances", "max_queue_delay_us"), cores=1).to_json() == {
         "instances": [1, 2],
         "max_queue_delay_us": [0, 1000, 2000, 5000],
     }
+
+
+def test_no_grid_holds_larger_batches_than_the_model_takes():
+    knobs = only("instances") | {"max_batch_size": Limits(1, 6)}
+    assert default_space(knobs, cores=1).to_json()["max_batch_size"] == [1, 2, 4]
+    check_space(ConfigurationSpace.of(max_batch_size=[1, 6]), knobs)
+    with pytest.raises(ValueError, match="max_batch_size must be from 1 to 6, got 8"):
+        check_space(ConfigurationSpace.of(max_batch_size=[1, 8]), knobs)
 
 
 def test_gymnasiums_checker_is_content(target):

@@ -94,7 +94,7 @@ def test_a_server_on_fewer_cores_than_the_tuner_beside_it_tells_how_many(start_s
     target.connect(control=False)
     found = target.configuration()
     assert cores_of(target, found) == target.read().cores == 1
-    assert default_space(found, cores_of(target, found)).to_json()["intra_op_threads"] == [1]
+    assert default_space(target.knobs(), cores_of(target, found)).to_json()["intra_op_threads"] == [1]
     target.close()
 
 

@@ -117,7 +117,7 @@ def _compared(seed: int, agents: Sequence[str], plan: ComparisonLength, folder: 
         space = (
             ConfigurationSpace.parse(plan.knobs)
             if plan.knobs
-            else default_space(found, cores_of(target, found))
+            else default_space(target.knobs(), cores_of(target, found))
         )
         served = Served(target, space, found, seed, plan.interval_s, plan.settle_s, folder)
         print(f"seed {seed}: {embedded.rate_per_s:g}/s, {len(space)} configurations", flush=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rrl.command_line.options import TuneOptions
 from rrl.command_line.search_grid import space_of, with_its_share
 from rrl.space import ConfigurationSpace
+from serving_adapter.model_configuration import KNOBS
 
 FOUND = {"instances": 1, "max_batch_size": 8}
 
@@ -41,7 +42,12 @@ def asked(
     start: dict[str, int] = FOUND,
     resume: Path | None = None,
 ) -> tuple[ConfigurationSpace, str]:
-    target = SimpleNamespace(is_local=True, cores=None, requests_hold_several_items=lambda: several_items)
+    target = SimpleNamespace(
+        is_local=True,
+        cores=None,
+        requests_hold_several_items=lambda: several_items,
+        knobs=lambda: {name: KNOBS[name] for name in found},
+    )
     said = io.StringIO()
     options = TuneOptions(target="localhost:8001", knobs=knobs, resume=resume)
     space = space_of(options, target, found, start, Console(file=said, width=300))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -10,6 +11,9 @@ import pytest
 import torch
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from envs.live import default_space
+from serving_adapter.target import Target, TargetError
 
 
 class Sums(torch.nn.Module):
@@ -57,3 +61,11 @@ def test_a_served_export_keeps_to_its_limits_and_tells_them(start_server, sums):
                 call(asked, timeout=60)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert stub.ModelConfig(pb.ModelConfigRequest(name="sums")).config.max_batch_size == 8
+    with closing(Target(server.address)) as target:
+        target.connect()
+        assert target.knobs()["max_batch_size"] == (1, 8)
+        assert default_space(target.knobs(), cores=1).to_json()["max_batch_size"] == [1, 2, 4, 8]
+        calls = target.calls["RepositoryModelLoad"]
+        with pytest.raises(TargetError, match="max_batch_size must be from 1 to 8, got 9"):
+            target.apply({"max_batch_size": 9})
+        assert target.calls["RepositoryModelLoad"] == calls, "the server was not asked"
