@@ -1,5 +1,6 @@
 """The HTTP server of the metrics page: a thread a reader, but no more readers than it can bear.
 
+Pages are made one at a time: the event loop that serves requests waits its turn behind one thread, not many.
 A reader that says nothing for `READER_TIMEOUT_S` is left. When there are too many, the oldest makes room for
 the newest, so that silent connections keep no scraper out.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -61,9 +63,20 @@ def serve_page(registry: CollectorRegistry, host: str, port: int) -> int:
     class PageServerOfFamily(PageServer):
         address_family = family
 
-    server: WSGIServer = make_server(host, port, make_wsgi_app(registry), PageServerOfFamily, PageHandler)
+    application = _one_at_a_time(make_wsgi_app(registry))
+    server: WSGIServer = make_server(host, port, application, PageServerOfFamily, PageHandler)
     threading.Thread(target=server.serve_forever, name="metrics page", daemon=True).start()
     return int(server.server_port)
+
+
+def _one_at_a_time(application: Callable[..., Any]) -> Callable[..., Any]:
+    making = threading.Lock()
+
+    def make(*arguments: Any) -> Any:
+        with making:
+            return application(*arguments)
+
+    return make
 
 
 def _end(connection: socket.socket) -> None:

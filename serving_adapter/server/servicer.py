@@ -146,6 +146,8 @@ class InferenceService:
     async def ModelStatistics(
         self, request: pb.ModelStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> Message:
+        if request.version and not request.name:
+            raise invalid(f"version {request.version!r} is of no model; name the model too, or leave it out")
         models = [self._known(request.name, request.version)] if request.name else self._models.values()
         return pb.ModelStatisticsResponse(model_stats=[_statistics(model) for model in models])
 
@@ -159,8 +161,7 @@ class InferenceService:
     async def RepositoryIndex(
         self, request: pb.RepositoryIndexRequest, context: grpc.aio.ServicerContext
     ) -> Message:
-        if request.repository_name:
-            raise invalid(f"models are in no repository {request.repository_name!r}; leave its name out")
+        _check_repository(request)
         index = pb.RepositoryIndexResponse
         return index(
             models=[
@@ -177,6 +178,7 @@ class InferenceService:
         self, request: pb.RepositoryModelLoadRequest, context: grpc.aio.ServicerContext
     ) -> Message:
         self._check_control_key(context)
+        _check_repository(request)
         model = self._open(request.model_name)
         unknown = set(request.parameters) - set(LOAD_PARAMETERS)
         if unknown:
@@ -201,6 +203,8 @@ class InferenceService:
         self, request: pb.RepositoryModelUnloadRequest, context: grpc.aio.ServicerContext
     ) -> Message:
         self._check_control_key(context)
+        _check_repository(request)
+        self._known(request.model_name)
         raise Refused(
             grpc.StatusCode.UNIMPLEMENTED,
             f"model {request.model_name!r} is served for as long as the server runs; end the server instead",
@@ -221,6 +225,9 @@ class InferenceService:
         if not {OWNER_PARAMETER, DURATION_PARAMETER} & set(request.parameters):
             return None
         lease = self._leases[request.model_name]
+        for name, form in ((OWNER_PARAMETER, "string_param"), (DURATION_PARAMETER, "int64_param")):
+            if name not in request.parameters or not request.parameters[name].HasField(form):
+                raise invalid(f"a lease needs the parameter {name!r} as {form}")
         owner = request.parameters[OWNER_PARAMETER].string_param
         duration_ms = request.parameters[DURATION_PARAMETER].int64_param
         try:
@@ -257,6 +264,13 @@ class InferenceService:
             sentence = f"model {name!r} is starting or shutting down; try again"
             raise Refused(grpc.StatusCode.UNAVAILABLE, sentence)
         return model
+
+
+def _check_repository(
+    request: pb.RepositoryIndexRequest | pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest,
+) -> None:
+    if request.repository_name:
+        raise invalid(f"models are in no repository {request.repository_name!r}; leave its name out")
 
 
 def _note_failed_change(changing: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
+from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
 from tests.support.gated_models import WAITS
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
@@ -34,6 +35,13 @@ def refused(stub, asked: pb.ModelInferRequest) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(asked, timeout=30)
     return caught.value.code(), caught.value.details()
+
+
+def assert_invalid(method, asked, says: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        method(asked, timeout=30)
+    assert caught.value.code() is INVALID
+    assert says in caught.value.details()
 
 
 # --- requests --------------------------------------------------------------------------------------
@@ -236,6 +244,30 @@ def test_a_configuration_of_another_type_or_size_is_refused(stub):
 
 
 # --- methods ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({OWNER_PARAMETER: "a", DURATION_PARAMETER: "60000"}, "'lease_ms' as int64_param"),
+        ({OWNER_PARAMETER: "a"}, "'lease_ms' as int64_param"),
+        ({DURATION_PARAMETER: 60_000}, "'lease_owner' as string_param"),
+        ({OWNER_PARAMETER: 7, DURATION_PARAMETER: 60_000}, "'lease_owner' as string_param"),
+    ],
+)
+def test_a_lease_that_cannot_be_read_is_refused_and_not_taken_for_none(stub, parameters, says):
+    asked = pb.RepositoryModelLoadRequest(model_name="sleep")
+    for name, value in parameters.items():
+        setattr(asked.parameters[name], "string_param" if type(value) is str else "int64_param", value)
+    assert_invalid(stub.RepositoryModelLoad, asked, says)
+
+
+def test_no_other_repository_and_no_other_version_is_taken_for_what_there_is(stub):
+    says = "models are in no repository 'elsewhere'; leave its name out"
+    elsewhere = {"model_name": "sleep", "repository_name": "elsewhere"}
+    assert_invalid(stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(**elsewhere), says)
+    assert_invalid(stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(**elsewhere), says)
+    assert_invalid(stub.ModelStatistics, pb.ModelStatisticsRequest(version="99"), "'99' is of no model")
 
 
 def test_methods_that_the_server_does_not_have_say_so(client, stub):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from serving_adapter.server import metrics_page
 from serving_adapter.server.metrics_page import MAX_READERS, PageHandler, serve_page
@@ -33,6 +37,33 @@ def test_silent_readers_are_bounded_and_keep_nobody_out(monkeypatch):
         until(lambda: readers() <= MAX_READERS)
         assert silent[0].recv(1) == b""  # the oldest made room
     until(lambda: readers() == 0)
+
+
+class Counting(Collector):
+    """Counts how many pages are being made, and is never quick about it."""
+
+    def __init__(self) -> None:
+        self.making = self.most = 0
+
+    def describe(self) -> Iterator[Metric]:
+        yield from ()
+
+    def collect(self) -> Iterator[Metric]:
+        self.making += 1
+        self.most = max(self.most, self.making)
+        threading.Event().wait(0.02)
+        self.making -= 1
+        yield from ()
+
+
+def test_many_readers_keep_no_more_than_one_thread_from_letting_requests_through():
+    registry, pages = CollectorRegistry(), Counting()
+    registry.register(pages)
+    url = f"http://127.0.0.1:{serve_page(registry, '127.0.0.1', 0)}/metrics"
+    with ThreadPoolExecutor(8) as readers:
+        for page in readers.map(lambda _: urllib.request.urlopen(url, timeout=30).status, range(16)):
+            assert page == 200
+    assert pages.most == 1
 
 
 def test_a_silent_reader_is_left_after_a_while(monkeypatch):
