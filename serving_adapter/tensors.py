@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,6 +74,19 @@ class TensorSpec:
     @property
     def dtype(self) -> np.dtype:
         return NUMPY_OF_DATATYPE[self.datatype]
+
+    def covers(self, size: Sequence[int]) -> bool:
+        """Whether an item of this size is as described; -1 stands for any length."""
+        return len(size) == len(self.shape) and all(map(_covers, self.shape, size))
+
+    def widened(self, size: Sequence[int]) -> TensorSpec:
+        """The same, with -1 where an item of this size is not as described; ValueError for other ranks."""
+        pairs = zip(self.shape, size, strict=True)
+        return replace(self, shape=tuple(told if _covers(told, seen) else -1 for told, seen in pairs))
+
+
+def _covers(told: int, seen: int) -> bool:
+    return told in (-1, seen)
 
 
 def _is_whole(value: object) -> bool:

@@ -14,11 +14,12 @@ import numpy as np
 from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.requests import EXACT, Answer, Batch, Request, Specs, cut, tell
+from serving_adapter.server.requests import EXACT, Answer, Batch, Request, cut, tell
 from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import Memory, read_outputs
 from serving_adapter.server.workers.messages import BatchError, BatchOutputs, BatchReply
+from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Answers:
         self,
         in_flight: InFlight,
         statistics: ModelStatistics,
-        outputs: Specs,
+        outputs: dict[str, TensorSpec],
         protection: Protection,
         now_ns: Clock,
         failures: FailureLog,
@@ -73,6 +74,7 @@ class Answers:
     ) -> None:
         batch, service_ns = execution.batch, now_ns - execution.dispatched_ns
         outputs = read_outputs(reply.outputs, memory)
+        self._learn_sizes(outputs)
         for request, first_row in _waiting(batch):
             self._answer(request, batch.dispatched_ns, outputs, first_row, EXACT, reply.compute)
         mean_busy = busy_ns / service_ns if service_ns else float(execution.busy_instances)
@@ -81,6 +83,17 @@ class Answers:
         )
         tell(batch.listener.batch_answered, batch, outputs, service_ns)
         self._over(batch)
+
+    def _learn_sizes(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Sizes are known from examples. One that an answer disproves is described as varying."""
+        for name, array in outputs.items():
+            described, size = self._outputs[name], array.shape[1:]
+            if size != described.shape and not described.covers(size):
+                self._outputs[name] = described.widened(size)
+                log.info(
+                    "an item of output %r is %s here and %s for the example input; it is described as %s",
+                    *(name, list(size), list(described.shape), list(self._outputs[name].shape)),
+                )
 
     def worker_died(self, batch: Batch) -> None:
         """A worker ended with a batch, which runs again unless it has ended too many workers."""

@@ -142,6 +142,13 @@ def boxes():
     ]
 
 
+def fixed_at_first():
+    """As many numbers as the first value says: one for every example input."""
+    return Answering(lambda x: torch.zeros(len(x), max(1, int(x[0, 0])), 2)), [
+        TensorSpec("x", "FP32", (ITEM_SIZE,))
+    ]
+
+
 def inverted():
     """Answers what is not so; a BOOL has one byte."""
     return Answering(lambda x: ~x), [TensorSpec("x", "BOOL", (ITEM_SIZE,))]

@@ -67,7 +67,8 @@ async def lease(connection: SimulatedConnection, watch: FrontWatch, wanted: Simu
     request = pb.RepositoryModelLoadRequest(model_name=MODEL)
     asked = _asked(watch, request, wanted)
     try:
-        await connection.call("RepositoryModelLoad", request)
+        # A task, as for changes, so that calls reach the server in the order in which they are noted.
+        await asyncio.ensure_future(connection.call("RepositoryModelLoad", request))
         watch.leases.answered(asked, grpc.StatusCode.OK)
     except Aborted as aborted:
         watch.leases.answered(asked, aborted.code)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -87,12 +87,12 @@ class Lane:
             ("inputs", description.inputs, self._host.inputs),
             ("outputs", description.outputs, self._host.outputs),
         ):
-            own, deployed = _signatures(given), _signatures(specs.values())
-            if own != deployed:
+            deployed = list(specs.values())
+            if not _fit(given, deployed):
                 await self.pool.close()
                 raise ModelFailed(
-                    f"the {kind} of {self.reference} do not fit the deployed model's: {_listed(own)} instead "
-                    f"of {_listed(deployed)}; give a model that was made for this one"
+                    f"the {kind} of {self.reference} do not fit the deployed model's: {_listed(given)} "
+                    f"instead of {_listed(deployed)}; give a model that was made for this one"
                 )
 
     async def reshape(self, parallelism: Parallelism) -> None:
@@ -174,9 +174,19 @@ class LaneRun:
         """Nothing: a redundant batch may be lost."""
 
 
-def _signatures(specs: Iterable[TensorSpec]) -> set[tuple[str, str, tuple[int, ...]]]:
-    return {(spec.name, spec.datatype, spec.shape) for spec in specs}
+def _fit(own: Sequence[TensorSpec], deployed: Sequence[TensorSpec]) -> bool:
+    """Whether they are the same tensors. Where one has a size that varies, examples may tell another."""
+    pairs = zip(sorted(own, key=_name), sorted(deployed, key=_name), strict=False)
+    return len(own) == len(deployed) and all(
+        (one.name, one.datatype) == (other.name, other.datatype)
+        and (one.covers(other.shape) or other.covers(one.shape))
+        for one, other in pairs
+    )
 
 
-def _listed(tensors: set[tuple[str, str, tuple[int, ...]]]) -> str:
-    return ", ".join(f"{name} {datatype}{list(shape)}" for name, datatype, shape in sorted(tensors))
+def _name(spec: TensorSpec) -> str:
+    return spec.name
+
+
+def _listed(tensors: Iterable[TensorSpec]) -> str:
+    return ", ".join(f"{s.name} {s.datatype}{list(s.shape)}" for s in sorted(tensors, key=_name))

@@ -27,13 +27,10 @@ PATIENCE_S = 60.0
 def front() -> Iterator[RunningServer]:
     """Two workers; a batch that is not full waits for as long as it may."""
     waiting = ("--max-batch-size", BATCH, "--max-queue-delay-us", 10_000_000)
-    models = (
-        "--model",
-        "tests.support.wayward_models:wayward",
-        "--model",
-        "tests.support.wayward_models:boxes",
-    )
-    running = start(*models, "--model", "tests.support.wayward_models:inverted", *waiting, "--instances", 2)
+    models = []
+    for name in (MODEL, "boxes", "inverted", "fixed_at_first"):
+        models += ["--model", f"tests.support.wayward_models:{name}"]
+    running = start(*models, *waiting, "--instances", 2)
     yield running
     assert running.stop() == 0
     assert running.process.stdout is not None
@@ -221,6 +218,23 @@ def test_outputs_whose_size_follows_the_data_are_answered_and_described_as_such(
     for count in (1, 3):
         (answer,) = ask(front, request_of(count, model="boxes"))
         assert list(answer.outputs[0].shape) == [BATCH, count - 1, 4]
+
+
+def test_a_size_that_an_answer_disproves_is_described_as_varying(front):
+    name = "fixed_at_first"
+
+    def described() -> tuple[list[int], list[int]]:
+        with grpc.insecure_channel(front.address) as channel:
+            stub = GRPCInferenceServiceStub(channel)
+            (metadata,) = stub.ModelMetadata(pb.ModelMetadataRequest(name=name)).outputs
+            (config,) = stub.ModelConfig(pb.ModelConfigRequest(name=name)).config.output
+            return list(metadata.shape), list(config.dims)
+
+    assert described() == ([-1, 1, 2], [1, 2])
+    for count in (1, 7, 3):
+        (answer,) = ask(front, request_of(count, model=name))
+        assert list(answer.outputs[0].shape) == [BATCH, count, 2]
+    assert described() == ([-1, -1, 2], [-1, 2])
 
 
 def test_any_byte_but_zero_is_true(front):
