@@ -2,7 +2,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| p_m | `_own` | share seen under a measured configuration m, its newer intervals counting for more |
+| p_m | `_own` | share seen under a measured configuration m in its last interval |
 | p_0 | `_everywhere` | share that fails whatever is in force, as clients may send what cannot be served |
 | w_m(c) | `exp(-‖c - m‖)` | what m tells of another configuration c, by their distance on the grid |
 | p(c) | `of` | (Σ w_m p_m + p_0) / (Σ w_m + 1) where c was not measured |
@@ -18,24 +18,20 @@ import numpy as np
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
 
-# An interval counts for so much of the one after it, under the same configuration.
-KEPT = 0.5
-
 
 class FailureShares:
     """The share expected of every configuration; 0 of all as long as nothing failed."""
 
     def __init__(self, space: ConfigurationSpace) -> None:
         self._space = space
-        self._seen: dict[int, tuple[float, float]] = {}  # failed and answered requests
+        self._own: dict[int, float] = {}
         self._shares = np.zeros(len(space))
 
     def learn(self, number: int, measurement: Measurement) -> None:
         """Takes in an interval; one in which no request was answered tells nothing."""
         if measurement.answered == 0:
             return
-        failed, answered = self._seen.get(number, (0.0, 0.0))
-        self._seen[number] = KEPT * failed + measurement.failures, KEPT * answered + measurement.answered
+        self._own[number] = measurement.failure_share
         self._shares = self._expected()
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
@@ -43,14 +39,12 @@ class FailureShares:
         return self._shares[numbers]
 
     def _expected(self) -> np.ndarray:
-        measured = np.array(list(self._seen))
-        failed, answered = np.array(list(self._seen.values())).T
-        own = failed / answered
+        measured, own = np.array(list(self._own)), np.array(list(self._own.values()))
         if not own.any():
             return np.zeros(len(self._space))
         count = len(measured)
         everywhere = own.min() * count / (count + 1)
-        weights = np.exp(-np.stack([self._space.distances(int(number)) for number in measured]))
+        weights = np.exp(-np.stack([self._space.distances(number) for number in self._own]))
         shares = (own @ weights + everywhere) / (weights.sum(axis=0) + 1.0)
         shares[measured] = own
         return np.asarray(shares)

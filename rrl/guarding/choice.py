@@ -55,7 +55,7 @@ class Choice:
         What was measured counts at the present load, or at the nearest load at which a fit one is.
         """
         if self.expected.known:
-            start = set() if self.fitness.start_fails else {self.start}
+            start = set() if self.start_harms else {self.start}
             return self.expected.cheapest(sorted(self._fit | start or {self.start}))
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
@@ -83,7 +83,12 @@ class Choice:
     @property
     def avoids_start(self) -> bool:
         """True if users must not bear the start again: it is overloaded, or requests fail under it alone."""
-        return self.fitness.start_fails or self.start_is_overloaded
+        return self.start_harms or self.start_is_overloaded
+
+    @property
+    def start_harms(self) -> bool:
+        """True if requests fail, or the target is lost, under the start and not under another."""
+        return self.fitness.start_fails or self.start in self.fitness.losing
 
     def trusts(self, number: int) -> bool:
         """True if this configuration was measured near the present load, and nothing speaks against it.
@@ -120,8 +125,9 @@ class Choice:
         expected to be so by all that was measured. Where there are no turns and nothing is expected, the best
         known must be better even with the noise of both held against it.
         """
-        if self.fitness.start_fails and (best := self.best) != self.start:
-            return ToKeep(best, "requests failed under the start, and clearly fewer under this one")
+        if self.start_harms and (best := self.best) != self.start:
+            what = "requests failed" if self.fitness.start_fails else "the target was lost"
+            return ToKeep(best, f"{what} under the start, and clearly less often under this one")
         if turn_costs and not all(self.fitness.fits(n) for n in turn_costs if n != self.start):
             return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
         gain = self.turns.gain(turn_costs or {})

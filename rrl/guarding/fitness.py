@@ -4,8 +4,8 @@
 |---|---|
 | it was aborted, or nothing was completed | for `cooldown` intervals, at that load or a higher one |
 | requests failed, more than under the start | as above, and until it has served as many without |
-| it fails again after that | for twice as long as the time before |
-| the target was lost under it, beyond chance | as if aborted, until it has served as long without |
+| the target was lost under it twice without serving in between | as if aborted |
+| the target was lost under it more often than under others, beyond chance | as long as that is so |
 | it broke the limit where the start kept it | as long as its interval is at the present load |
 | it is the start, and another fails clearly less | as long as that is so |
 """
@@ -13,11 +13,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rrl.guarding.interval_memory import SAME_LOAD, IntervalMemory, Seen
+from rrl.guarding.losses import Losses
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Measurement, Progress
 
@@ -43,15 +43,6 @@ class Answered:
 
 
 @dataclass
-class Losses:
-    """How often the target was lost under a configuration, and when last."""
-
-    times: int = 0
-    in_a_row: int = 0  # since it served last
-    last: int = 0  # interval
-
-
-@dataclass
 class Fitness:
     """Remembers what went wrong under each configuration.
 
@@ -63,38 +54,30 @@ class Fitness:
     settings: GuardSettings
     memory: IntervalMemory
     _intervals: int = 0
-    _ran: Counter[int] = field(default_factory=Counter)  # intervals under each
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # in which interval, at which rate
     _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
-    _failed_times: Counter[int] = field(default_factory=Counter)  # how often each began to fail
-    _losses: dict[int, Losses] = field(default_factory=dict)
+    _losses: Losses = field(default_factory=Losses)
     _answered: dict[int, Answered] = field(default_factory=dict)
 
     def count_interval(self, number: int) -> None:
         """An interval under it is over."""
         self._intervals += 1
-        self._ran[number] += 1
+        self._losses.count_interval(number)
 
     def lost(self, number: int) -> None:
         """The target was lost under it."""
-        losses = self._losses.setdefault(number, Losses())
-        losses.times += 1
-        losses.in_a_row += 1
-        losses.last = self._intervals
-        if self.was_lost_again(number):
+        self._losses.lost(number)
+        if self._losses.in_a_row(number) > 1:
             self.aborted(number, 0.0)
 
     def was_lost_again(self, number: int) -> bool:
-        """True if it may be to blame that the target was lost: chance does not explain it.
+        """True if it may be to blame that the target was lost."""
+        return self._losses.in_a_row(number) > 1 or number in self.losing
 
-        A server that is restarted is lost under whatever is in force. So two losses speak against it only
-        where it did not serve in between, or where it was in force too seldom to meet both by chance.
-        """
-        losses = self._losses.get(number, Losses())
-        if losses.times < 2:
-            return False
-        by_chance = (self._ran[number] / max(self._intervals, 1)) ** losses.times
-        return losses.in_a_row > 1 or by_chance < self.settings.chance_of_losses
+    @property
+    def losing(self) -> frozenset[int]:
+        """The configurations under which the target is lost more often than under others, beyond chance."""
+        return self._losses.beyond_chance(self.settings.chance_of_losses)
 
     def aborted(self, number: int, rate_per_s: float) -> None:
         """It was aborted, or did not serve, at this load."""
@@ -104,22 +87,14 @@ class Fitness:
     def failing(self, number: int) -> None:
         """Requests failed under it."""
         self._failing[number] = 0
-        self._failed_times[number] += 1
 
     def served(self, number: int) -> None:
-        """It served without failures. Nothing is held against it any more if it has done so for long.
-
-        If the target was lost under it, that was not its fault: restarts come every night. If requests failed
-        under it, clients had sent what cannot be served.
-        """
-        if number in self._losses:
-            self._losses[number].in_a_row = 0
-            if self._intervals - self._losses[number].last > self.settings.cooldown:
-                del self._losses[number]
+        """It served without failures. If it has done so for long, clients had sent what cannot be served."""
+        self._losses.served(number)
         if number in self._failing:
             self._failing[number] += 1
             if self._failing[number] > self.settings.cooldown:
-                del self._failing[number], self._failed_times[number]
+                del self._failing[number]
 
     def failures(self, number: int, seen: Sequence[Measurement]) -> int:
         """How many requests failed, if chance and the start's own failures do not explain them; else 0."""
@@ -181,15 +156,11 @@ class Fitness:
         return frozenset(number for number in self._aborted if self.cools(number))
 
     def cools(self, number: int) -> bool:
-        """True if it was aborted or failed lately, at the present load or at a lower one.
-
-        What fails again each time it is tried cools twice as long as the time before.
-        """
+        """True if it was aborted or failed lately, at the present load or at a lower one."""
         if number not in self._aborted:
             return False
         when, rate_per_s = self._aborted[number]
-        cooldown = self.settings.cooldown * 2 ** max(0, self._failed_times[number] - 1)
-        lately = self._intervals - when <= cooldown
+        lately = self._intervals - when <= self.settings.cooldown
         return lately and rate_per_s <= self.memory.rate_per_s * SAME_LOAD
 
     def fits(self, number: int) -> bool:
@@ -204,4 +175,4 @@ class Fitness:
         broke = {seen.number for seen in near if seen.broke_limit}
         if self.start in broke:
             broke = set()
-        return broke | self.cooling | self._failing.keys() | self.failing_as_the_start
+        return broke | self.cooling | self._failing.keys() | self.failing_as_the_start | self.losing

@@ -114,7 +114,8 @@ class Guard:
     @property
     def refuses(self) -> frozenset[int]:
         """The configurations that it would not admit now, those over budget excepted."""
-        return (self.fitness.cooling | self.fitness.failing_as_the_start) - {self.best}
+        fitness = self.fitness
+        return (fitness.cooling | fitness.failing_as_the_start | fitness.losing) - {self.best}
 
     def keeping(self, turn_costs: Costs | None = None) -> ToKeep:
         """What to keep in force at the end, and why."""
@@ -146,7 +147,9 @@ class Guard:
             return self._enter(Admission(best, "refused", "it uses more cores than the budget leaves"))
         if proposal in self.refuses:
             why = "it was aborted or failed lately at this or a lower load"
-            if not self.fitness.cools(proposal):
+            if proposal in self.fitness.losing:
+                why = "the target is lost under it more often than under others"
+            elif not self.fitness.cools(proposal):
                 why = "more requests fail under it than under others"
             return self._enter(Admission(best, "refused", why))
         return self._enter(Admission(proposal, "agent", ""))
@@ -253,8 +256,8 @@ class Guard:
         gap = measurement.gap
         if measurement.gap_by_others:
             return self._hold(number, gap, must_act=False)
-        is_safe = number in (self.start, self.to_keep())
         self.fitness.lost(number)
+        is_safe = number == self.to_keep() or (number == self.start and not self.choice.start_harms)
         if not self.fitness.was_lost_again(number) and not self.choice.improves_on(number):
             return self._hold(number, gap, must_act=False)
         return self._roll_back(False, gap, must_act=not is_safe)
