@@ -11,7 +11,6 @@ two, and two of either, exclude each other. After kill -9 the next start of eith
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
+from serving_adapter.control_key import read_control_key
 from serving_adapter.model_configuration import KNOBS, Limits, check
 from serving_adapter.options import fail, parse
 from serving_adapter.target import Target, TargetError
@@ -75,8 +75,8 @@ class ProfileOptions:
     """Of the inputs' values."""
     metrics_url: str | None = None
     """The server's metrics page, where it does not advertise one."""
-    control_key: str | None = None
-    """Key that changing the configuration needs (better: set RRL_CONTROL_KEY)."""
+    control_key_file: Path | None = None
+    """File with the key that changing the configuration needs (or set RRL_CONTROL_KEY)."""
     tls_ca: Path | None = None
     """PEM certificates to trust; makes the connection TLS."""
 
@@ -292,11 +292,11 @@ def _connected(options: ProfileOptions) -> Target:
             options.target,
             options.model,
             options.metrics_url,
-            options.control_key or os.environ.get("RRL_CONTROL_KEY"),
+            read_control_key(options.control_key_file),
             None if options.tls_ca is None else str(options.tls_ca),
         )
         target.connect()
-    except TargetError as error:
+    except (ValueError, TargetError) as error:
         fail(str(error))
     for note in target.notes:
         print(note, file=sys.stderr)

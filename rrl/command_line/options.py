@@ -41,8 +41,8 @@ class TuneOptions:
     the machine's cores for several. The Triton of another machine does not tell how many it has."""
     metrics_url: str | None = None
     """The server's Prometheus page, where it does not tell itself."""
-    control_key: str | None = None
-    """Key that changing the configuration needs (better: set RRL_CONTROL_KEY)."""
+    control_key_file: Path | None = None
+    """File with the key that changing the configuration needs (or set RRL_CONTROL_KEY)."""
     tls_ca: str | None = None
     """PEM file of the certificates to trust; without it the connection is not encrypted."""
     agent: Annotated[str, tyro.conf.arg(help=AGENT_HELP)] = DEFAULT_AGENT

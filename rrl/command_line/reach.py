@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from rrl.tuning.keeping import BestInStateFile
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.stop import Stop
+from serving_adapter.control_key import read_control_key
 from serving_adapter.load.arrivals import TimestampTrace, make_arrivals
 from serving_adapter.load.sizes import make_sizes
 from serving_adapter.target import Target
@@ -120,7 +120,9 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
     with closing(Embedded(folder, embedded_settings(options), stop.sleep)) as embedded:
         console.print(f"starting the server and its load (logs in {folder}) ...")
         embedded.start_server()
-        with closing(EmbeddedTarget(embedded, options.metrics_url, _control_key(options))) as target:
+        with closing(
+            EmbeddedTarget(embedded, options.metrics_url, read_control_key(options.control_key_file))
+        ) as target:
             target.connect()
             _print_notes(target, console)
             yield EmbeddedServer(target, embedded, options)
@@ -128,13 +130,11 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
     """A target, connected to. `control` is True if its configuration is to be changed."""
-    target = Target(address, model, options.metrics_url, _control_key(options), options.tls_ca)
+    target = Target(
+        address, model, options.metrics_url, read_control_key(options.control_key_file), options.tls_ca
+    )
     target.connect(control=control)
     return target
-
-
-def _control_key(options: TuneOptions) -> str | None:
-    return options.control_key or os.environ.get("RRL_CONTROL_KEY")
 
 
 def embedded_settings(options: TuneOptions) -> EmbeddedSettings:

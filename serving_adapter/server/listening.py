@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc
 
 from serving_adapter.address import bracketed, is_loopback_only
+from serving_adapter.control_key import KEY_VARIABLE, note_open_file, read_control_key
 from serving_adapter.options import fail
 from serving_adapter.resources import allow_descriptors
 
 log = logging.getLogger(__name__)
 
-KEY_VARIABLE = "RRL_CONTROL_KEY"
 MAX_DESCRIPTORS = 65_536
 MAX_CONNECTIONS = 10_000
 CALLS_BESIDE_QUEUES = 1024  # of health, statistics and metadata, and those that are being refused
@@ -62,7 +62,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, t
             return server.add_insecure_port(address)
         if tls_cert is None or tls_key is None:
             fail("TLS needs both --tls-cert and --tls-key")
-        _note_open_file(tls_key)
+        note_open_file(tls_key)
         pair = (tls_key.read_bytes(), tls_cert.read_bytes())
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError:
@@ -76,19 +76,12 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, t
 
 def control_key(file: Path | None) -> str | None:
     """The key to control this server, which what it starts does not inherit; None if it has none."""
-    key = os.environ.pop(KEY_VARIABLE, None)
-    if file is not None:
-        try:
-            key = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"cannot read --control-key-file {file}: {error}")
-    if key == "":
-        fail("the control key is empty, which would lock nothing; write one into its file, or set none")
-    if key is not None and not (key.isascii() and key.isprintable()):
-        fail("the control key must be printable ASCII, as it travels in a header; write another one")
-    if file is not None:
-        _note_open_file(file)
-    return key
+    try:
+        return read_control_key(file)
+    except ValueError as error:
+        fail(str(error))
+    finally:
+        os.environ.pop(KEY_VARIABLE, None)
 
 
 def check_locked(host: str, key: str | None, has_tls: bool) -> None:
@@ -102,8 +95,3 @@ def check_locked(host: str, key: str | None, has_tls: bool) -> None:
         )
     if not has_tls:
         log.warning("without --tls-cert and --tls-key, requests and the control key travel unencrypted")
-
-
-def _note_open_file(file: Path) -> None:
-    if file.stat().st_mode & 0o077:
-        log.warning("others than its owner may read %s; close it with chmod 600", file)

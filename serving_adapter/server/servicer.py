@@ -245,8 +245,8 @@ class InferenceService:
         if not hmac.compare_digest(str(given).encode(), self._control_key.encode()):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
-                "control of this server is locked; send its key (rrl-tune --control-key, or the metadata "
-                f"{CONTROL_KEY_HEADER})",
+                "control of this server is locked; send its key (rrl-tune --control-key-file, or the "
+                f"metadata {CONTROL_KEY_HEADER})",
             )
 
     def _known(self, name: str, version: str = "") -> ServedModel:

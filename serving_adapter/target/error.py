@@ -78,7 +78,7 @@ def _refusal(code: grpc.StatusCode, details: str, address: str) -> str:
             "--model-control-mode=explicit --load-model=MODEL, or only observe it with --advise"
         )
     if code in _CODES_WITHOUT_KEY or "protocol is restricted" in details:
-        return f"{address} wants a control key ({_one_line(details) or code.name}); give --control-key"
+        return f"{address} wants a control key ({_one_line(details) or code.name}); give --control-key-file"
     return ""
 
 

@@ -18,6 +18,7 @@ from serving_adapter.target import LeaseTaken, Target, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
 from tests.support.waiting import until
 
+QUICK = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
 GRID = Grid((1,), (1, 2), (1, 2, 3), (1, 4))
 
 
@@ -203,12 +204,18 @@ def test_wrong_use_ends_with_one_sentence_and_status_2(tmp_path, monkeypatch, ca
     assert not list(tmp_path.iterdir())
 
 
-def test_the_control_key_may_come_from_the_environment(start_server, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RRL_CONTROL_KEY", "secret")
-    server = start_server("--model", "sleep", "--model-option", "ms=1")
-    grid = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
-    out = str(tmp_path / "m.npz")
-    monkeypatch.setattr(sys, "argv", ["rrl-profile", "--target", server.address, "--out", out, *grid])
+def test_the_control_key_comes_from_a_file(start_server, tmp_path, monkeypatch, capsys):
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    key.chmod(0o600)
+    locked = ("--control-key-file", str(key))
+    server = start_server("--model", "sleep", "--model-option", "ms=1", *locked)
+    arguments = ["rrl-profile", "--target", server.address, "--out", str(tmp_path / "m.npz"), *QUICK]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "wants a control key" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*arguments, *locked])
     main()
     assert "1 of 1 service times measured" in capsys.readouterr().out
 
@@ -252,9 +259,6 @@ def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_pa
     assert (times_s[0, 0, :, 1] >= 0.0249).all()
     assert target.configuration() == found
     target.close()
-
-
-QUICK = ("--instances", "1", "--batch-sizes", "1", "--intra", "1", "--requests-per-point", "3")
 
 
 def test_whoever_changes_the_target_is_alone_and_after_kill_9_the_next_start_puts_back_what_was_found(

@@ -90,7 +90,7 @@ def test_a_locked_server_wants_its_key(installation, light_repository, serve, ma
     lock = "--grpc-restricted-protocol=model-repository:control-key=secret"
     with running(light_repository, lock, "--load-model=member", installation=installation) as server:
         served = serve(server, "member")
-        with pytest.raises(TargetError, match=r"wants a control key .*; give --control-key"):
+        with pytest.raises(TargetError, match=r"wants a control key .*; give --control-key-file"):
             make_target(served)
         make_target(served, control_key="secret").apply({"instances": 2})
         assert served.config().instance_group[0].count == 2
