@@ -123,8 +123,9 @@ class ServeOptions:
     max_queue_size: int = Protection.max_queue_size
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_queue_bytes: int = 0
-    """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
-    RESOURCE_EXHAUSTED at once. 0 is a quarter of this machine's, or the container's, memory."""
+    """Bytes of the inputs that wait or are being run, and of large answers that clients have yet to read;
+    shared equally by the models. Further requests get RESOURCE_EXHAUSTED at once. 0 is a quarter of this
+    machine's, or the container's, memory."""
     max_message_bytes: int = 64 << 20
     """Largest request or answer in bytes."""
     worker_timeout_s: float = Protection.worker_timeout_s

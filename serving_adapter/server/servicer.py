@@ -125,6 +125,7 @@ class InferenceService:
         data = response_bytes(response, outputs)
         if len(data) >= LARGE_BYTES:
             del outputs
+            context.add_done_callback(model.hold_answer(len(data)))  # a client may be slow to read it
             await asyncio.sleep(0)
         return data
 

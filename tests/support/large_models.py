@@ -9,10 +9,10 @@ PER_MIB = 1 << 18  # FP32 numbers
 
 
 class Large(nn.Module):
-    """For rows of (MiB, filling): `filled` with so many of it, and `mib`."""
+    """For rows of (MiB, filling): `filled` with so many of it, but one for 0 MiB, and `mib`."""
 
     def forward(self, x):
-        numbers = int(x[:, 0].max()) * PER_MIB
+        numbers = max(1, int(x[:, 0].max()) * PER_MIB)
         return {"filled": x[:, 1:].expand(-1, numbers), "mib": x[:, :1]}
 
 

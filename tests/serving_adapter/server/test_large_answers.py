@@ -26,7 +26,9 @@ from serving_adapter.server.workers.arena import Arena, CopiedOutputs, Placed
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference, WorkerSignal
 from tests.support.large_models import PER_MIB
+from tests.support.paused_relay import PausedRelay
 from tests.support.running_server import RunningServer, start
+from tests.support.waiting import until
 
 LARGE = "tests.support.large_models:large"
 MOST_MIB = 8
@@ -123,6 +125,30 @@ def test_a_large_answer_is_copied_once_as_it_is_written():
         assert tracemalloc.get_traced_memory()[1] < 1.1 * size_bytes
     finally:
         tracemalloc.stop()
+
+
+def test_answers_that_a_client_does_not_read_take_no_memory_without_bound(start_server):
+    server = start_server("--model", LARGE, "--max-batch-size", BATCH, "--max-queue-bytes", 20 << 20)
+    with PausedRelay(server.address) as relay, grpc.insecure_channel(server.address) as channel:
+        honest = GRPCInferenceServiceStub(channel)
+        options = [("grpc.max_receive_message_length", -1)]
+        with grpc.insecure_channel(relay.address, options=options) as slow:
+            asked = [request_of(6, float(i)) for i in range(4)]
+            unread = [GRPCInferenceServiceStub(slow).ModelInfer.future(request) for request in asked]
+            until(lambda: server.counted("nv_inference_request_success") == len(unread))
+
+            def refusal() -> grpc.RpcError | None:
+                error = honest.ModelInfer.future(request_of(0, 1.0)).exception(PATIENCE_S)
+                return error if isinstance(error, grpc.RpcError) else None
+
+            refused = until(refusal, "the unread answers leave no room")
+            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "its inputs and unread answers take" in refused.details()
+            relay.resume()
+            for i, future in enumerate(unread):
+                filled = future.result(PATIENCE_S).raw_output_contents[0]
+                assert filled == np.full(6 * PER_MIB, i, np.float32).tobytes()
+            until(lambda: refusal() is None)
 
 
 async def served() -> ServedModel:
