@@ -13,8 +13,11 @@ where it met more of them than chance gives to as many intervals.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import comb
+
+from rrl.journal import Record
 
 MIN_LOSSES = 2  # one may always be chance
 
@@ -27,6 +30,18 @@ class Losses:
     _ran: Counter[int] = field(default_factory=Counter)  # intervals under each
     _lost: Counter[int] = field(default_factory=Counter)
     _in_a_row: Counter[int] = field(default_factory=Counter)  # since each served last
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Losses:
+        """Those in the intervals of a journal."""
+        losses = cls()
+        for record in records:
+            losses.count_interval(record.number)
+            if record.measurement.gap and not record.measurement.gap_by_others:
+                losses.lost(record.number)
+            elif record.counted:
+                losses.served(record.number)
+        return losses
 
     def count_interval(self, number: int) -> None:
         self._intervals += 1

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from rrl.guarding.losses import Losses
+from rrl.guarding.settings import GuardSettings
 from rrl.journal import Record
 from rrl.load_levels import LoadLevels
 from rrl.measured_costs import best_known, costs_by_configuration
@@ -78,10 +80,12 @@ class ReferenceTable:
     ) -> ReferenceTable:
         """Built from the intervals of a journal that tell what their configuration costs.
 
-        What failed requests, was aborted or broke the limit at a level is not its best. Where nothing did
-        better, the best may be what broke the limit and no more. Else the level has no entry.
+        What failed requests, was aborted or broke the limit at a level is not its best, nor is what lost the
+        target. Where nothing did better, the best may be what broke the limit and no more. Else the level has
+        no entry.
         """
         grid = load_levels or LoadLevels()
+        losing = Losses.of(records).beyond_chance(GuardSettings.chance_of_losses)
         by_level: dict[int, list[Record]] = {}
         for record in records:
             if record.learned:
@@ -90,7 +94,7 @@ class ReferenceTable:
         entries = {
             level: _entry(fit, level, grid, space, tried=len({record.number for record in of_level}))
             for level, of_level in sorted(by_level.items())
-            if (fit := _fit(of_level, slo_p95_ms))
+            if (fit := _fit([r for r in of_level if r.number not in losing], slo_p95_ms))
         }
         return cls(objective, unit, model, entries, origin, slo_p95_ms)
 

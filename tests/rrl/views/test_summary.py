@@ -263,6 +263,10 @@ def test_what_did_not_serve_or_broke_the_limit_is_no_best_of_a_reference_table(f
     lost = [replace(r.transition, measurement=replace(r.measurement, failures=9)) for r in records]
     failed = [replace(r, transition=t, verdict="9") for r, t in zip(records, lost, strict=True)]
     assert not reference_table_of(header, failed).levels
+    there = next(r for r in records if r.number == number)
+    away = replace(there.transition, measurement=replace(there.measurement, gap="the server restarted"))
+    gaps = [replace(there, transition=away, learned=False)] * 8
+    assert reference_table_of(header, [*records, *gaps]).levels[level].configuration != entry.configuration
 
 
 def test_a_reference_table_keeps_the_limit_that_its_costs_were_measured_under(
