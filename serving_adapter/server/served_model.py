@@ -156,7 +156,7 @@ class ServedModel:
         self._modes.check(resilience, knobs.instances)
 
     async def apply(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
-        """Puts a configuration in force without losing a request; on ModelFailed the old one stays."""
+        """Puts a configuration in force without losing a request; if that fails, the old one stays."""
         async with self._apply_lock:
             if not self.is_open:
                 raise ModelFailed("the server is shutting down")
@@ -165,7 +165,7 @@ class ServedModel:
             try:
                 await self._reshape(new, knobs)
                 self._put_in_force(knobs, resilience, new)
-            except ModelFailed:
+            except Exception:
                 await self._reshape(old, before)
                 raise
             finally:

@@ -118,13 +118,13 @@ class WorkerPool:
     async def reshape(self, parallelism: Parallelism) -> None:
         """Brings number and kind of workers to `parallelism`; returns when new batches go to such only.
 
-        On ModelFailed the workers are, or will be, as they were before.
+        If it fails, the workers are, or will be, as they were before.
         """
         async with self._lock:
             before, self._parallelism = self._parallelism, parallelism
             try:
                 await self._reshape()
-            except ModelFailed:
+            except BaseException:
                 self._parallelism = before
                 if self.workers:
                     self._start_repair()

@@ -16,7 +16,9 @@ from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import InputTensor
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.statistics import FailureReason
+from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference
+from tests.support.waiting import eventually
 
 ROWS = np.arange(32, dtype=np.float32).reshape(2, 16)
 
@@ -70,6 +72,29 @@ def test_a_batch_whose_worker_cannot_be_understood_runs_on_another(monkeypatch: 
         await ask(model)
         assert model.replacements == 1
         assert model.statistics.failure.count == 0
+
+    run(scenario)
+
+
+def test_a_change_that_fails_for_any_reason_leaves_the_old_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(model: ServedModel) -> None:
+        two = Knobs(instances=2)
+        await model.apply(two, ResilienceSettings())
+        retire = model.pool._retire
+
+        def fail(_: WorkerHandle) -> None:
+            monkeypatch.setattr(model.pool, "_retire", retire)
+            raise OSError("too many open files")
+
+        monkeypatch.setattr(model.pool, "_retire", fail)
+        with pytest.raises(OSError, match="too many open files"):
+            await model.apply(Knobs(instances=1), ResilienceSettings())
+        assert model.knobs == two
+        model.pool.kill(model.pool.workers[0])
+        await eventually(lambda: model.replacements == 1 and len(model.pool.workers) == 2)
+        await ask(model)
 
     run(scenario)
 
