@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.light_profiling import Grid, ProfileOptions, fill, light_profile, main, make_grid
+from envs.filled_times import fill
+from envs.light_profiling import Grid, ProfileOptions, light_profile, main, make_grid
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
