@@ -127,7 +127,8 @@ class ServeOptions:
     shared equally by the models. Further requests get RESOURCE_EXHAUSTED at once. 0 is a quarter of this
     machine's, or the container's, memory."""
     max_message_bytes: int = 64 << 20
-    """Largest request or answer in bytes."""
+    """Largest request or answer in bytes. Other requests wait while gRPC takes a large one in, some 1.5 ms a
+    MiB."""
     worker_timeout_s: float = Protection.worker_timeout_s
     """A worker that holds a batch for longer is replaced and the batch run again."""
     start_timeout_s: float = THIS_MACHINE.start_timeout_s
