@@ -53,8 +53,10 @@ def load_exported(path: Path) -> Model:
 
 def _torchscript(path: Path) -> torch.jit.ScriptModule:
     try:
-        with torchscript():
+        with torchscript(), _opened(path):  # by its name: an open file would be read into memory first
             return torch.jit.load(path, map_location="cpu")
+    except ModelError:
+        raise
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"{path} is not a TorchScript file, which torch.jit.save makes (a pickled module or state "
@@ -63,11 +65,7 @@ def _torchscript(path: Path) -> torch.jit.ScriptModule:
 
 
 def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> tuple[nn.Module, ExportLimits]:
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
-    with file:  # what is checked and what is loaded is one file, whatever takes its name meanwhile
+    with _opened(path) as file:
         program = _loaded_program(path, file)
     shapes = [
         node.meta["val"].shape
@@ -88,6 +86,26 @@ def _exported_program(path: Path, inputs: tuple[TensorSpec, ...]) -> tuple[nn.Mo
     module = program.module()
     module.training = False  # such a module is fixed at its export and refuses .eval()
     return module, limits
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """What is checked and what is loaded is one file, whatever takes its name meanwhile.
+
+    ModelError if it was written to meanwhile: what is loaded may be of two models, and not what was checked.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    with file:
+        before = os.fstat(file.fileno())
+        yield file
+        after = os.fstat(file.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise ModelError(
+            f"{path} was written to while it was loaded; write another file and rename it to this one"
+        )
 
 
 def _loaded_program(path: Path, file: BinaryIO) -> torch.export.ExportedProgram:

@@ -321,6 +321,22 @@ def test_an_export_without_limits_has_none_and_one_for_large_batches_only_is_ref
         load_model(str(limited(tmp_path / "many.pt2", many, torch.export.Dim.DYNAMIC)), {})
 
 
+@pytest.mark.parametrize(("kind", "loader"), [("exported", torch.export), ("scripted", torch.jit)])
+def test_a_file_that_is_written_to_while_it_is_loaded_is_refused(kind, loader, request, monkeypatch):
+    path, load = request.getfixturevalue(kind), loader.load
+
+    def written_meanwhile(file, **options):
+        with path.open("r+b") as open_file:
+            open_file.write(path.read_bytes()[:4])
+        return load(file, **options)
+
+    monkeypatch.setattr(loader, "load", written_meanwhile)
+    with pytest.raises(
+        ModelError, match=r"was written to while it was loaded; write another file and rename"
+    ):
+        load_model(str(path), {})
+
+
 def test_what_is_loaded_is_the_file_that_was_checked(exported, monkeypatch):
     """Another file takes its name after the check has begun."""
 
