@@ -56,6 +56,9 @@ BENCHMARKS = {
     "break-even": Benchmark(
         "tuner.break_even", "when tuning has paid for itself against the rule of thumb, by utilisation"
     ),
+    "failing": Benchmark(
+        "tuner.failing", "what each rule about failures brings, on simulated servers where requests fail"
+    ),
     "calibration": Benchmark(
         "tuner.calibration", "how often what the default agent believes holds: coverage, PIT, P(better)"
     ),
