@@ -166,7 +166,7 @@ class ServedModel:
                 await self._reshape(new, knobs)
                 self._put_in_force(knobs, resilience, new)
             except Exception:
-                await self._reshape(old, before)
+                await self._reshape(old, before, insists=True)
                 raise
             finally:
                 self._modes.keep_only(self._mode)
@@ -178,11 +178,12 @@ class ServedModel:
         self.knobs, self.resilience, self._mode = knobs, resilience, mode
         self.dispatcher.put_in_force(knobs, mode)
 
-    async def _reshape(self, mode: ResilienceMode, knobs: Knobs) -> None:
+    async def _reshape(self, mode: ResilienceMode, knobs: Knobs, insists: bool = False) -> None:
         """More workers first, so that what waits has someone to run it."""
         deployed = mode.deployed_instances(knobs.instances)
-        await mode.reshape(knobs.parallelism)
-        await self.pool.reshape(Parallelism(deployed, knobs.intra_op_threads, knobs.inter_op_threads))
+        await mode.reshape(knobs.parallelism, insists)
+        wanted = Parallelism(deployed, knobs.intra_op_threads, knobs.inter_op_threads)
+        await self.pool.reshape(wanted, insists)
 
     async def close(self, grace_s: float) -> None:
         """Answers what is queued (for at most `grace_s`), fails the rest, ends the workers."""

@@ -95,9 +95,9 @@ class Lane:
                     f"instead of {_listed(deployed)}; give a model that was made for this one"
                 )
 
-    async def reshape(self, parallelism: Parallelism) -> None:
+    async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         self._intra_op_threads = parallelism.intra_op_threads
-        await self.pool.reshape(parallelism)
+        await self.pool.reshape(parallelism, insists)
 
     def put(self, batch: RedundantBatch) -> None:
         if len(self._queue) >= QUEUE_SIZE_TO_PRUNE:

@@ -64,13 +64,12 @@ class ResilienceMode:
         """Workers of the deployed model; where there are lanes, the redundant workers are theirs."""
         return instances if self.lanes else instances + self.settings.redundant(instances)
 
-    async def reshape(self, parallelism: Parallelism) -> None:
+    async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         """Brings the redundant lanes' workers in line with the deployed ones."""
         redundant = self.settings.redundant(parallelism.instances)
         for lane in self.lanes:
-            await lane.reshape(
-                Parallelism(redundant, parallelism.intra_op_threads, parallelism.inter_op_threads)
-            )
+            wanted = Parallelism(redundant, parallelism.intra_op_threads, parallelism.inter_op_threads)
+            await lane.reshape(wanted, insists)
 
     def dispatch(self) -> None:
         """Gives free workers of the lanes what waits there, now that no deployed batch needs them."""

@@ -115,20 +115,23 @@ class WorkerPool:
         self._description = description
         return description
 
-    async def reshape(self, parallelism: Parallelism) -> None:
+    async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         """Brings number and kind of workers to `parallelism`; returns when new batches go to such only.
 
-        If it fails, the workers are, or will be, as they were before.
+        If it fails, the workers are, or will be, as they were before. One that insists does not fail: what
+        does not work at once is tried again until it does.
         """
         async with self._lock:
             before, self._parallelism = self._parallelism, parallelism
             try:
                 await self._reshape()
-            except BaseException:
-                self._parallelism = before
-                if self.workers:
+            except BaseException as error:
+                if not insists:
+                    self._parallelism = before
+                if insists or self.workers:
                     self._start_repair()
-                raise
+                if not insists or not isinstance(error, Exception):
+                    raise
 
     async def _reshape(self) -> None:
         await self._fork_missing()

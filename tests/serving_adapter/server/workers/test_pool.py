@@ -86,6 +86,15 @@ def test_a_refused_fork_harms_no_worker_that_serves(serving):
     assert zygote.is_running()
 
 
+def test_a_change_that_must_be_made_is_made_once_it_can_be(serving):
+    serving.no_fork_while.touch()
+    serving.runner.run(serving.pool.reshape(Parallelism(3), insists=True))
+    assert len(serving.pids()) == 1
+    serving.no_fork_while.unlink()
+    serving.runner.run(eventually(lambda: len(serving.pids()) == 3))
+    serving.runner.run(serving.pool.reshape(Parallelism(1)))
+
+
 def test_the_reason_why_a_worker_does_not_come_up_is_told(serving):
     before = serving.pids()
     with pytest.raises(ModelFailed, match="MemoryError: no room for so many threads"):
