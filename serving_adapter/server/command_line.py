@@ -48,6 +48,7 @@ from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 log = logging.getLogger(__name__)
 
+FAILED = 1  # the exit status
 SLOW_START_S = 5.0
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
@@ -123,9 +124,9 @@ class ServeOptions:
     max_queue_size: int = Protection.max_queue_size
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_queue_bytes: int = 0
-    """Bytes of the inputs that wait or are being run, and of large answers that clients have yet to read;
-    shared equally by the models. Further requests get RESOURCE_EXHAUSTED at once. 0 is a quarter of this
-    machine's, or the container's, memory."""
+    """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
+    RESOURCE_EXHAUSTED at once. As many more are for large answers that clients have yet to read. 0 is a
+    quarter of this machine's, or the container's, memory."""
     max_message_bytes: int = 64 << 20
     """Largest request or answer in bytes. Other requests wait while gRPC takes a large one in, some 1.5 ms a
     MiB."""
@@ -183,7 +184,9 @@ async def serve(options: ServeOptions) -> None:
             f"cannot serve metrics on {bracketed(options.host)}:{options.metrics_port} ({error.strerror}); "
             "choose another --metrics-port, or 0 for any free one"
         )
-    service = InferenceService(models, metrics_port=metrics_port, control_key=key)
+    service = InferenceService(
+        models, metrics_port=metrics_port, max_unread_bytes=_queue_bytes(options), control_key=key
+    )
     handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
     server.add_generic_rpc_handlers(handlers)
     gc.collect()
@@ -236,10 +239,9 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
         model_configuration.check(given)
     except ValueError as error:
         fail(str(error))
-    queue_bytes = options.max_queue_bytes or resources.memory_bytes() // 4
     protection = Protection(
         max_queue_size=options.max_queue_size,
-        max_held_bytes=queue_bytes / max(1, len(options.model)),
+        max_held_bytes=_queue_bytes(options) / max(1, len(options.model)),
         max_answer_bytes=options.max_message_bytes,
         worker_timeout_s=options.worker_timeout_s,
     )
@@ -270,6 +272,10 @@ def _models(options: ServeOptions) -> dict[str, ServedModel]:
             surroundings=dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s),
         )
     return models
+
+
+def _queue_bytes(options: ServeOptions) -> int:
+    return options.max_queue_bytes or resources.memory_bytes() // 4
 
 
 def _redundant_models(options: ServeOptions) -> RedundantModels:
@@ -318,7 +324,11 @@ def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> N
 def _end_recording(models: dict[str, ServedModel]) -> None:
     for model in models.values():
         if model.recording is not None:
-            kept = model.recording.write()
+            try:
+                kept = model.recording.write()
+            except OSError as error:
+                say(f"the recorded requests are lost: {in_a_sentence(error)}")
+                raise SystemExit(FAILED) from None
             say(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}")
 
 

@@ -35,7 +35,7 @@ class Protection:
     """What protects the server from its clients and from its workers."""
 
     max_queue_size: int = 2048  # requests that may wait
-    max_held_bytes: float = math.inf  # of inputs that wait or are run, and of answers on their way
+    max_held_bytes: float = math.inf  # inputs of the requests that wait or are being run
     max_answer_bytes: float = math.inf  # outputs of one request
     worker_timeout_s: float = 60.0  # a worker that holds a batch for longer counts as hung
     max_attempts: int = 3  # a batch that has ended this many workers is given up

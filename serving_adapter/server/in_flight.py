@@ -16,7 +16,7 @@ class InFlight:
         self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
         self.executing = 0  # requests whose batch has been dispatched, without an answer
         self.running = 0  # batches on workers
-        self.held_bytes = 0  # of inputs that wait or are run, and of answers on their way
+        self.held_bytes = 0  # inputs of the requests that wait or are being run
         self._busy_ns = self._changed_ns = 0  # batches on workers, summed over time; until when
         self._none = asyncio.Event()
         self._none.set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from serving_adapter.model_configuration import KNOBS
 from serving_adapter.server.answers import Answers
@@ -107,7 +107,7 @@ class ServedModel:
 
     @property
     def held_bytes(self) -> int:
-        """What the inputs of these requests take, and the large answers that clients have yet to read."""
+        """What the inputs of these requests take."""
         return self._in_flight.held_bytes
 
     @property
@@ -238,15 +238,6 @@ class ServedModel:
             self.answers.abandon(request)
             raise
 
-    def hold_answer(self, size_bytes: int) -> Callable[[object], None]:
-        """Counts an answer among what is held until the returned function is called: its client has it."""
-        self._in_flight.held_bytes += size_bytes
-
-        def release(_: object) -> None:
-            self._in_flight.held_bytes -= size_bytes
-
-        return release
-
     def _check_room(self, request: Request) -> None:
         """Raises QueueFull where a request is one too many, or too large beside those that are here."""
         held_bytes, most_bytes = self._in_flight.held_bytes, self.protection.max_held_bytes
@@ -254,8 +245,7 @@ class ServedModel:
             full = f"{self.protection.max_queue_size} requests wait"
         elif held_bytes and held_bytes + request.size_bytes > most_bytes:
             full = (
-                f"its inputs and unread answers take {held_bytes} of {most_bytes:.0f} bytes, and these "
-                f"{request.size_bytes} more"
+                f"its inputs take {held_bytes} of {most_bytes:.0f} bytes, and these {request.size_bytes} more"
             )
         else:
             return

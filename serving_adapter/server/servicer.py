@@ -36,6 +36,7 @@ from serving_adapter.server.requests import EXACT, Answer, InputTensor
 from serving_adapter.server.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
+from serving_adapter.server.unread_answers import UnreadAnswers
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -56,9 +57,11 @@ class InferenceService:
         models: dict[str, ServedModel],
         *,
         metrics_port: int,
+        max_unread_bytes: int,
         control_key: str | None = None,
     ) -> None:
         self._models = models
+        self._unread = UnreadAnswers(max_unread_bytes)
         self._control_key = control_key
         self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
         self._leases = {name: ModelLease(name, model.surroundings.now_ns) for name, model in models.items()}
@@ -125,10 +128,10 @@ class InferenceService:
         response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
         if origin != EXACT:
             response.parameters[origin].bool_param = True
+        self._unread.hold(outputs, context, model.statistics)
         data = response_bytes(response, outputs)
         if len(data) >= LARGE_BYTES:
             del outputs
-            context.add_done_callback(model.hold_answer(len(data)))  # a client may be slow to read it
             await asyncio.sleep(0)
         return data
 

@@ -104,7 +104,8 @@ class _Run:
         model = self._served_model()
         await model.start()
         self.model = model
-        self.connection = SimulatedConnection(InferenceService({MODEL: model}, metrics_port=0))
+        service = InferenceService({MODEL: model}, metrics_port=0, max_unread_bytes=0)
+        self.connection = SimulatedConnection(service)
         self.machine.fates.faults = FaultPlan(list(self.scenario.bad_builds), list(self.scenario.bad_forks))
         began_s = self.loop.time()
         calls = [self._at(began_s + c.request.at_s, self._call, c) for c in self.clients]

@@ -127,28 +127,28 @@ def test_a_large_answer_is_copied_once_as_it_is_written():
         tracemalloc.stop()
 
 
-def test_answers_that_a_client_does_not_read_take_no_memory_without_bound(start_server):
+def test_answers_that_a_client_does_not_read_are_bounded_and_cost_nobody_else_his(start_server):
+    """Of 20 MiB, an answer of 6 MiB takes 12, and a connection may have more until it has its share."""
     server = start_server("--model", LARGE, "--max-batch-size", BATCH, "--max-queue-bytes", 20 << 20)
     with PausedRelay(server.address) as relay, grpc.insecure_channel(server.address) as channel:
-        honest = GRPCInferenceServiceStub(channel)
         options = [("grpc.max_receive_message_length", -1)]
         with grpc.insecure_channel(relay.address, options=options) as slow:
-            asked = [request_of(6, float(i)) for i in range(4)]
+            asked = [request_of(6, float(i)) for i in range(5)]
             unread = [GRPCInferenceServiceStub(slow).ModelInfer.future(request) for request in asked]
-            until(lambda: server.counted("nv_inference_request_success") == len(unread))
-
-            def refusal() -> grpc.RpcError | None:
-                error = honest.ModelInfer.future(request_of(0, 1.0)).exception(PATIENCE_S)
-                return error if isinstance(error, grpc.RpcError) else None
-
-            refused = until(refusal, "the unread answers leave no room")
-            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "its inputs and unread answers take" in refused.details()
+            until(lambda: server.counted("nv_inference_request_failure", reason="REJECTED") == 3)
+            honest = GRPCInferenceServiceStub(channel).ModelInfer(request_of(1, 1.0), timeout=PATIENCE_S)
+            assert honest.raw_output_contents[0] == np.full(PER_MIB, 1.0, np.float32).tobytes()
             relay.resume()
-            for i, future in enumerate(unread):
-                filled = future.result(PATIENCE_S).raw_output_contents[0]
-                assert filled == np.full(6 * PER_MIB, i, np.float32).tobytes()
-            until(lambda: refusal() is None)
+            errors = [future.exception(PATIENCE_S) for future in unread]
+            refused = [error for error in errors if isinstance(error, grpc.RpcError)]
+            assert len(refused) == 3
+            for error in refused:
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert "read what you asked for" in error.details()
+            for i, error in enumerate(errors):
+                if error is None:
+                    filled = unread[i].result().raw_output_contents[0]
+                    assert filled == np.full(6 * PER_MIB, i, np.float32).tobytes()
 
 
 async def served() -> ServedModel:

@@ -94,3 +94,14 @@ def test_a_closed_terminal_with_its_pipe_loses_no_request(busy):
         server.process.send_signal(signal.SIGHUP)
     assert value_of(answer) == 7.0
     assert server.process.wait(30) == 0
+
+
+def test_a_recording_that_cannot_be_written_is_said_to_be_lost(start_server, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    server = start_server("--model", "sleep", "--record", folder / "requests.npz")
+    with grpc.insecure_channel(server.address) as channel:
+        GRPCInferenceServiceStub(channel).ModelInfer(request_of(1.0), timeout=60)
+    folder.rmdir()
+    assert server.stop() == 1
+    assert "the recorded requests are lost: cannot read or write" in server.process.stdout.read()

@@ -1,0 +1,58 @@
+"""Bounds the answers that clients asked for and do not read: they stay in memory as long as these like.
+
+When there are too many, connections that hold their equal share get no further ones. So whoever reads what it
+asked for is not refused it because others do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import grpc
+
+from serving_adapter.server.refusals import Refused
+from serving_adapter.server.requests import OutputTensor
+from serving_adapter.server.statistics import FailureReason, ModelStatistics
+
+SMALL_BYTES = 64 << 10  # the number of calls bounds smaller ones
+COPIES = 2  # the message, and its bytes on their way
+
+
+class UnreadAnswers:
+    """Counts the large answers of all models, from when they are there until their calls are over."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()  # by connection
+
+    def hold(
+        self,
+        outputs: Iterable[OutputTensor],
+        context: grpc.aio.ServicerContext,
+        statistics: ModelStatistics,
+    ) -> None:
+        """Counts an answer, or raises Refused where there are too many and this connection has its share."""
+        answer_bytes = sum(memoryview(output.data).nbytes for output in outputs)
+        if answer_bytes <= SMALL_BYTES:
+            return
+        peer, held_bytes = context.peer(), COPIES * answer_bytes
+        share_bytes = self._most_bytes // max(1, len(self._bytes_of))
+        if self._bytes + held_bytes > self._most_bytes and self._bytes_of[peer] >= share_bytes:
+            statistics.record_failure(0, FailureReason.REJECTED)
+            raise Refused(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"answers that clients have not read yet take {self._bytes} of {self._most_bytes} bytes, and "
+                f"this one {held_bytes} more; read what you asked for before you ask for more",
+            )
+        self._bytes += held_bytes
+        self._bytes_of[peer] += held_bytes
+
+        def over(_: object) -> None:
+            self._bytes -= held_bytes
+            self._bytes_of[peer] -= held_bytes
+            if not self._bytes_of[peer]:
+                del self._bytes_of[peer]
+
+        context.add_done_callback(over)
