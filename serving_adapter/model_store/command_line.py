@@ -24,6 +24,7 @@ from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
+from serving_adapter.standard_streams import keep_standard_streams
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ def serve(options: StoreServeOptions) -> None:
             _write_options(options, settings, endpoint)
             on_ready()
 
+        keep_standard_streams()
+        _log_to_standard_error()
         asyncio.run(daemon.run(endpoint, settings, ready))
         os._exit(0)  # a thread may hang on a client's file, and would be waited for
 
@@ -219,8 +222,13 @@ COMMANDS = {
 }
 
 
+def _log_to_standard_error() -> None:
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr, force=True)
+
+
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _log_to_standard_error()
     run = parse_command("rrl-store", COMMANDS)
     try:
         run()

@@ -22,6 +22,16 @@ for stream in (sys.stdout, sys.stderr):
 sys.exit(0 if lowest > 2 else 7)
 """
 
+LINES = 100_000
+PATIENCE_S = 60
+PRINTS_LINES = f"""
+from serving_adapter.standard_streams import keep_standard_streams
+
+keep_standard_streams()
+for number in range({LINES}):
+    print(number)
+"""
+
 
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
 def test_what_is_opened_never_takes_the_place_of_a_stream_that_is_closed(closed):
@@ -46,6 +56,17 @@ def test_a_reader_that_is_gone_fails_no_print():
         os.close(ours)
         process.communicate(b"")
     assert process.returncode == 0
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up_and_has_whole_lines():
+    command = [sys.executable, "-c", PRINTS_LINES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.wait(PATIENCE_S) == 0
+        told = process.stdout.read().splitlines()
+    assert 0 < len(told) < LINES
+    assert told == [str(number) for number in range(len(told))]
 
 
 def test_what_an_encoding_lacks_is_escaped():
