@@ -14,19 +14,19 @@ import json
 import logging
 import math
 import os
-import types
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 
 from rrl.agent import Transition
 from rrl.agent_names import present_name
+from rrl.declared_types import fits, mistyped
 from rrl.file_lock import lock
 from rrl.folder_sync import sync_folder
 from rrl.measurement import Measurement, has_traffic
@@ -102,7 +102,7 @@ class Header:
             **{k: v for k, v in values.items() if k != "journal"} | {"space": ConfigurationSpace(knobs)}
         )
         for name, hint in get_type_hints(cls).items():
-            if not _fits(getattr(header, name), hint):
+            if not fits(getattr(header, name), hint):
                 raise TypeError(f"{name} is {getattr(header, name)!r}")
         header.space.number(header.start)
         return replace(header, agent=present_name(header.agent))
@@ -115,6 +115,7 @@ _DEFAULTS: dict[str, Any] = {
     "settling": None,
     "share": 1.0,
 }
+_LAST_MOMENT_S = 250e9  # of the calendar that Python knows, in Unix time
 # Fields of a record that the journal writes in a form of their own.
 _FIELDS_IN_OWN_FORM = ("transition", "settling")
 
@@ -189,6 +190,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
+        """ValueError, KeyError or TypeError for values that are no record's."""
         transition = Transition(
             np.asarray(values["observation"], dtype=np.float32),
             np.asarray(values["action"], dtype=np.int64),
@@ -201,7 +203,23 @@ class Record:
         own |= {name: _nan_if_null(own[name]) for name in ("decision_ms", "apply_ms")}
         own["changed_at_s"] = tuple(own["changed_at_s"])
         settling = None if values["settling"] is None else Measurement.from_json(values["settling"])
-        return cls(transition=transition, settling=settling, **own)
+        record = cls(transition=transition, settling=settling, **own)
+        if wrong := mistyped(record) or next(filter(None, map(mistyped, record.with_settling)), ""):
+            raise TypeError(wrong)
+        if not all(0 <= at_s <= _LAST_MOMENT_S for at_s in (record.wall_time_s, *record.changed_at_s)):
+            raise ValueError("a moment is beyond the calendar")
+        return record
+
+    def check_in(self, space: ConfigurationSpace) -> None:
+        """ValueError or KeyError where this is no interval of a run on that grid."""
+        action = space.action(space.number(self.configuration))
+        if (
+            self.number != space.number(self.configuration)
+            or self.transition.action.tolist() != action.tolist()
+        ):
+            raise ValueError(f"number {self.number} is not that of {self.configuration}")
+        if self.transition.observation.shape != self.transition.next_observation.shape:
+            raise ValueError("the two observations are not of one length")
 
 
 @dataclass(frozen=True)
@@ -368,7 +386,9 @@ def _intervals(header: Header, lines: list[bytes]) -> tuple[list[Record], Ending
         try:
             values = json.loads(line)
             if "left" not in values:
-                records.append(Record.from_json(values))
+                record = Record.from_json(values)
+                record.check_in(header.space)
+                records.append(record)
             elif len(records) + 1 == len(lines):
                 return records, Ending.from_json(values, header), ""
             else:
@@ -441,16 +461,6 @@ def _is_json(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """True if a value read from JSON is of a field's type."""
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
-    if get_origin(hint) is dict:
-        of = get_args(hint)[1]
-        return isinstance(value, dict) and (of is Any or all(_fits(each, of) for each in value.values()))
-    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
 
 
 def _null_if_nan(value: Any) -> Any:

@@ -179,6 +179,11 @@ def _learning(header: Header) -> dict[str, Any]:
 
 def _completed(options: TuneOptions, before: dict[str, Any]) -> TuneOptions:
     defaults = {field.name: field.default for field in dataclasses.fields(TuneOptions)}
+    if unknown := sorted(before.keys() - defaults):
+        raise ValueError(
+            f"the journal is of a run with {', '.join(unknown)}, which this rrl-tune does not know; "
+            "start a new run with --out"
+        )
     same = {name: value for name, value in before.items() if getattr(options, name) == defaults[name]}
     return dataclasses.replace(options, **same)
 

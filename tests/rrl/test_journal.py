@@ -230,6 +230,43 @@ def test_what_is_before_a_damaged_line_is_used_and_what_is_behind_it_is_kept_bes
     assert (tmp_path / "journal.damaged-1.jsonl").read_bytes() == whole
 
 
+LATENCY = {"mean_ms": "slow", "p50_ms": 1, "p95_ms": 1, "p99_ms": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": 999},
+        {"number": -1},
+        {"number": "4"},
+        {"number": 3},  # not that of its configuration
+        {"configuration": {"instances": 77, "max_batch_size": 4}},
+        {"configuration": {"instances": 2}},
+        {"action": [9, 9]},
+        {"observation": [1.0]},
+        {"wall_time_s": 1e300},
+        {"wall_time_s": -1e12},
+        {"changed_at_s": ["noon"]},
+        {"rollback": "no"},
+        {"measurement": {"completions": "many"}},
+        {"measurement": {"latency": LATENCY}},
+        {"measurement": {"telemetry": [[1, 2, "three", 4.0]]}},
+        {"settling": {"gap": 5}},
+    ],
+)
+def test_a_line_of_values_that_no_run_writes_is_damage(wrong: dict[str, Any], tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header())
+    for _ in range(2):
+        journal.append(record(settling=record().measurement))
+    journal.close()
+    first, *others, last = journal.path.read_text().splitlines()
+    values = json.loads(last)
+    for name, value in wrong.items():
+        values[name] = values[name] | value if name in ("measurement", "settling") else value
+    journal.path.write_text("\n".join([first, *others, json.dumps(values)]) + "\n")
+    assert len(read(tmp_path)[1]) == 1
+
+
 @pytest.mark.parametrize("left", ["", '{"journal":"rrl-tu'])
 def test_a_run_that_was_killed_before_it_began_has_left_no_journal(tmp_path: Path, left: str) -> None:
     (tmp_path / FILE_NAME).write_text(left)
