@@ -127,7 +127,7 @@ class ServeOptions:
     """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
     RESOURCE_EXHAUSTED at once. As many more are for large answers that clients have yet to read. 0 is a
     quarter of this machine's, or the container's, memory."""
-    max_message_bytes: int = 64 << 20
+    max_message_bytes: int = 16 << 20
     """Largest request or answer in bytes. Other requests wait while gRPC takes a large one in, some 1.5 ms a
     MiB."""
     worker_timeout_s: float = Protection.worker_timeout_s
