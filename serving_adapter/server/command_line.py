@@ -20,17 +20,17 @@ from serving_adapter import model_configuration, resources
 from serving_adapter.address import bracketed
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.server import listening
-from serving_adapter.server.arrivals_service import arrivals_handler
 from serving_adapter.server.configuration import Knobs, Protection
 from serving_adapter.server.metrics import serve_metrics
-from serving_adapter.server.protocol import protocol_handler
+from serving_adapter.server.protocol import listening
+from serving_adapter.server.protocol.arrivals_service import arrivals_handler
+from serving_adapter.server.protocol.methods import protocol_handler
+from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.server_log import log_to_standard_error
-from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.fault_file import Faults, read_faults
 from serving_adapter.server.workers.fault_injection import inject

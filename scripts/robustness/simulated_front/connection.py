@@ -9,8 +9,8 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.protocol import SERVICE, protocol_handler
-from serving_adapter.server.servicer import InferenceService
+from serving_adapter.server.protocol.methods import SERVICE, protocol_handler
+from serving_adapter.server.protocol.servicer import InferenceService
 
 MODEL = "simulated"
 MAX_MESSAGE_BYTES = 1 << 20

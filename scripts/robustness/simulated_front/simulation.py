@@ -30,10 +30,10 @@ from scripts.robustness.simulated_front.virtual_time import (
 from scripts.robustness.simulated_front.watch import FrontWatch, MayBeInForce
 from serving_adapter import model_configuration
 from serving_adapter.server.configuration import Protection
+from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.redundancy.redundant_models import ParityModel, RedundantModels
 from serving_adapter.server.redundancy.settings import from_parameters
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.surroundings import Surroundings
 from serving_adapter.server.workers.messages import ModelReference
 

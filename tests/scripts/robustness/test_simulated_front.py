@@ -17,9 +17,9 @@ from serving_adapter.server import answers, dispatcher
 from serving_adapter.server.batching import Batching
 from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.lease import ModelLease
+from serving_adapter.server.protocol.lease import ModelLease
+from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.requests import OutputTensor, Request, Specs
-from serving_adapter.server.servicer import InferenceService
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.pool import WorkerPool

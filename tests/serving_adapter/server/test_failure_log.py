@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from serving_adapter.server.failure_log import MAX_SENTENCES, QUIET_NS, FailureLog
-from serving_adapter.server.refusals import answers
+from serving_adapter.server.protocol.refusals import answers
 from serving_adapter.server.server_log import GRPC, log_to_standard_error
 
 

@@ -16,10 +16,10 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server.protocol.sent import response_bytes
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import InputTensor, OutputTensor
-from serving_adapter.server.sent import response_bytes
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.workers import pool
 from serving_adapter.server.workers.arena import Arena, CopiedOutputs, Placed

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from serving_adapter.server.lease import LeaseHeld, ModelLease
+from serving_adapter.server.protocol.lease import LeaseHeld, ModelLease
 
 
 class Clock:

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.refusals import Refused, invalid
+from serving_adapter.server.protocol.refusals import Refused, invalid
 
 SMALL_BYTES = 64 << 10  # parsing so many takes no time to speak of
 MAX_PARSED_BYTES = 1 << 19

@@ -20,23 +20,23 @@ from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.configuration import Knobs
-from serving_adapter.server.inference_request import (
+from serving_adapter.server.protocol.inference_request import (
     RequestOptions,
     names,
     read_inputs,
     read_options,
     wanted_outputs,
 )
-from serving_adapter.server.lease import LeaseHeld, ModelLease
-from serving_adapter.server.overrides import model_config, override
-from serving_adapter.server.received import InferenceMessage
+from serving_adapter.server.protocol.lease import LeaseHeld, ModelLease
+from serving_adapter.server.protocol.overrides import model_config, override
+from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.refusals import Refused, answers, invalid
+from serving_adapter.server.protocol.sent import LARGE_BYTES, response_bytes
+from serving_adapter.server.protocol.unread_answers import UnreadAnswers
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.refusals import Refused, answers, invalid
 from serving_adapter.server.requests import EXACT, Answer, InputTensor
-from serving_adapter.server.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BatchTally, Tally
-from serving_adapter.server.unread_answers import UnreadAnswers
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import grpc
 
-from serving_adapter.server.refusals import Refused
+from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.requests import OutputTensor
 from serving_adapter.server.statistics import FailureReason, ModelStatistics
 

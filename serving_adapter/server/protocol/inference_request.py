@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.received import InferenceMessage
-from serving_adapter.server.refusals import invalid
+from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.refusals import invalid
 from serving_adapter.server.requests import InputTensor
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.tensors import TensorSpec

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.received import MAX_FIELDS, MAX_PARSED_BYTES, InferenceMessage, inference_reader
-from serving_adapter.server.refusals import Refused
+from serving_adapter.server.protocol.received import (
+    MAX_FIELDS,
+    MAX_PARSED_BYTES,
+    InferenceMessage,
+    inference_reader,
+)
+from serving_adapter.server.protocol.refusals import Refused
 
 read = inference_reader(1 << 26)
 

@@ -9,7 +9,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.server.received import inference_reader, reader
+from serving_adapter.server.protocol.received import inference_reader, reader
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 INFER = "ModelInfer"

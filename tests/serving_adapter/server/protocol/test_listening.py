@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.server import listening
+from serving_adapter.server.protocol import listening
 from tests.support.waiting import until
 
 SERVE = [sys.executable, "-m", "serving_adapter.server.command_line"]
