@@ -18,7 +18,7 @@ from scripts.triton_server.installation import Installation, install
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
 from serving_adapter.target import Target
-from tests.support import fragile_models
+from tests.support.models import fragile
 from tests.support.running_server import RunningServer
 from tests.support.triton_served import Served
 
@@ -81,7 +81,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pipeline" / "config.pbtxt").write_text(PIPELINE, encoding="utf-8")
     model = folder / "fragile" / "1" / "model.py"
     with model.open("a", encoding="utf-8") as file:
-        file.write(fragile_models.PYTHON_BACKEND)
+        file.write(fragile.PYTHON_BACKEND)
     py_compile.compile(str(model), doraise=True)
     return folder
 

@@ -9,7 +9,7 @@ from rrl.command_line import main
 from scripts.triton_server.running import running
 from serving_adapter.target import Target, TargetError, TargetLost
 from tests.support import CHECKOUT
-from tests.support.fragile_models import DEADLY_THREADS, NO_ROOM_THREADS
+from tests.support.models.fragile import DEADLY_THREADS, NO_ROOM_THREADS
 from tests.support.triton_served import Served
 from tests.support.waiting import until
 
@@ -20,7 +20,7 @@ def start_fragile(start_server, monkeypatch):
 
     def start():
         monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
-        return start_server("--model", "tests.support.fragile_models:fragile", "--intra-op-threads", "1")
+        return start_server("--model", "tests.support.models.fragile:fragile", "--intra-op-threads", "1")
 
     return start
 

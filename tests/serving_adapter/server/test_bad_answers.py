@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tests.support import wayward_models as wayward
+from tests.support.models import wayward
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ def front() -> Iterator[RunningServer]:
     waiting = ("--max-batch-size", BATCH, "--max-queue-delay-us", 10_000_000)
     models = []
     for name in (MODEL, "boxes", "inverted", "fixed_at_first"):
-        models += ["--model", f"tests.support.wayward_models:{name}"]
+        models += ["--model", f"tests.support.models.wayward:{name}"]
     running = start(*models, *waiting, "--instances", 2)
     yield running
     assert running.stop() == 0
@@ -266,7 +266,7 @@ def test_a_model_that_cannot_be_served_says_why(factory, sentence):
         "--metrics-port",
         "0",
     ]
-    model = ["--model", f"tests.support.wayward_models:{factory}"]
+    model = ["--model", f"tests.support.models.wayward:{factory}"]
     ended = subprocess.run([*command, *model], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 2
     assert f"model '{factory}' cannot be served: {sentence}" in ended.stderr
@@ -276,7 +276,7 @@ def test_a_model_that_cannot_be_served_says_why(factory, sentence):
 
 def test_what_a_model_prints_is_log_and_fails_nothing_when_nobody_reads_that():
     command = [sys.executable, "-m", "serving_adapter.server.command_line"]
-    arguments = ["--port", "0", "--metrics-port", "0", "--model", "tests.support.wayward_models:printing"]
+    arguments = ["--port", "0", "--metrics-port", "0", "--model", "tests.support.models.wayward:printing"]
     process = subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

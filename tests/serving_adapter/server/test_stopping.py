@@ -34,7 +34,7 @@ def request_of(value: float) -> pb.ModelInferRequest:
 
 def test_a_start_is_broken_off_whatever_the_model_does(tmp_path):
     begun = tmp_path / "begun"
-    model = ["--model", "tests.support.fragile_models:never_built", "--model-option", f"tells={begun}"]
+    model = ["--model", "tests.support.models.fragile:never_built", "--model-option", f"tells={begun}"]
     process = subprocess.Popen([*SERVE, *model], stdout=subprocess.PIPE, text=True)
     try:
         until(begun.exists)

@@ -17,7 +17,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
-from tests.support.gated_models import WAITS
+from tests.support.models.gated import WAITS
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
 
@@ -97,7 +97,7 @@ class GatedServer(NamedTuple):
 @pytest.fixture(scope="module")
 def gated_server(tmp_path_factory) -> Iterator[GatedServer]:
     gate = tmp_path_factory.mktemp("gate") / "open"
-    model = ("--model", "tests.support.gated_models:held", "--model-option", f"gate={gate}")
+    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
     running = start(*model, "--max-queue-bytes", 10_000)
     yield GatedServer(running, gate)
     running.stop()

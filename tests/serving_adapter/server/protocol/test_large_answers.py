@@ -25,12 +25,12 @@ from serving_adapter.server.workers import pool
 from serving_adapter.server.workers.arena import Arena, CopiedOutputs, Placed
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference, WorkerSignal
-from tests.support.large_models import PER_MIB
+from tests.support.models.large import PER_MIB
 from tests.support.paused_relay import PausedRelay
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
 
-LARGE = "tests.support.large_models:large"
+LARGE = "tests.support.models.large:large"
 MOST_MIB = 8
 BATCH = 3
 PATIENCE_S = 60.0

@@ -57,7 +57,7 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
     gate = tmp_path / "gate"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    model = ("--model", "tests.support.gated_models:gated", "--model-option", f"gate={gate}")
+    model = ("--model", "tests.support.models.gated:gated", "--model-option", f"gate={gate}")
     process = subprocess.Popen([*SERVE, *model, "--port", str(port), "--metrics-port", "0"])
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

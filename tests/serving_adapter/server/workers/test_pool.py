@@ -18,7 +18,7 @@ from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.pool import Parallelism, WorkerPool
-from tests.support.fragile_models import (
+from tests.support.models.fragile import (
     HANGING_THREADS,
     JEALOUS_THREADS,
     NO_ROOM_THREADS,
@@ -48,7 +48,7 @@ class ServingPool:
         self.launches = Launches()
         self.runner = asyncio.Runner()
         options = (("no_fork_while", str(self.no_fork_while)),)
-        reference = ModelReference("tests.support.fragile_models:fragile", options)
+        reference = ModelReference("tests.support.models.fragile:fragile", options)
         self.runner.get_loop()
         self.pool = WorkerPool([reference], "cpu", lambda: None, self.launches, PATIENCE_S)
         self.runner.run(self.pool.start())

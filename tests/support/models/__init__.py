@@ -1,0 +1,1 @@
+"""Models that make trouble, for servers under test."""
