@@ -121,6 +121,8 @@ class ServiceTimeModel:
     ) -> None:
         """Takes in the telemetry of the next interval; `variation` is the σ of a single batch's ln S.
 
+        A row that does not tell the instances busy on average is taken for one of those busy at its start.
+
         `mean_busy`: instances busy on average, where the target does not tell them. Then rows of a batch size
         are the parts of one mean (`telemetry.told_apart`). The further they are from it, the less they say.
         """
@@ -132,7 +134,8 @@ class ServiceTimeModel:
             return
         found: dict[int, tuple[float, float]] = {}  # precision, precision · ln S by entry
         for row in rows:
-            busy = row.mean_busy if self._by_mean_busy else row.busy_instances
+            told = self._by_mean_busy and math.isfinite(row.mean_busy)
+            busy = row.mean_busy if told else row.busy_instances
             number = self.table.entry(configuration, round(busy), row.batch_size)
             offset = math.log(row.batch_size / self.table.points[number, 4])
             log_time = math.log(row.total_s / row.count) - self._slope(number, offset) * offset

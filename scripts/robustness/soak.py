@@ -78,7 +78,7 @@ def run(options: Options) -> bool:
     for each in rows:
         mark = "" if each.holds else "  GROWS"
         print(f"{each.what:38} {each.start:10.1f} {each.end:10.1f} {each.most:10.1f} {each.unit}{mark}")
-    row = _figures(options, rows, facts)
+    row = _figures(rows, facts)
     print(figures.markdown([row]))
     if options.out is not None:
         figures.append(options.out, "soak", row | {"rows": [each._asdict() for each in rows]})
@@ -93,7 +93,9 @@ def _soak(options: Options, folder: Path) -> tuple[list[HeldRow], dict[str, Any]
         start = _held(server, store)
         shm_start = _shm_bytes()
         log_start = (folder / "serve.log").stat().st_size
+        began_s = time.monotonic()
         changes, tuner = _load_and_change(options, folder, address, 60 * options.minutes, tunes=True)
+        minutes = (time.monotonic() - began_s) / 60
         _come_to_rest(address)
         end = _held(server, store)
         log_bytes = (folder / "serve.log").stat().st_size - log_start
@@ -107,6 +109,7 @@ def _soak(options: Options, folder: Path) -> tuple[list[HeldRow], dict[str, Any]
     rows.append(HeldRow("failed requests", 0, failed, 0, ""))
     rows.append(HeldRow("store replaced", 0, float(not alive), 0, ""))
     facts = {
+        "minutes": round(minutes, 1),
         "changes": changes + tuner.changes,
         "intervals": tuner.intervals,
         "answered": answered,
@@ -264,10 +267,10 @@ def _failures(folder: Path) -> tuple[int, int]:
     return sum(sum(r["failed"].values()) for r in reports), sum(r["completed"] for r in reports)
 
 
-def _figures(options: Options, rows: list[HeldRow], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(rows: list[HeldRow], facts: Mapping[str, Any]) -> dict[str, Any]:
     """The run as a row of docs/results/reliability.md."""
     by_name = {row.what: row for row in rows}
     memory = {f"{name} MiB": by_name[f"memory of the {name}"] for name in ("front", "workers", "store")}
     grown = sum(not row.holds for row in rows)
     told = {name: f"{row.start:.0f} to {row.end:.0f}" for name, row in memory.items()}
-    return {"minutes": options.minutes, **facts, **told, "what grows": grown}
+    return {**facts, **told, "what grows": grown}
