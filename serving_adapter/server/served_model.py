@@ -142,6 +142,7 @@ class ServedModel:
             raise ModelFailed(str(error)) from None
         mode = await self._modes.make(self.resilience)
         self._put_in_force(self.knobs, self.resilience, mode)
+        await self._check_threads(mode, self.knobs)
         await self._reshape(mode, self.knobs)
         self._watchdog = asyncio.get_running_loop().create_task(self._kill_hung_workers())
         self.is_open = True
@@ -163,6 +164,7 @@ class ServedModel:
             before, old = self.knobs, self._mode
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
+                await self._check_threads(new, knobs)
                 await self._reshape(new, knobs)
                 self._put_in_force(knobs, resilience, new)
             except Exception:
@@ -177,6 +179,13 @@ class ServedModel:
     def _put_in_force(self, knobs: Knobs, resilience: ResilienceSettings, mode: ResilienceMode) -> None:
         self.knobs, self.resilience, self._mode = knobs, resilience, mode
         self.dispatcher.put_in_force(knobs, mode)
+
+    async def _check_threads(self, mode: ResilienceMode, knobs: Knobs) -> None:
+        """Raises ModelFailed where the system has no room for the threads of all workers."""
+        redundant = len(mode.lanes) * mode.settings.redundant(knobs.instances)
+        workers = mode.deployed_instances(knobs.instances) + redundant
+        pids = [worker.pid for pool in self.pools for worker in pool.workers]
+        await self.surroundings.check_threads(pids, workers, knobs.intra_op_threads)
 
     async def _reshape(self, mode: ResilienceMode, knobs: Knobs, insists: bool = False) -> None:
         """More workers first, so that what waits has someone to run it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving_adapter.server.workers.launching import Launch, launch_zygote
+from serving_adapter.server.workers.thread_room import CheckThreads, try_threads
 
 Clock = Callable[[], int]
 """Nanoseconds that only grow, from any beginning."""
@@ -18,6 +19,7 @@ class Surroundings:
 
     now_ns: Clock = time.monotonic_ns
     launch: Launch = launch_zygote
+    check_threads: CheckThreads = try_threads
     start_timeout_s: float = 120.0  # that a model may take to be built, and a worker to warm up
 
 

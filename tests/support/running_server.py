@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -32,8 +33,9 @@ class RunningServer:
         return round(sum(float(row.rpartition(" ")[2]) for row in rows if all(w in row for w in wanted)))
 
 
-def start(*arguments: object) -> RunningServer:
-    command = [sys.executable, "-m", "serving_adapter.server.command_line", *map(str, arguments)]
+def start(*arguments: object, before: Sequence[str] = ()) -> RunningServer:
+    """`before` is a command that runs another one, as `nice` does."""
+    command = [*before, sys.executable, "-m", "serving_adapter.server.command_line", *map(str, arguments)]
     for port in ("--port", "--metrics-port"):
         if port not in command:
             command += [port, "0"]

@@ -8,7 +8,7 @@ import gc
 import logging
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tritonclient.grpc import service_pb2 as pb
@@ -158,7 +158,7 @@ class _Run:
                 backup=ModelReference(BACKUP_MODEL),
                 default={},
             ),
-            surroundings=Surroundings(self.loop.now_ns, self.machine.launch),
+            surroundings=Surroundings(self.loop.now_ns, self.machine.launch, _room_for_threads),
         )
 
     def _protection(self) -> Protection:
@@ -238,6 +238,10 @@ class _Run:
         sentence = wrong_with_statistics(self.clients, answer.model_stats[0])
         if sentence:
             self.watch.broken(sentence)
+
+
+async def _room_for_threads(pids: Sequence[int], workers: int, threads: int) -> None:
+    """Simulated workers have no threads."""
 
 
 def _lanes(told: MayBeInForce) -> int:
