@@ -4,14 +4,14 @@
 
 A callback's time is that of the loop's thread on a processor, plus the time in which it waited for anything
 but a processor. So what other programs take of the machine does not count. They may take it from another
-thread, though, which holds the interpreter's lock meanwhile; so the server runs before others where it may.
-It runs on asyncio's own loop, because uvloop's callbacks cannot be wrapped; what they do is the same.
+thread, though, which holds the interpreter's lock meanwhile: on a busy machine give the server priority, as
+by `chrt -a -R -r -p 1 PID`. It runs on asyncio's own loop, because uvloop's callbacks cannot be wrapped; what
+they do is the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -24,7 +24,6 @@ from serving_adapter.server import command_line
 
 TOLD_FROM_NS = 20_000_000  # callbacks that take as long are told
 MOST_TOLD = 10_000
-PRIORITY = -10  # of Unix: less is sooner
 
 
 class CallbackClock:
@@ -63,8 +62,6 @@ class CallbackClock:
 
 def main() -> None:
     path = Path(sys.argv[1])
-    with contextlib.suppress(PermissionError):
-        os.nice(PRIORITY)
     command_line.logging.basicConfig(level="INFO", format="%(levelname)s %(message)s", stream=sys.stderr)
     options = parse(command_line.ServeOptions, sys.argv[2:])
     CallbackClock(path).start()
