@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from rich.console import Console
@@ -25,9 +24,10 @@ from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
+from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
-from serving_adapter.options import fail, parse
-from serving_adapter.stop_signal import ENDING_AT_ONCE, go_nowhere
+from serving_adapter.options import fail, parse, printable
+from serving_adapter.stop_signal import ENDING_AT_ONCE, go_nowhere, say
 from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
@@ -102,8 +102,10 @@ def main(argv: list[str] | None = None) -> None:
         trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
         sizes = make_sizes(options.sizes, trace_sizes)
         with ExitStack() as stack:
-            on_second = _seconds_sink(options, stack)
-            on_request = _requests_sink(options, stack)
+            files = RowFiles(options.out)
+            stack.callback(files.close)
+            on_second = _seconds_sink(options, stack, files)
+            on_request = _requests_sink(options, files)
             runner = stack.enter_context(asyncio.Runner(loop_factory=_punctual_loop))
             report, signal_number = runner.run(_run(options, arrivals, sizes, on_second, on_request))
     except (ValueError, TargetError) as error:
@@ -111,7 +113,10 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran
         raise SystemExit(INTERRUPTED) from None
     if report is not None:
-        _publish(options, report)
+        _publish(options, report, files)
+    if files.trouble:
+        print(printable(files.trouble), file=sys.stderr)
+        raise SystemExit(1)
     raise SystemExit(INTERRUPTED if signal_number == signal.SIGINT else 0)
 
 
@@ -138,10 +143,7 @@ async def _run(
         model = waiting.result()
         payloads = Payloads(model, np.random.default_rng([options.seed, 2]))
         payloads.prepare(sizes)
-        print(
-            f"sending to {model.name} on {options.target}: {options.arrivals} arrivals at {options.rate:g}/s",
-            flush=True,
-        )
+        say(f"sending to {model.name} on {options.target}: {options.arrivals} arrivals at {options.rate:g}/s")
         generator = LoadGenerator(
             grpc_send(channels, options.timeout_s),
             payloads,
@@ -188,13 +190,12 @@ def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
     return stop, received
 
 
-def _seconds_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow], None]:
+def _seconds_sink(options: LoadOptions, stack: ExitStack, files: RowFiles) -> Callable[[SecondRow], None]:
     """What is done with each second: a row in load.csv, a step of the progress bar in a terminal."""
     sinks: list[Callable[[SecondRow], None]] = []
     if options.out is not None:
-        file = _created(options.out, "load.csv", stack)
-        print(SecondRow.header(), file=file, flush=True)
-        sinks.append(_csv_sink(file))
+        write = files.create("load.csv", SecondRow.header(), flushes=True)
+        sinks.append(lambda row: write(row.as_csv()))
     if sys.stderr.isatty():
         sinks.append(_progress_sink(options, stack))
 
@@ -205,25 +206,12 @@ def _seconds_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow
     return on_second
 
 
-def _requests_sink(options: LoadOptions, stack: ExitStack) -> Callable[[RequestRow], None]:
+def _requests_sink(options: LoadOptions, files: RowFiles) -> Callable[[RequestRow], None]:
     """What is done with each request: a row in requests.csv, if asked for."""
     if options.out is None or not options.requests:
         return lambda row: None
-    file = _created(options.out, "requests.csv", stack)
-    print(RequestRow.header(), file=file)
-    return lambda row: print(row.as_csv(), file=file)
-
-
-def _created(folder: Path, name: str, stack: ExitStack) -> TextIO:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return stack.enter_context((folder / name).open("w", encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-
-
-def _csv_sink(file: TextIO) -> Callable[[SecondRow], None]:
-    return lambda row: print(row.as_csv(), file=file, flush=True)
+    write = files.create("requests.csv", RequestRow.header())
+    return lambda row: write(row.as_csv())
 
 
 def _progress_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow], None]:
@@ -242,14 +230,17 @@ def _progress_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRo
     return on_second
 
 
-def _publish(options: LoadOptions, report: LoadReport) -> None:
+def _publish(options: LoadOptions, report: LoadReport, files: RowFiles) -> None:
     if options.out is not None:
         document = {
             "options": json.loads(json.dumps(dataclasses.asdict(options), default=str)),
             **dataclasses.asdict(report),
         }
-        (options.out / "load.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    Console().print(report.as_table())
+        files.write_whole("load.json", json.dumps(document, indent=2) + "\n")
+    console = Console()
+    with console.capture() as shown:
+        console.print(report.as_table())
+    say(shown.get().rstrip("\n"))
 
 
 if __name__ == "__main__":

@@ -109,6 +109,30 @@ def test_a_signal_ends_an_endless_run_with_its_report(
     assert report["sent"] == report["completed"] == len(service.requests)
 
 
+def test_a_full_disk_costs_rows_and_no_report(address: str, service: EchoService, tmp_path: Path) -> None:
+    short_files = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700)); "
+    command = [*COMMAND[:-1], short_files + COMMAND[-1]]
+    argv = ["--target", address, "--rate", "300", "--duration-s", "1.5", "--requests", "--out", str(tmp_path)]
+    load = subprocess.run(command + argv, capture_output=True, text=True, timeout=60)
+    assert load.returncode == 1
+    (sentence,) = load.stderr.splitlines()
+    assert sentence.startswith(f"{tmp_path / 'requests.csv'} is not complete: ")
+    assert f"sent          │ {len(service.requests)} in" in load.stdout
+    assert (tmp_path / "load.csv").read_text().count("\n") == 3
+    assert {file.name for file in tmp_path.iterdir()} == {"load.csv", "requests.csv"}
+
+
+def test_a_reader_that_goes_costs_no_row(address: str, service: EchoService, tmp_path: Path) -> None:
+    argv = ["--target", address, "--rate", "100", "--duration-s", "1", "--out", str(tmp_path)]
+    ours, theirs = os.pipe()
+    os.close(ours)
+    load = subprocess.run(COMMAND + argv, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(theirs)
+    assert (load.returncode, load.stderr) == (0, "")
+    report = json.loads((tmp_path / "load.json").read_text())
+    assert report["sent"] == report["completed"] == len(service.requests)
+
+
 def test_a_closed_terminal_ends_an_endless_run_with_its_report_on_disk(
     address: str, service: EchoService, tmp_path: Path
 ) -> None:
