@@ -28,6 +28,7 @@ from serving_adapter.server.workers.messages import (
     RunBatch,
     WorkerSignal,
 )
+from serving_adapter.server.workers.model_files import ModelFiles
 from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class WorkerPool:
     ) -> None:
         self._new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
         self._zygote = self._new_zygote()
+        self._files = ModelFiles(models)
         self._superseded: list[ZygoteHandle] = []  # whose workers serve on until there are others
         self._endings: set[asyncio.Task[None]] = set()
         self._description: ModelDescription | None = None
@@ -108,6 +110,7 @@ class WorkerPool:
 
     async def start(self) -> ModelDescription:
         """Starts the zygote and has it build the models; returns the description of the first one."""
+        self._files.look()
         description = await self._zygote.start()
         if self._description not in (None, description):
             await self._zygote.close()
