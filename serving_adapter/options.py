@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args,
 import tyro
 import yaml
 
-_STANDARD_ERROR = 2
+from serving_adapter.standard_streams import open_closed_streams
+
 WRONG_USE = 2  # the exit code of wrong use and bad input
 
 Options = TypeVar("Options")
@@ -45,7 +45,7 @@ def in_a_sentence(error: Exception) -> str:
 
 def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Options:
     """The options of a command from its arguments (default: the process's own)."""
-    _open_closed_streams()
+    open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         path = _config_path(arguments)
@@ -71,7 +71,7 @@ def parse_command(
     program: str, commands: Mapping[str, Command], argv: Sequence[str] | None = None
 ) -> Callable[[], None]:
     """The command that the first argument names, with its options, ready to run."""
-    _open_closed_streams()
+    open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] in (["-h"], ["--help"]):
         print(f"usage: {program} COMMAND [--help]\n")
@@ -113,16 +113,6 @@ def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
             expected = _described(hints[key])
             raise ValueError(f"{path}: {key} must be {expected}, got {value!r}") from None
     return values
-
-
-def _open_closed_streams() -> None:
-    """Has standard streams that were closed (`>&-`) lead nowhere: no file or socket takes their number."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
-        os.set_inheritable(descriptor, True)  # Our children would have the same trouble.
-    os.close(descriptor)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _config_path(arguments: list[str]) -> Path | None:

@@ -7,7 +7,8 @@ import io
 import os
 import select
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 OUTPUT, ERROR = 1, 2
 PATIENCE_MS = 20
@@ -20,10 +21,36 @@ def keep_standard_streams(prints_to: int = OUTPUT) -> None:
     A process may have been started without them. Its sockets must not get their numbers, since what libraries
     print would go there. `prints_to` is the descriptor that standard output becomes.
     """
-    _fill_descriptors()
+    open_closed_streams()
     with contextlib.suppress(OSError):
         os.dup2(prints_to, OUTPUT)
     sys.stdout, sys.stderr = _stream(OUTPUT), _stream(ERROR)
+
+
+def open_closed_streams() -> None:
+    """Has standard streams that were closed (`>&-`) lead nowhere: no file or socket takes their number."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= ERROR:
+        os.set_inheritable(descriptor, True)  # Our children would have the same trouble.
+    os.close(descriptor)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def say(text: str) -> None:
+    """Prints a line. Once nobody reads it any more, it and all that follows go nowhere."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        go_nowhere([sys.stdout])
+
+
+def go_nowhere(streams: Iterable[TextIO]) -> None:
+    """What is written to these from now on is dropped."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 class _Lasting(io.FileIO):
@@ -53,16 +80,5 @@ class _Lasting(io.FileIO):
 def _stream(descriptor: int) -> io.TextIOWrapper:
     """Line by line, as its processes end without a last flush; what a locale cannot write is escaped."""
     raw = io.BufferedWriter(_Lasting(descriptor))
-    return io.TextIOWrapper(raw, encoding=_encoding(), errors="backslashreplace", line_buffering=True)
-
-
-def _encoding() -> str | None:
-    """What the user asked Python for, as by PYTHONIOENCODING."""
-    return None if sys.stdout is None else sys.stdout.encoding
-
-
-def _fill_descriptors() -> None:
-    """Lets every standard stream that is closed go nowhere."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= ERROR:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
+    encoding = sys.stdout.encoding  # what the user asked Python for, as by PYTHONIOENCODING
+    return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)

@@ -6,14 +6,12 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 ENDING_AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 """Sent twice, they mean it. A terminal that closes may send SIGHUP twice by itself."""
-
 
 ENDED_BY_SIGNAL = 128
 """Plus its number: the exit status of a process that a signal ended."""
@@ -75,22 +73,6 @@ def _ending() -> signal.Handlers | Callable[[int, FrameType | None], None]:
 
 def _exit(number: int, frame: FrameType | None) -> None:
     os._exit(ENDED_BY_SIGNAL + number)
-
-
-def say(text: str) -> None:
-    """Prints a line. Once nobody reads it any more, it and all that follows go nowhere."""
-    try:
-        print(text, flush=True)
-    except OSError:
-        go_nowhere(sys.stdout)
-
-
-def go_nowhere(*streams: TextIO) -> None:
-    """What is written to these from now on is dropped."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def _let_signals_wake(loop: asyncio.AbstractEventLoop) -> None:

@@ -27,7 +27,8 @@ from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
 from serving_adapter.options import fail, parse, printable
-from serving_adapter.stop_signal import ENDING_AT_ONCE, go_nowhere, say
+from serving_adapter.standard_streams import go_nowhere, say
+from serving_adapter.stop_signal import ENDING_AT_ONCE
 from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
@@ -182,7 +183,7 @@ def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
         if number in ENDING_AT_ONCE:
             loop.remove_signal_handler(number)
         else:
-            go_nowhere(*terminals)
+            go_nowhere(terminals)
 
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as by `nohup`
     for each in ENDING_AT_ONCE if is_ignored else (*ENDING_AT_ONCE, signal.SIGHUP):

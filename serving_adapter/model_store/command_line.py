@@ -24,9 +24,8 @@ from serving_adapter.model_store.errors import StoreError, StoreUnavailable
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
+from serving_adapter.secret_file import read_secret
 from serving_adapter.standard_streams import keep_standard_streams
-
-log = logging.getLogger(__name__)
 
 FAILED = 1
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
@@ -203,13 +202,11 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read --token-file {path}: {error}")
+        token = read_secret(path, "--token-file")
+    except ValueError as error:
+        fail(str(error))
     if not token:
         fail(f"--token-file {path} is empty, which would lock nothing")
-    if path.stat().st_mode & 0o077:
-        log.warning("others than its owner may read %s; close it with chmod 600", path)
     return token
 
 

@@ -41,7 +41,6 @@ from serving_adapter.stop_signal import (
     ENDED_BY_SIGNAL,
     done_before,
     end_quietly_on_interrupt,
-    say,
     stop_on_signal,
 )
 from serving_adapter.tensors import UNREADABLE_ARRAYS
@@ -198,12 +197,14 @@ async def serve(options: ServeOptions) -> None:
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(options, models)
         names, host = ", ".join(models), bracketed(options.host)
-        say(f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics")
+        print(
+            f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True
+        )
         injecting = asyncio.create_task(_inject(faults, models))
         injecting.add_done_callback(_note_end_of_faults)
         await stop.wait()
         injecting.cancel()
-        say("draining: finishing what is in flight, taking nothing new")
+        print("draining: finishing what is in flight, taking nothing new", flush=True)
         await server.stop(options.drain_s)
     except ModelFailed as error:
         await server.stop(None)
@@ -327,9 +328,9 @@ def _end_recording(models: dict[str, ServedModel]) -> None:
             try:
                 kept = model.recording.write()
             except OSError as error:
-                say(f"the recorded requests are lost: {in_a_sentence(error)}")
+                print(f"the recorded requests are lost: {in_a_sentence(error)}")
                 raise SystemExit(FAILED) from None
-            say(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}")
+            print(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}")
 
 
 def _faults(options: ServeOptions) -> Faults | None:

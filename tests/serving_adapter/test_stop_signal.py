@@ -13,13 +13,13 @@ import pytest
 # It stops in order once it is told to by its standard input.
 STOPPED_IN_ORDER = """
 import asyncio, sys
-from serving_adapter.stop_signal import done_before, say, stop_on_signal
+from serving_adapter.stop_signal import done_before, stop_on_signal
 
 async def main():
     stop = stop_on_signal()
-    say("ready")
-    say(await done_before(stop, asyncio.sleep(3600)))
-    say(stop.signal_number)
+    print("ready", flush=True)
+    print(await done_before(stop, asyncio.sleep(3600)))
+    print(stop.signal_number, flush=True)
     sys.stdin.readline()
 
 asyncio.run(main())

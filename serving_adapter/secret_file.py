@@ -1,0 +1,24 @@
+"""Files with a secret: a key, or a token."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+def read_secret(file: Path, flag: str) -> str:
+    """What is in the file that the flag names; ValueError, in one sentence, if it cannot be read."""
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+        note_open_file(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {flag} {file}: {error}") from None
+    return secret
+
+
+def note_open_file(file: Path) -> None:
+    """Says so where others than its owner may read the file."""
+    if file.stat().st_mode & 0o077:
+        log.warning("others than its owner may read %s; close it with chmod 600", file)
