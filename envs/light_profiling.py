@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from envs.filled_times import fill
-from envs.live import cores_of, default_space
 from envs.profile_load import REQUEST_TIMEOUT_S, ProfileLoad
 from envs.profiler import measure
 from envs.target_claim import restore_point, restored
 from envs.target_like import TargetLike
+from envs.target_space import cores_of, default_space
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.restore import RestorePoint

@@ -11,7 +11,8 @@ from functools import cached_property
 
 from rich.console import Console
 
-from envs.live import LiveServing, check_space, cores_of, default_space
+from envs.live import LiveServing
+from envs.target_space import check_space, cores_of, default_space
 from rrl.agent import Task
 from rrl.command_line.core_budget import over_budget, share
 from rrl.command_line.earlier import limits_to_json

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from envs.live import LiveServing, cores_of, default_space
+from envs.live import LiveServing
+from envs.target_space import cores_of, default_space
 from rrl.interval import Watch
 from serving_adapter.target import Target, TargetError
 

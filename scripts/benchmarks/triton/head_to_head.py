@@ -74,7 +74,7 @@ from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, NEED_MACHINE, make_agent, unknown_agent
 from baselines.exhaustive_sweep import ExhaustiveSweep
-from envs.live import cores_of
+from envs.target_space import cores_of
 from rrl.agent import Agent, Task
 from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard

@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from baselines.exhaustive_sweep import ExhaustiveSweep
-from envs.live import cores_of, default_space
+from envs.target_space import cores_of, default_space
 from rrl.command_line.embedded import Embedded, EmbeddedSettings, EmbeddedTarget
 from rrl.measured_costs import costs_by_configuration
 from rrl.space import ConfigurationSpace

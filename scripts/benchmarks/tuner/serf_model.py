@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.live import cores_of
 from envs.profile_load import ProfileLoad
 from envs.profiler import measure
+from envs.target_space import cores_of
 from rrl.queueing.interference import Prediction, Queue, capacity_per_s, predict
 from scripts.serving.minilm_requests import TOKENS
 from scripts.serving.processes import serving, started

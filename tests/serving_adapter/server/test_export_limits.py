@@ -12,7 +12,7 @@ import torch
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from envs.live import default_space
+from envs.target_space import default_space
 from serving_adapter.target import Target, TargetError
 
 

@@ -1,0 +1,68 @@
+"""The grid of configurations to search on a live target, and whether a given one fits it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from envs.target_like import TargetLike
+from rrl.space import Configuration, ConfigurationSpace
+from serving_adapter import resources
+from serving_adapter.model_configuration import KNOBS, Limits, check
+
+USUAL_CORES = 4  # of a machine that does not tell
+
+
+def default_space(knobs: Mapping[str, Limits], cores: int | None) -> ConfigurationSpace:
+    """The grid to search where none is given: of these knobs, within their limits.
+
+    Their machine has so many cores, if that is known.
+
+    A server that tells no knobs can only be observed, so one configuration stands for what is in force.
+    """
+    cores = cores or USUAL_CORES
+    powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
+    values: dict[str, Iterable[int]] = {
+        "instances": range(1, min(4, 2 * cores) + 1),
+        "intra_op_threads": powers_of_two,
+        "inter_op_threads": powers_of_two,
+        "max_batch_size": (1, 2, 4, 8, 16),
+        "max_queue_delay_us": (0, 1000, 2000, 5000),
+    }
+    if not knobs:
+        return ConfigurationSpace.of(instances=[1])
+    within = {
+        name: [value for value in usual if knobs[name].low <= value <= knobs[name].high]
+        for name, usual in values.items()
+        if name in knobs
+    }
+    return ConfigurationSpace.of(**within)
+
+
+def cores_of(target: TargetLike, found: Configuration) -> int | None:
+    """The cores that the target's server may use; None where nothing tells them.
+
+    Its own word counts first: it may be limited where the tuner beside it is not. The threads in force of an
+    `rrl-serve` stand for it elsewhere, as their default is the number of cores.
+    """
+    if target.cores:
+        return target.cores
+    if target.is_local:
+        return resources.cores()
+    return found.get("intra_op_threads") if target.is_rrl_serve else None
+
+
+def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:
+    """ValueError where a target has not all of these knobs, or cannot have all of these values.
+
+    It can have the values that it was found with.
+    """
+    unknown = [name for name in space.names if name not in knobs]
+    if unknown:
+        has = ", ".join(knobs) or "none"
+        known = "" if set(unknown) <= set(KNOBS) else f" (known knobs: {', '.join(KNOBS)})"
+        raise ValueError(f"the target has no knob {', '.join(unknown)}; it has {has}{known}")
+    for knob in space.knobs:
+        for value in knob.values:
+            if value not in [each.get(knob.name) for each in found]:
+                check({knob.name: value}, knobs)

@@ -1,0 +1,57 @@
+"""The grid of a live target spans its knobs, within the limits that it tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.target_space import check_space, cores_of, default_space
+from rrl.space import ConfigurationSpace
+from serving_adapter.model_configuration import KNOBS, Limits
+from tests.support.fake_target import FakeClock, FakeTarget
+
+
+@pytest.mark.parametrize(("is_rrl_serve", "cores"), [(True, 6), (False, None)])
+def test_another_machines_cores_are_known_only_where_the_threads_tell_them(
+    is_rrl_serve: bool, cores: int | None
+) -> None:
+    target = FakeTarget(FakeClock())
+    target.is_local, target.is_rrl_serve = False, is_rrl_serve
+    assert cores_of(target, {"instances": 1, "intra_op_threads": 6}) == cores
+
+
+def only(*names: str) -> dict[str, Limits]:
+    return {name: KNOBS[name] for name in names}
+
+
+def test_the_default_space_of_a_machine_that_does_not_tell_its_cores_is_a_usual_one():
+    knobs = only("instances", "intra_op_threads")
+    assert default_space(knobs, cores=None).to_json() == default_space(knobs, cores=4).to_json()
+
+
+def test_the_default_space_spans_the_targets_knobs():
+    space = default_space(only("instances", "intra_op_threads", "max_batch_size"), cores=6)
+    assert space.to_json() == {
+        "instances": [1, 2, 3, 4],
+        "intra_op_threads": [1, 2, 4],
+        "max_batch_size": [1, 2, 4, 8, 16],
+    }
+    assert default_space(only("instances", "max_queue_delay_us"), cores=1).to_json() == {
+        "instances": [1, 2],
+        "max_queue_delay_us": [0, 1000, 2000, 5000],
+    }
+
+
+def test_no_grid_holds_larger_batches_than_the_model_takes():
+    knobs = only("instances") | {"max_batch_size": Limits(1, 6)}
+    assert default_space(knobs, cores=1).to_json()["max_batch_size"] == [1, 2, 4]
+    check_space(ConfigurationSpace.of(max_batch_size=[1, 6]), knobs)
+    with pytest.raises(ValueError, match="max_batch_size must be from 1 to 6, got 8"):
+        check_space(ConfigurationSpace.of(max_batch_size=[1, 8]), knobs)
+
+
+def test_what_was_found_is_on_the_grid_whatever_our_limits():
+    found = {"max_batch_size": 4096}
+    check_space(ConfigurationSpace.of(max_batch_size=[8, 4096]), KNOBS, found)
+    check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found, {"max_batch_size": 2048})
+    with pytest.raises(ValueError, match="max_batch_size must be from 1 to 1024, got 2048"):
+        check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found)
