@@ -32,11 +32,11 @@ from serving_adapter.server.protocol.overrides import model_config, override
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import Refused, answers, invalid
 from serving_adapter.server.protocol.sent import LARGE_BYTES, response_bytes
+from serving_adapter.server.protocol.statistics_message import statistics_message
 from serving_adapter.server.protocol.unread_answers import UnreadAnswers
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import EXACT, Answer, InputTensor
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics import BatchTally, Tally
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -124,14 +124,14 @@ class InferenceService:
         inputs = read_inputs(message, model)
         if message.size_bytes >= LARGE_BYTES:  # gRPC has just copied it, and a batch will
             await asyncio.sleep(0)
-        outputs, origin = await self._infer(model, inputs, options, wanted)
+        answer = await self._infer(model, inputs, options, wanted)
+        self._unread.hold(answer.size_bytes, context, model.statistics)
         response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
-        if origin != EXACT:
-            response.parameters[origin].bool_param = True
-        self._unread.hold(outputs, context, model.statistics)
-        data = response_bytes(response, outputs)
+        if answer.origin != EXACT:
+            response.parameters[answer.origin].bool_param = True
+        data = response_bytes(response, answer.outputs)
         if len(data) >= LARGE_BYTES:
-            del outputs
+            del answer
             await asyncio.sleep(0)
         return data
 
@@ -156,7 +156,7 @@ class InferenceService:
         if request.version and not request.name:
             raise invalid(f"version {request.version!r} is of no model; name the model too, or leave it out")
         models = [self._known(request.name, request.version)] if request.name else self._models.values()
-        return pb.ModelStatisticsResponse(model_stats=[_statistics(model) for model in models])
+        return pb.ModelStatisticsResponse(model_stats=[statistics_message(model) for model in models])
 
     # --- configuration and control -------------------------------------------------------------------
 
@@ -284,34 +284,3 @@ def _note_failed_change(changing: asyncio.Future[None]) -> None:
     """Its client hears why, unless it has gone away meanwhile."""
     if not changing.cancelled() and (error := changing.exception()) is not None:
         log.warning("a change of the configuration failed: %s", error)
-
-
-def _statistics(model: ServedModel) -> Message:
-    statistics = model.statistics
-    infer = pb.InferStatistics(
-        success=_duration(statistics.success),
-        fail=_duration(statistics.failure),
-        queue=_duration(statistics.queue),
-        **_compute(statistics.compute),
-    )
-    batches = [
-        pb.InferBatchStatistics(batch_size=size, **_compute(tally))
-        for size, tally in sorted(statistics.batches.items())
-    ]
-    return pb.ModelStatistics(
-        name=model.name,
-        version=MODEL_VERSION,
-        last_inference=statistics.last_inference_ms,
-        inference_count=statistics.inference_count,
-        execution_count=statistics.execution_count,
-        inference_stats=infer,
-        batch_stats=batches,
-    )
-
-
-def _duration(tally: Tally) -> pb.StatisticDuration:
-    return pb.StatisticDuration(count=tally.count, ns=tally.ns)
-
-
-def _compute(tally: BatchTally) -> dict[str, pb.StatisticDuration]:
-    return {name: _duration(value) for name, value in vars(tally).items()}

@@ -7,12 +7,10 @@ asked for is not refused it because others do not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 import grpc
 
 from serving_adapter.server.protocol.refusals import Refused
-from serving_adapter.server.requests import OutputTensor
 from serving_adapter.server.statistics import FailureReason, ModelStatistics
 
 SMALL_BYTES = 64 << 10  # the number of calls bounds smaller ones
@@ -27,14 +25,8 @@ class UnreadAnswers:
         self._bytes = 0
         self._bytes_of: Counter[str] = Counter()  # by connection
 
-    def hold(
-        self,
-        outputs: Iterable[OutputTensor],
-        context: grpc.aio.ServicerContext,
-        statistics: ModelStatistics,
-    ) -> None:
+    def hold(self, answer_bytes: int, context: grpc.aio.ServicerContext, statistics: ModelStatistics) -> None:
         """Counts an answer, or raises Refused where there are too many and this connection has its share."""
-        answer_bytes = sum(memoryview(output.data).nbytes for output in outputs)
         if answer_bytes <= SMALL_BYTES:
             return
         peer, held_bytes = context.peer(), COPIES * answer_bytes

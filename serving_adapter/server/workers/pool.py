@@ -377,7 +377,7 @@ class WorkerPool:
         if self._repair is not None:
             self._repair.cancel()
         for worker in list(self.workers):
-            self._close(worker)
+            self.end(worker)  # also of its batch: large outputs may still be read
         await asyncio.gather(self._zygote.close(), *self._endings)
 
 
