@@ -7,16 +7,21 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from serving_adapter.server.workers import zygote_handle
-from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.messages import socket_pair
+from serving_adapter.server.workers import messages, zygote_handle
+from serving_adapter.server.workers import pool as workers_of_a_model
+from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
-from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.messages import BatchOutputs, ComputeTimes, ModelReference
 from serving_adapter.server.workers.pool import Parallelism, WorkerPool
 from tests.support.models.fragile import (
     HANGING_THREADS,
@@ -211,3 +216,49 @@ def test_a_pool_ends_at_once_though_its_model_is_being_built():
         assert not psutil.pid_exists(pool.pids[0])
 
     asyncio.run(scenario())
+
+
+class WatchedJob:
+    """A batch that counts its answers."""
+
+    dispatched_ns = 0
+    answers = 0
+
+    def worker_answered(self, outputs: object, reply: object) -> None:
+        self.answers += 1
+
+    def worker_died(self) -> None: ...
+
+    def handed_back(self) -> None: ...
+
+
+def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(monkeypatch):
+    read, job = threading.Event(), WatchedJob()
+    ours, theirs = socket_pair()
+
+    async def start(zygote: zygote_handle.ZygoteHandle) -> object:
+        zygote.is_serving = True
+        return SimpleNamespace(has_parallel_branches=False)
+
+    async def fork(zygote: zygote_handle.ZygoteHandle, order: object, kind: tuple[int, ...]) -> WorkerHandle:
+        return WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), kind, zygote)
+
+    monkeypatch.setattr(zygote_handle.ZygoteHandle, "start", start)
+    monkeypatch.setattr(zygote_handle.ZygoteHandle, "fork", fork)
+    monkeypatch.setattr(workers_of_a_model, "MOST_READ_BYTES", -1)
+    monkeypatch.setattr(workers_of_a_model, "CopiedOutputs", lambda *_: read.wait(PATIENCE_S))
+
+    async def scenario() -> None:
+        pool = WorkerPool([ModelReference("noop")], "cpu", lambda: None, launch_zygote, PATIENCE_S)
+        await pool.reshape(Parallelism())
+        worker = pool.idle.pop()
+        pool.run(worker, job, [], 1)
+        messages.send(theirs, BatchOutputs([], 0, ComputeTimes(0, 0, 0), worker.number))
+        await eventually(lambda: worker.is_read)
+        await pool.close()
+        read.set()
+        await eventually(lambda: not worker.is_read)
+        assert (pool.idle, job.answers) == ([], 0)
+
+    asyncio.run(scenario())
+    theirs.close()
