@@ -18,7 +18,7 @@ from scripts.triton_server.__main__ import TritonOptions
 from serving_adapter.load.command_line import LoadOptions
 from serving_adapter.model_store import command_line as store
 from serving_adapter.parity import command_line as parity
-from serving_adapter.server.command_line import ServeOptions
+from serving_adapter.server.options import ServeOptions
 
 HEAD = """\
 # Commands and flags

@@ -11,7 +11,7 @@ import pytest
 from envs.light_profiling import ProfileOptions
 from rrl.command_line.options import TuneOptions
 from serving_adapter.control_key import KEY_VARIABLE, read_control_key
-from serving_adapter.server.command_line import ServeOptions
+from serving_adapter.server.options import ServeOptions
 
 
 def test_a_file_counts_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

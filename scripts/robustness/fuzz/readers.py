@@ -29,7 +29,7 @@ from serving_adapter.load.command_line import LoadOptions
 from serving_adapter.load.traces import read_trace
 from serving_adapter.options import read_options_file
 from serving_adapter.recent_arrivals import unpack_answer
-from serving_adapter.server.command_line import ServeOptions
+from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.workers.fault_file import read_faults
 from serving_adapter.target.reading import parse_metrics
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from serving_adapter.options import parse
 from serving_adapter.server import command_line
+from serving_adapter.server.options import ServeOptions
 
 TOLD_FROM_NS = 20_000_000  # callbacks that take as long are told
 MOST_TOLD = 10_000
@@ -63,7 +64,7 @@ class CallbackClock:
 def main() -> None:
     path = Path(sys.argv[1])
     command_line.logging.basicConfig(level="INFO", format="%(levelname)s %(message)s", stream=sys.stderr)
-    options = parse(command_line.ServeOptions, sys.argv[2:])
+    options = parse(ServeOptions, sys.argv[2:])
     CallbackClock(path).start()
     asyncio.run(command_line.serve(options))
 

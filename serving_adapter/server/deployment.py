@@ -1,0 +1,120 @@
+"""Which models a server serves, and how, as its options say."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from serving_adapter import model_configuration, resources
+from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server.options import ServeOptions
+from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.served_model import ServedModel
+from serving_adapter.server.surroundings import THIS_MACHINE
+from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.tensors import UNREADABLE_ARRAYS
+
+FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
+
+
+def models_of(options: ServeOptions) -> dict[str, ServedModel]:
+    """The models that the options name, by what clients call them, none of them started."""
+    given = {name: getattr(options, name) for name in model_configuration.KNOBS}
+    given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
+    try:
+        model_configuration.check(given)
+    except ValueError as error:
+        fail(str(error))
+    protection = Protection(
+        max_queue_size=options.max_queue_size,
+        max_held_bytes=options.byte_budget / max(1, len(options.model)),
+        max_answer_bytes=options.max_message_bytes,
+        worker_timeout_s=options.worker_timeout_s,
+    )
+    resilience = ResilienceSettings(
+        mode=options.resilience,
+        k=options.k,
+        r=options.r,
+        redundant_instances=options.redundant_instances,
+        late_percentile=options.late_percentile,
+        late_after_us=options.late_after_us,
+        group_timeout_us=options.group_timeout_us,
+        overflow=options.overflow,
+    )
+    redundant_models = _redundant_models(options)
+    models = {}
+    for reference in options.model or ("minilm",):
+        name = _name(reference)
+        if name in models:
+            fail(f"model {name!r} is given twice")
+        models[name] = ServedModel(
+            name=name,
+            model=_reference(options, reference),
+            device=options.device,
+            knobs=Knobs(**given),
+            protection=protection,
+            resilience=resilience,
+            redundant_models=redundant_models,
+            surroundings=dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s),
+        )
+    return models
+
+
+def _redundant_models(options: ServeOptions) -> RedundantModels:
+    if len(options.model) > 1 and (options.parity_model or options.backup_model or options.default_answer):
+        fail("--parity-model, --backup-model and --default-answer are for one model; serve the others apart")
+    try:
+        deployed = _reference(options, options.model[0] if options.model else "minilm")
+        parities = [
+            parity_model(_reference(options, name, "parity"), deployed) for name in options.parity_model
+        ]
+        default = None if options.default_answer is None else _arrays(options.default_answer)
+        if default is None and options.resilience == "default-answer":
+            default = {}
+        backup = None if options.backup_model is None else _reference(options, options.backup_model, "backup")
+        return RedundantModels(tuple(parities), options.parity_encoder, backup, default)
+    except (OSError, ValueError) as error:
+        fail(in_a_sentence(error))
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except UNREADABLE_ARRAYS:
+        raise ValueError(f"{path} is no .npz file of arrays; write one with numpy.savez") from None
+
+
+def _reference(options: ServeOptions, reference: str, role: str = "") -> ModelReference:
+    """What a zygote builds a model from; `role` is "parity" or "backup", or empty for a deployed model.
+
+    The file of a parity model has its options in it.
+    """
+    if role and Path(reference).suffix in FILE_SUFFIXES and not Path(reference).is_file():
+        fail(f"there is no file {reference}, which --{role}-model names")
+    general = () if role and reference.endswith(".safetensors") else ("",)
+    given = _model_options(options.model_option, (*general, _name(reference), role or reference))
+    return ModelReference(reference, tuple(sorted(given.items())))
+
+
+def _name(reference: str) -> str:
+    """What clients call a model: a file's stem, a factory's name, or the name in the catalogue."""
+    if "/" in reference or Path(reference).suffix in FILE_SUFFIXES:
+        return Path(reference).stem
+    return reference.rpartition(":")[2]
+
+
+def _model_options(texts: tuple[str, ...], owners: tuple[str, ...]) -> dict[str, str]:
+    options = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            fail(f"cannot read --model-option {text!r}; expected KEY=VALUE")
+        owner, _, key = key.rpartition(".")
+        if owner in owners:
+            options[key] = value
+    return options

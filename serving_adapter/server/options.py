@@ -1,0 +1,129 @@
+"""The options of `rrl-serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import UseAppendAction
+
+from serving_adapter import resources
+from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server.redundancy.redundant_models import RedundantModels
+from serving_adapter.server.redundancy.settings import ResilienceSettings
+from serving_adapter.server.surroundings import THIS_MACHINE
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Serves PyTorch models over gRPC (Open Inference Protocol with Triton's extensions)."""
+
+    model: UseAppendAction[tuple[str, ...]] = ()
+    """A model to serve (default: minilm): a name of the catalogue, package.module:factory, or an exported
+    .pt or .pt2 file; again for more models."""
+    model_option: UseAppendAction[tuple[str, ...]] = ()
+    """KEY=VALUE for the models' factories, MODEL.KEY=VALUE for one of several (also parity.KEY=VALUE and
+    backup.KEY=VALUE); again for more options."""
+    host: str = "127.0.0.1"
+    """Address to listen on; the default keeps the server on this machine."""
+    port: int = 8500
+    """gRPC port; 0 takes any free one."""
+    metrics_port: int = 8502
+    """HTTP port of /metrics; 0 takes any free one."""
+    device: str = "cpu"
+    """Where models run: cpu, cuda or cuda:N."""
+    private_weights: bool = False
+    """Keeps the weights in the server's own processes, not in the model store
+    (docs/explanation/model-store.md)."""
+    instances: int = Knobs.instances
+    """Batches that may run at once, each in a worker process of its own."""
+    intra_op_threads: int = 0
+    """Threads within an operation; 0 is torch's own default, the number of cores."""
+    inter_op_threads: int = Knobs.inter_op_threads
+    """Operations of one batch that may run at once (models with parallel branches only)."""
+    max_batch_size: int = Knobs.max_batch_size
+    """Items in a batch at most."""
+    max_queue_delay_us: int = Knobs.max_queue_delay_us
+    """Microseconds that the oldest request may wait for its batch to fill."""
+    resilience: str = ResilienceSettings.mode
+    """What is done about slow and failed workers: none, equal-resources, replication, hedging,
+    approximate-backup, default-answer or parity (docs/explanation/parity-models.md)."""
+    k: int = ResilienceSettings.k
+    """Batches in a coding group; m/k redundant workers for m instances (default-answer has none)."""
+    r: int = ResilienceSettings.r
+    """Parity batches of a coding group, each with a parity model and m/k workers of its own."""
+    redundant_instances: int = ResilienceSettings.redundant_instances
+    """Redundant workers, where m/k is not wanted."""
+    late_percentile: int = ResilienceSettings.late_percentile
+    """A batch is late after this percentile of the recent service times: hedging then runs it again, parity
+    reconstructs its answer if it can (0: every batch, at once)."""
+    late_after_us: int = ResilienceSettings.late_after_us
+    """Microseconds after which a batch is late, instead of the percentile; or until a request gets the
+    default answer."""
+    group_timeout_us: int = ResilienceSettings.group_timeout_us
+    """Microseconds that a coding group may wait for its last batches until it is filled up with answered
+    ones (0: for ever)."""
+    overflow: Literal[0, 1] = ResilienceSettings.overflow
+    """1: redundant workers of parity and backup models run the deployed model's batches first when all of its
+    own workers are busy; 0: never."""
+    parity_model: UseAppendAction[tuple[str, ...]] = ()
+    """A parity model, of rrl-parity train; again for other k and rows."""
+    parity_encoder: Literal["sum", "concat"] = RedundantModels.encoder
+    """The encoder of parity models that do not say what they were trained for."""
+    backup_model: str | None = None
+    """The cheaper model of the mode approximate-backup."""
+    default_answer: Path | None = None
+    """NumPy .npz with one row of each output for the mode default-answer; needed to change to that mode live
+    (default: zeros, where the server starts in it)."""
+    faults: Path | None = None
+    """YAML file of faults to inject into the workers, for tests and benchmarks (workers/fault_file.py)."""
+    record: Path | None = None
+    """.npz file for a sample of the requests' inputs, written at the end, to train parity models with."""
+    record_items: int = 10_000
+    """Items in that sample at most."""
+    max_queue_size: int = Protection.max_queue_size
+    """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
+    max_queue_bytes: int = 0
+    """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
+    RESOURCE_EXHAUSTED at once. As many more are for large answers that clients have yet to read. 0 is a
+    quarter of this machine's, or the container's, memory."""
+    max_message_bytes: int = 16 << 20
+    """Largest request or answer in bytes. Other requests wait while gRPC takes a large one in, some 1.5 ms a
+    MiB."""
+    worker_timeout_s: float = Protection.worker_timeout_s
+    """A worker that holds a batch for longer is replaced and the batch run again."""
+    start_timeout_s: float = THIS_MACHINE.start_timeout_s
+    """Seconds that a model may take to be built, and a worker to warm up; one that takes longer is ended."""
+    drain_s: float = 25.0
+    """On SIGTERM, seconds that requests in flight may take to finish."""
+    control_key_file: Path | None = None
+    """File with the key that changing the configuration then needs (or set RRL_CONTROL_KEY)."""
+    tls_cert: Path | None = None
+    """PEM certificate chain; with --tls-key serves TLS."""
+    tls_key: Path | None = None
+    """PEM private key."""
+
+    def __post_init__(self) -> None:
+        for flag in ("port", "metrics_port"):
+            if not 0 <= getattr(self, flag) <= 65535:
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} must be from 0 to 65535, got {getattr(self, flag)}"
+                )
+        for flag, low, high in (
+            ("max_queue_size", 1, 1_000_000),
+            ("max_queue_bytes", 0, 1 << 50),
+            ("record_items", 1, 10_000_000),
+            ("max_message_bytes", 1024, 1 << 30),
+            ("worker_timeout_s", 0.1, 86_400),
+            ("start_timeout_s", 1, 86_400),
+            ("drain_s", 0, 86_400),
+        ):
+            if not low <= getattr(self, flag) <= high:
+                name = flag.replace("_", "-")
+                raise ValueError(f"--{name} must be from {low:g} to {high:g}, got {getattr(self, flag):g}")
+
+    @property
+    def byte_budget(self) -> int:
+        """Bytes for inputs that wait or are being run, and as many for answers that are yet to be read."""
+        return self.max_queue_bytes or resources.memory_bytes() // 4
