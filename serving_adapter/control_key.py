@@ -21,9 +21,7 @@ def read_control_key(file: Path | None) -> str | None:
     """
     key = os.environ.get(KEY_VARIABLE) if file is None else read_secret(file, "--control-key-file")
     if key == "":
-        raise ValueError(
-            "the control key is empty, which would lock nothing; write one into its file, or set none"
-        )
+        raise ValueError(f"{KEY_VARIABLE} is empty, which would lock nothing; set it to a key, or unset it")
     if key is not None and not (key.isascii() and key.isprintable()):
         raise ValueError(
             "the control key must be printable ASCII, as it travels in a header; write another one"

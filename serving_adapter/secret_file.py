@@ -9,12 +9,14 @@ log = logging.getLogger(__name__)
 
 
 def read_secret(file: Path, flag: str) -> str:
-    """What is in the file that the flag names; ValueError, in one sentence, if it cannot be read."""
+    """What is in the file that the flag names; ValueError, one sentence, where there is nothing."""
     try:
         secret = file.read_text(encoding="utf-8").strip()
-        note_open_file(file)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {flag} {file}: {error}") from None
+    if not secret:
+        raise ValueError(f"{flag} {file} is empty, which would lock nothing; write the secret into it")
+    note_open_file(file)
     return secret
 
 

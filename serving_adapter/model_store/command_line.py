@@ -202,12 +202,9 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        token = read_secret(path, "--token-file")
+        return read_secret(path, "--token-file")
     except ValueError as error:
         fail(str(error))
-    if not token:
-        fail(f"--token-file {path} is empty, which would lock nothing")
-    return token
 
 
 COMMANDS = {

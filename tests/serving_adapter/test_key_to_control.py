@@ -26,8 +26,11 @@ def test_a_file_counts_before_the_environment(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match=f"cannot read --control-key-file {tmp_path}"):
         read_control_key(tmp_path)
     file.write_text("\n")
-    with pytest.raises(ValueError, match="the control key is empty"):
+    with pytest.raises(ValueError, match=f"--control-key-file {file} is empty"):
         read_control_key(file)
+    monkeypatch.setenv(KEY_VARIABLE, "")
+    with pytest.raises(ValueError, match=f"{KEY_VARIABLE} is empty"):
+        read_control_key(None)
 
 
 @pytest.mark.parametrize("options", [TuneOptions, ProfileOptions, ServeOptions])

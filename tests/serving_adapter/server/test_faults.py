@@ -212,7 +212,7 @@ BAD_STARTS = [
     (("--model", "noop", "--tls-cert", "cert.pem"), "TLS needs both"),
     (("--model", "noop", "--worker-timeout-s", "0"), "--worker-timeout-s must be from 0.1"),
     (("--model", "noop", "--max-queue-size", "100000000"), "--max-queue-size must be from 1"),
-    (("--model", "noop", "--control-key-file", os.devnull), "the control key is empty"),
+    (("--model", "noop", "--control-key-file", os.devnull), "--control-key-file /dev/null is empty"),
 ]
 
 
