@@ -86,8 +86,8 @@ class ServeOptions:
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
     max_queue_bytes: int = 0
     """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
-    RESOURCE_EXHAUSTED at once. As many more are for large answers that clients have yet to read. 0 is a
-    quarter of this machine's, or the container's, memory."""
+    RESOURCE_EXHAUSTED at once. Large answers that clients have yet to read take as many more, or twice as
+    many where these are of many connections. 0 is a quarter of this machine's, or the container's, memory."""
     max_message_bytes: int = 16 << 20
     """Largest request or answer in bytes. Other requests wait while gRPC takes a large one in, some 1.5 ms a
     MiB."""

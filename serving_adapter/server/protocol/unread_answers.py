@@ -1,7 +1,7 @@
 """Bounds the answers that clients asked for and do not read: they stay in memory as long as these like.
 
 When there are too many, connections that hold their equal share get no further ones. So whoever reads what it
-asked for is not refused it because others do not.
+asked for is not refused it because others do not. Connections cost little, so twice the bytes are the end.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class UnreadAnswers:
         self._bytes_of: Counter[str] = Counter()  # by connection
 
     def hold(self, answer_bytes: int, context: grpc.aio.ServicerContext, statistics: ModelStatistics) -> None:
-        """Counts an answer, or raises Refused where there are too many and this connection has its share."""
+        """Counts an answer, or raises Refused where there are too many."""
         if answer_bytes <= SMALL_BYTES:
             return
         peer, held_bytes = context.peer(), COPIES * answer_bytes
         share_bytes = self._most_bytes // max(1, len(self._bytes_of))
-        if self._bytes + held_bytes > self._most_bytes and self._bytes_of[peer] >= share_bytes:
+        over_bytes = self._bytes + held_bytes - self._most_bytes
+        has_share = self._bytes_of[peer] >= share_bytes
+        if over_bytes > 0 and (has_share or (self._bytes and over_bytes > self._most_bytes)):
             statistics.record_failure(0, FailureReason.REJECTED)
             raise Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
