@@ -15,6 +15,7 @@ What is written for one is read as the same one by every command, and by gRPC.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from contextlib import suppress
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 LOCALHOST = "localhost"
+MAX_SOCKET_PATH_BYTES = 107
 _SCHEMES = re.compile(r"(dns:/{0,3}|ipv[46]:|grpc://)(?=.+:)", re.IGNORECASE)
 _UNIX = re.compile(r"unix(-abstract)?:(?://(?=/))?(.+)", re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]+")
@@ -41,6 +43,11 @@ class ServerAddress:
         """ValueError, which says what was expected, for anything that the table above does not hold."""
         given = text.strip()
         if (unix := _UNIX.fullmatch(given)) is not None:
+            if (length := len(os.fsencode(unix[2]))) > MAX_SOCKET_PATH_BYTES:
+                raise ValueError(
+                    f"must have a socket's path of at most {MAX_SOCKET_PATH_BYTES} bytes, as the system has "
+                    f"it, got {length}: put the socket in a folder with a shorter path"
+                )
             return cls(LOCALHOST, 0, f"unix{unix[1] or ''}:{unix[2]}")
         host, colon, port = _SCHEMES.sub("", given, count=1).rpartition(":")
         if not colon or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -73,6 +73,15 @@ def test_what_is_no_address_is_refused_with_what_was_expected(given: str) -> Non
         LoadOptions(target=given)
 
 
+def test_a_path_that_no_socket_can_have_is_refused() -> None:
+    longest = "unix:/" + 53 * "é"  # of two bytes each
+    assert str(ServerAddress.parse(longest)) == longest
+    with pytest.raises(ValueError, match="at most 107 bytes, as the system has it, got 108: "):
+        ServerAddress.parse(longest + "x")
+    with pytest.raises(TargetError, match="the target must have a socket's path of at most 107 bytes"):
+        Target(longest + "x")
+
+
 def test_this_machine_has_one_canonical_name() -> None:
     own = (
         f"{socket.gethostname()}:1",
