@@ -11,6 +11,8 @@ import os
 import socket
 from typing import Any
 
+from serving_adapter.json_text import parsed
+
 MAX_MESSAGE_BYTES = 128 << 10
 MAX_DESCRIPTORS = 4
 
@@ -33,7 +35,7 @@ def receive(sock: socket.socket) -> dict[str, Any] | None:
         data = sock.recv(MAX_MESSAGE_BYTES)
     except ConnectionResetError:
         return None
-    return json.loads(data) if data else None
+    return parsed(data) if data else None
 
 
 def receive_with_descriptors(
@@ -49,8 +51,8 @@ def receive_with_descriptors(
     try:
         if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
             raise ValueError("a part of it was lost")
-        return (json.loads(data) if data else None), list(descriptors)
-    except (ValueError, RecursionError) as error:
+        return (parsed(data) if data else None), list(descriptors)
+    except ValueError as error:
         for descriptor in descriptors:
             os.close(descriptor)
         raise ValueError(f"this is no message: {error}") from error

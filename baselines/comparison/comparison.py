@@ -181,7 +181,7 @@ def _check_same_bench(folder: Path, bench: dict[str, Any]) -> None:
         return
     try:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{path} is damaged: name another folder with --out") from None
     for name, value in bench.items():
         if before.get(name) != value:

@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from serving_adapter.json_text import parsed
+
 log = logging.getLogger(__name__)
 
 OBJECTS = 32
@@ -56,7 +58,7 @@ class SharingCosts(NamedTuple):
     def read(cls, folder: Path) -> SharingCosts | None:
         """What the store that listens in `folder` has measured; None before there was one."""
         try:
-            costs = cls(**json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
+            costs = cls(**parsed((folder / FILE_NAME).read_bytes()))
             return costs if costs.overhead_s > 0 and costs.disk_bytes_per_s > 0 else None
         except (OSError, ValueError, TypeError):
             return None

@@ -10,12 +10,13 @@ it, too. Where it knows a type it checks that shape and bytes fit each other.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
+
+from serving_adapter.json_text import parsed
 
 MAX_DIMENSIONS = 64  # as torch has it
 # Some 100,000 tensors. Reading as much as JSON takes a second, in which nobody else is served.
@@ -74,9 +75,7 @@ def read_safetensors_header(stream: ReadableStream) -> WeightsHeader:
         raise ValueError(f"it is no safetensors file: its header would have {length} bytes")
     text = _exactly(stream, length)
     try:
-        entries = json.loads(text, object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError("it is no safetensors file: its header is nested too deeply") from None
+        entries = parsed(text, _unique)
     except ValueError as error:
         raise ValueError(f"it is no safetensors file: its header is no JSON ({error})") from None
     if not isinstance(entries, dict):

@@ -26,6 +26,7 @@ import torch
 import yaml
 from torch import nn
 
+from serving_adapter.json_text import parsed
 from serving_adapter.models.branches import has_forks, torchscript
 from serving_adapter.models.export_limits import ExportLimits, export_limits
 from serving_adapter.models.exported_text import UnsafeText, check_program
@@ -178,9 +179,9 @@ def _specification(path: Path) -> tuple[TensorSpec, ...]:
         )
     try:
         text = found.read_text(encoding="utf-8")
-        entries = json.loads(text) if found.suffix == ".json" else yaml.safe_load(text)
+        entries = parsed(text) if found.suffix == ".json" else yaml.safe_load(text)
         specs = tuple(_spec(entry) for entry in entries)
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else _first_line(error)
         raise ModelError(
             f"{found} does not specify inputs ({problem}); expected a list like {SPECIFICATION_EXAMPLE}"

@@ -14,10 +14,11 @@ operators of a program do what they do, so a file is as trustworthy as its autho
 from __future__ import annotations
 
 import ast
-import json
 import re
 import warnings
 from typing import Any
+
+from serving_adapter.json_text import parsed
 
 MAX_CHARACTERS = 4096  # of one expression or guard
 MAX_NUMBER = 1 << 64
@@ -42,6 +43,7 @@ _NOT_FINITE = ("math.inf", "math.nan")
 _CONTAINERS = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
 _NAMED_TUPLE = "collections.namedtuple"
 
+_BEYOND_FLOATS = re.compile(r"\de[+-]?\d{4}", re.IGNORECASE)  # sympy has such numbers, and takes minutes
 _NAME = re.compile(r"(?!.*__)[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"[A-Za-z0-9_ .:/\-]{0,200}")  # torch writes it into code between quotes
 _LIBRARY_OPERATOR = re.compile(r"torch\.ops\.(?!__)\w+\.(\w+)(\.\w+)?")
@@ -106,8 +108,9 @@ def _check_tree(text: object, kind: str, check: _Arithmetic) -> None:
     try:
         with warnings.catch_warnings(action="error", category=SyntaxWarning):  # what Python warns of is odd
             tree = ast.parse(text, mode="eval")
+        _require(not _BEYOND_FLOATS.search(text))
         check.visit(tree)
-    except (UnsafeText, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError):
         raise UnsafeText(f"the {kind} {text[:80]!r} in it is no arithmetic of numbers and symbols") from None
 
 
@@ -230,6 +233,6 @@ def _check_keys(keys: Any) -> None:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parsed(text)
     except ValueError:
         raise UnsafeText("the nesting of its inputs or outputs is no JSON") from None

@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from blake3 import blake3
 
+from serving_adapter.json_text import parsed
 from serving_adapter.model_store.weights_file import read_safetensors_header
 
 CHUNK_BYTES = 1 << 20
@@ -44,7 +45,7 @@ def read_parity_metadata(path: Path) -> ParityMetadata | None:
     if text is None:
         return None
     try:
-        entries = json.loads(text)
+        entries = parsed(text)
         numbers = {name: entries[name] for name in ("k", "row", "r")}
         names = {name: entries[name] for name in ("encoder", "of")}
         if not all(type(number) is int for number in numbers.values()):
@@ -74,7 +75,7 @@ def read_architecture(path: Path) -> Architecture:
             "'model'); make it with rrl-parity train-base, or serve it through a factory of your own"
         )
     try:
-        options = json.loads(metadata.get("options", "{}"))
+        options = parsed(metadata.get("options", "{}"))
         if not isinstance(options, dict) or not all(type(value) is str for value in options.values()):
             raise ValueError("it is no object of texts")
     except ValueError as error:

@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import errno
 import hmac
-import json
 import logging
 import os
 import secrets
@@ -31,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving_adapter import messages
+from serving_adapter.json_text import parsed
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError
 
@@ -312,6 +312,6 @@ def _received(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
         return None, []
     message = None
     if not flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-        with contextlib.suppress(ValueError, RecursionError):
-            message = json.loads(data)
+        with contextlib.suppress(ValueError):
+            message = parsed(data)
     return message if isinstance(message, dict) else None, list(descriptors)

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote
 
 from blake3 import blake3
 
+from serving_adapter.json_text import parsed
 from serving_adapter.model_store.tiers.cache_folder import (
     BLOBS,
     MODELS,
@@ -154,7 +155,7 @@ def content_hash(weights: Weights) -> str:
 
 def _read_manifest(path: Path) -> Manifest | None:
     try:
-        content = json.loads(path.read_bytes())
+        content = parsed(path.read_bytes())
         blob, size_bytes = str(content["blob"]), int(content["size_bytes"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
