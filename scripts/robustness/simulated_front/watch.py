@@ -69,6 +69,7 @@ class FrontWatch:
         self._may_be: list[tuple[int, list[MayBeInForce]]] = [(0, [self.found])]
         self._seen: set[frozenset[int]] = set()
         self._arrived_s: dict[int, float] = {}
+        self._last_end_step = -1  # at which a worker ended
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -128,12 +129,16 @@ class FrontWatch:
 
     def batch_reached(self, worker: WatchedWorker, order: RunBatch, numbers: list[int]) -> None:
         self.note("runs", worker.pid, worker.holds_of, numbers)
-        for number in numbers:
-            client = self.clients[number]
+        clients = [self.clients[number] for number in numbers]
+        somebody_waits = any(not client.gave_up_step for client in clients)
+        for client in clients:
             client.reached += 1
             gave_up = client.gave_up_step
-            if client.reached == 1 and gave_up and self.loop.steps > gave_up + STEPS_TO_REACH:
-                self.broken(f"request {number} ran for the first time after its client had given up")
+            late = gave_up and self.loop.steps > gave_up + STEPS_TO_REACH
+            # A batch sent to a worker that had just been killed was never seen, and runs again whole.
+            runs_again = somebody_waits and self._last_end_step > client.sent_step
+            if client.reached == 1 and late and not runs_again:
+                self.broken(f"request {client.number} ran for the first time after its client had given up")
         if worker.holds_of != DEPLOYED:
             return
         may = self._may_have_been()
@@ -166,5 +171,6 @@ class FrontWatch:
 
     def worker_ended(self, worker: WatchedWorker, held: list[int]) -> None:
         self.note("worker ends", worker.pid, held)
+        self._last_end_step = self.loop.steps
         for number in held:
             self.clients[number].losses += 1
