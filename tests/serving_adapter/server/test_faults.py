@@ -222,8 +222,8 @@ def test_a_server_that_cannot_start_says_why_in_one_sentence(arguments, sentence
     ports = ["--port", "0", "--metrics-port", "0"]
     ended = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1
+    (line,) = (line for line in ended.stderr.splitlines() if not line.endswith("is still being built"))
+    assert sentence in line
 
 
 def test_a_taken_port_is_said_so(server):
