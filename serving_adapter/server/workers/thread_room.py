@@ -1,4 +1,4 @@
-"""Whether the system lets this user start the threads that a configuration needs; as a program, tries it.
+"""Whether the system lets this user start the threads that a configuration needs.
 
 OpenMP ends the process that may not start a thread of its pool. Workers change their threads while they run,
 so a limit of processes would end all of them, and those that take their place, until the threads are fewer.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
@@ -17,7 +15,6 @@ import psutil
 from serving_adapter import own_process
 from serving_adapter.server.workers.handles import ModelFailed
 
-STACK_BYTES = 1 << 16
 TRIAL_TIMEOUT_S = 10.0
 """A machine that takes longer to start the threads is busy, and has not refused them."""
 
@@ -48,7 +45,7 @@ def _threads_of(pid: int) -> int:
 
 async def _started(wanted: int) -> int:
     """How many threads could be started; all of them where nobody can tell."""
-    command = own_process.command("serving_adapter.server.workers.thread_room", str(wanted))
+    command = own_process.command("serving_adapter.server.workers.thread_trial", str(wanted))
     try:
         trial = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
@@ -63,21 +60,3 @@ async def _started(wanted: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             trial.kill()
     return int(told) if told else wanted
-
-
-def start_threads(wanted: int) -> int:
-    """Has so many threads at once, this one included; returns how many there could be."""
-    threading.stack_size(STACK_BYTES)
-    over, started = threading.Event(), 1
-    try:
-        while started < wanted:
-            threading.Thread(target=over.wait).start()
-            started += 1
-    except RuntimeError:  # the system refuses
-        pass
-    over.set()
-    return started
-
-
-if __name__ == "__main__":
-    print(start_threads(int(sys.argv[1])))
