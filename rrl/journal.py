@@ -120,6 +120,12 @@ _LAST_MOMENT_S = 250e9  # of the calendar that Python knows, in Unix time
 _FIELDS_IN_OWN_FORM = ("transition", "settling")
 
 
+@np.errstate(over="raise")
+def _observation(values: list[float]) -> np.ndarray:
+    """FloatingPointError for what float32 cannot hold."""
+    return np.asarray(values, dtype=np.float32)
+
+
 @dataclass(frozen=True)
 class Record:
     """One interval: the transition, who chose its configuration, and what the guard said of it."""
@@ -190,12 +196,12 @@ class Record:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Record:
-        """ValueError, KeyError or TypeError for values that are no record's."""
+        """ValueError, KeyError, TypeError or ArithmeticError for values that are no record's."""
         transition = Transition(
-            np.asarray(values["observation"], dtype=np.float32),
+            _observation(values["observation"]),
             np.asarray(values["action"], dtype=np.int64),
             _nan_if_null(values["cost"]),
-            np.asarray(values["next_observation"], dtype=np.float32),
+            _observation(values["next_observation"]),
             Measurement.from_json(values["measurement"]),
         )
         values = _DEFAULTS | values
@@ -393,7 +399,7 @@ def _intervals(header: Header, lines: list[bytes]) -> tuple[list[Record], Ending
                 return records, Ending.from_json(values, header), ""
             else:
                 raise ValueError("the run ended there")
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             return records, None, f"at line {number} ({type(error).__name__}: {error})"
     return records, None, ""
 
