@@ -159,7 +159,7 @@ def _fitted(value: Any, hint: Any) -> Any:
     elif hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-3 (without a point) as text
-        except ValueError:
+        except (ValueError, OverflowError):
             raise TypeError from None
     elif hint in (int, str, bool, type(None)) and type(value) is hint:
         return value

@@ -140,7 +140,7 @@ class ReferenceTable:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
             levels = {
                 int(level): ReferenceEntry(
-                    rate_per_s=(float(row["rate_per_s"][0]), float(row["rate_per_s"][1])),
+                    rate_per_s=_rates(row["rate_per_s"]),
                     configuration={str(k): int(v) for k, v in row["configuration"].items()},
                     cost=float(row["cost"]),
                     measurements=int(row["measurements"]),
@@ -161,6 +161,7 @@ class ReferenceTable:
             TypeError,
             AttributeError,
             ValueError,
+            OverflowError,
             yaml.YAMLError,
             RecursionError,
         ) as error:
@@ -168,6 +169,13 @@ class ReferenceTable:
                 f"{path} is not a reference table of rrl-tune ({type(error).__name__}: {error}); "
                 f"give the {FILE_NAME} that a tuning run wrote"
             ) from None
+
+
+def _rates(bounds: Sequence[float]) -> tuple[float, float]:
+    low, high = map(float, bounds)
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"rate_per_s must be two rates above 0, the lower one first, got {bounds}")
+    return low, high
 
 
 def _fit(of_level: Sequence[Record], slo_p95_ms: float | None) -> list[Record]:
