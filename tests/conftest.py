@@ -26,8 +26,10 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+# A shell that runs the tests in the background has them ignore Ctrl-C, and `nohup` has them ignore a closed
+# terminal. What they start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # A store of the tests' own, which the first that opens a model starts.
