@@ -16,9 +16,8 @@ USUAL_CORES = 4  # of a machine that does not tell
 def default_space(knobs: Mapping[str, Limits], cores: int | None) -> ConfigurationSpace:
     """The grid to search where none is given: of these knobs, within their limits.
 
-    Their machine has so many cores, if that is known.
-
-    A server that tells no knobs can only be observed, so one configuration stands for what is in force.
+    `cores`: of the server's machine, if that is known. A server that tells no knobs can only be observed, so
+    one configuration stands for what is in force.
     """
     cores = cores or USUAL_CORES
     powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]

@@ -218,11 +218,9 @@ class Record:
 
     def check_in(self, space: ConfigurationSpace) -> None:
         """ValueError or KeyError where this is no interval of a run on that grid."""
-        action = space.action(space.number(self.configuration))
-        if (
-            self.number != space.number(self.configuration)
-            or self.transition.action.tolist() != action.tolist()
-        ):
+        number = space.number(self.configuration)
+        action = self.transition.action.tolist()
+        if self.number != number or action != space.action(number).tolist():
             raise ValueError(f"number {self.number} is not that of {self.configuration}")
         if self.transition.observation.shape != self.transition.next_observation.shape:
             raise ValueError("the two observations are not of one length")

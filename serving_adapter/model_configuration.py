@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from serving_adapter.json_text import parsed
+
 Configuration = Mapping[str, int]
 """Values of some knobs, e.g. `{"instances": 2, "max_batch_size": 8}`."""
 
@@ -67,17 +69,15 @@ def check(configuration: Mapping[str, object], limits: Mapping[str, Limits] = KN
 def parse(text: str | bytes) -> ModelConfig:
     """A ModelConfig from its JSON, in snake_case or camelCase; ValueError, in one sentence, otherwise."""
     try:
-        document = json.loads(text, object_pairs_hook=_each_field_once)
+        document = parsed(text if isinstance(text, str) else text.decode(), _each_field_once)
         if not isinstance(document, dict):
             raise ValueError('a JSON object is expected, such as {"max_batch_size": 8}')
         _check_parameters_form(document.get("parameters", {}))
-        return json_format.Parse(text, ModelConfig())
+        return json_format.ParseDict(document, ModelConfig())
     except json_format.ParseError as error:
         problem = f"{_first_line(error)}; send the model's configuration as the server reports it, edited"
     except UnicodeDecodeError:
         problem = "it is not UTF-8 text"
-    except RecursionError:
-        problem = "it is nested too deeply"
     except ValueError as error:
         problem = str(error)
     raise ValueError(f"the configuration is not a ModelConfig in JSON: {problem}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import select
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any
 
 OUTPUT, ERROR = 1, 2
 PATIENCE_MS = 20
@@ -37,19 +38,25 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
+def log_to_standard_error(anew: bool = False) -> None:
+    """From now on what is logged goes to standard error as it is now; `anew`: and nowhere else."""
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr, force=anew)
+
+
 def say(text: str) -> None:
     """Prints a line. Once nobody reads it any more, it and all that follows go nowhere."""
     try:
         print(text, flush=True)
     except OSError:
-        go_nowhere([sys.stdout])
+        go_nowhere([sys.stdout.fileno()])
 
 
-def go_nowhere(streams: Iterable[TextIO]) -> None:
+def go_nowhere(descriptors: Iterable[int]) -> None:
     """What is written to these from now on is dropped."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 

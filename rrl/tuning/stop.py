@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from serving_adapter.standard_streams import go_nowhere
+
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = "stopping"
 PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be safe in force"
@@ -54,7 +56,7 @@ class Output(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         with suppress(OSError, ValueError):  # no file of the system's, as in tests
-            _go_nowhere([self.file.fileno()])
+            go_nowhere([self.file.fileno()])
         if self.reader_gone is not None:
             self.reader_gone()
 
@@ -112,7 +114,7 @@ class Stop:
 
     def _set(self, number: int, frame: object) -> None:
         if number == HANG_UP:
-            _go_nowhere(self._terminals)
+            go_nowhere(self._terminals)
         self.set()
         for again in {signal.SIGINT, number} - {HANG_UP}:
             signal.signal(again, signal.default_int_handler)
@@ -121,10 +123,3 @@ class Stop:
     def _speak(self) -> None:
         while text := self._to_say.get():
             self._say(text)
-
-
-def _go_nowhere(descriptors: list[int]) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in descriptors:
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)

@@ -1,4 +1,4 @@
-"""`python -m scripts.robustness soak`: a day's changes, arrivals and journal in an hour, and what stays held.
+"""`python -m scripts.robustness soak`: hours of changes, arrivals and journal in one, and what stays held.
 
 A server of two models runs with a model store. On one model the default agent tunes at intervals of 0.2 s,
 under arrivals whose day takes as long as the run. The other model is given another configuration every

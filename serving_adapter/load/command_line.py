@@ -175,7 +175,7 @@ def _stop_on_signals() -> tuple[asyncio.Event, list[int]]:
     """
     stop, received = asyncio.Event(), list[int]()
     loop = asyncio.get_running_loop()
-    terminals = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]  # a closed one says no
+    terminals = [each.fileno() for each in (sys.stdout, sys.stderr) if each.isatty()]  # a closed one says no
 
     def handle(number: int) -> None:
         received.append(number)

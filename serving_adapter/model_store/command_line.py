@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import sys
@@ -25,7 +24,7 @@ from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
 from serving_adapter.secret_file import read_secret
-from serving_adapter.standard_streams import keep_standard_streams
+from serving_adapter.standard_streams import keep_standard_streams, log_to_standard_error
 
 FAILED = 1
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
@@ -102,7 +101,7 @@ def serve(options: StoreServeOptions) -> None:
             on_ready()
 
         keep_standard_streams()
-        _log_to_standard_error()
+        log_to_standard_error(anew=True)
         asyncio.run(daemon.run(endpoint, settings, ready))
         os._exit(0)  # a thread may hang on a client's file, and would be waited for
 
@@ -216,13 +215,8 @@ COMMANDS = {
 }
 
 
-def _log_to_standard_error() -> None:
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr, force=True)
-
-
 def main() -> None:
-    _log_to_standard_error()
+    log_to_standard_error()
     run = parse_command("rrl-store", COMMANDS)
     try:
         run()

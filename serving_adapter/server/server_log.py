@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
+
+from serving_adapter import standard_streams
 
 GRPC = "grpc._cython.cygrpc"
 ANSWER_TO_AN_ENDED_CALL = "ExecuteBatchError raised in core by servicer method"
@@ -11,7 +12,7 @@ ANSWER_TO_AN_ENDED_CALL = "ExecuteBatchError raised in core by servicer method"
 
 def log_to_standard_error() -> None:
     """From now on everything that is logged goes there, but for what is no fault."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    standard_streams.log_to_standard_error()
     logging.getLogger(GRPC).addFilter(_is_no_late_answer)
 
 
