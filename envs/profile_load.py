@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ class ProfileLoad:
 
     def _run(self, sending: Coroutine[Any, Any, None]) -> None:
         try:
-            self._runner.run(sending)
+            with closing(sending):  # Ctrl-C may come before it is begun
+                self._runner.run(sending)
         except grpc.aio.AioRpcError as error:
             raise TargetError(f"a request of the profile failed: {error.details()}") from None
 

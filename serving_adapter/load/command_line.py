@@ -10,7 +10,7 @@ import selectors
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,7 +108,9 @@ def main(argv: list[str] | None = None) -> None:
             on_second = _seconds_sink(options, stack, files)
             on_request = _requests_sink(options, files)
             runner = stack.enter_context(asyncio.Runner(loop_factory=_punctual_loop))
-            report, signal_number = runner.run(_run(options, arrivals, sizes, on_second, on_request))
+            running = _run(options, arrivals, sizes, on_second, on_request)
+            with closing(running):  # Ctrl-C may come before it is begun
+                report, signal_number = runner.run(running)
     except (ValueError, TargetError) as error:
         fail(str(error))
     except KeyboardInterrupt:  # a second SIGINT, or one before the loop ran

@@ -1,5 +1,7 @@
 """Light profiling: on a fake target whose service times are known, and on a real server."""
 
+import asyncio
+import gc
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from envs.filled_times import fill
 from envs.light_profiling import Grid, ProfileOptions, light_profile, main, make_grid
+from envs.profile_load import ProfileLoad
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
@@ -299,3 +302,16 @@ def test_whoever_changes_the_target_is_alone_and_after_kill_9_the_next_start_put
         assert target.configuration() == found
         assert not list(state_home.iterdir())
         target.take_lease(TunerLease("a tuner elsewhere", 0.0))
+
+
+def test_ctrl_c_before_the_load_begins_leaves_no_warning(monkeypatch, recwarn):
+    load = ProfileLoad("localhost:1", "sleep", 1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio.Runner, "_lazy_init", lambda runner: interrupt())
+    with pytest.raises(KeyboardInterrupt):
+        load.drive(1, outstanding=1)
+    gc.collect()
+    assert not recwarn.list
