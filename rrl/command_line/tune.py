@@ -33,6 +33,7 @@ from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings, baseline_for
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.exports import export, print_result
+from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
 from serving_adapter.options import fail, in_a_sentence
@@ -55,7 +56,9 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             kept = run.tuning.run()
             failures = server.end_load()
             left = ToKeep(kept.number, kept.reason)
-            summary = export(log, server.target, run.onlookers.events, left)
+            summary = export(
+                log, server.target, run.onlookers.events, left, run.onlookers.start_beside.at_end()
+            )
         except (TargetError, EmbeddedFailed, OSError) as error:
             run.onlookers.view.close()
             with suppress(ValueError, OSError):  # The error that ended the run tells more.
@@ -78,7 +81,8 @@ class Onlookers(NamedTuple):
 
     view: PlainView | LiveView
     events: TensorBoardEvents
-    listeners: list[Listener]  # These two and the others, in the order in which they are told.
+    start_beside: StartBesideRun
+    listeners: list[Listener]  # These three and the others, in the order in which they are told.
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,11 @@ def _open(
     stack.callback(agent.close)
     header = server.under_load(earlier.teach(agent, grid.header(start), console, stop), console)
     log = stack.enter_context(closing(earlier.journal_for(folder, header)))
-    guard = _guard(start, grid.task(), header.slo_p95_ms)
+    guard, belief = _guard(start, grid.task(), header.slo_p95_ms)
     settings = _settings(grid.options)
     server.claim(header)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
-    onlookers = _onlookers(console, log, guard, settings, server)
+    onlookers = _onlookers(console, log, guard, belief, settings, server)
     _tell(onlookers.listeners, before.put_back)
     keeping = Keeping(server.target, env.space)
     run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
@@ -122,21 +126,28 @@ def _open(
     return OpenRun(tuning, server, keeping, onlookers)
 
 
-def _guard(start: int, task: Task, slo_p95_ms: float | None) -> Guard:
-    """The guard with a belief of its own, whatever the agent believes."""
+def _guard(start: int, task: Task, slo_p95_ms: float | None) -> tuple[Guard, Belief]:
+    """The guard and a belief of its own, whatever the agent believes."""
     settings = GuardSettings(slo_p95_ms=slo_p95_ms, cost_is_latency=task.objective.unit == "ms")
     belief = Belief(task.space, task.objective, task.cores, found=task.found)
-    return Guard(start, settings, task.excluded, belief)
+    return Guard(start, settings, task.excluded, belief), belief
 
 
 def _onlookers(
-    console: Console, log: Journal, guard: Guard, settings: TuningSettings, server: RunningServer
+    console: Console,
+    log: Journal,
+    guard: Guard,
+    belief: Belief,
+    settings: TuningSettings,
+    server: RunningServer,
 ) -> Onlookers:
     folder = log.path.parent
     view = make_view(console, log, guard, settings)
     events = TensorBoardEvents(folder, log.header, log.records)
     others = server.listeners(view, guard, log.header.space)
-    return Onlookers(view, events, [ChangeLog(folder), view, events, *others])
+    start_beside = StartBesideRun(log.header, guard, belief)
+    listeners = [start_beside, ChangeLog(folder), view, events, *others]
+    return Onlookers(view, events, start_beside, listeners)
 
 
 def _settings(options: TuneOptions) -> TuningSettings:

@@ -43,5 +43,8 @@ class Listener:
     def measured(self, record: Record) -> None:
         """An interval is over, and in the journal."""
 
+    def replayed(self, record: Record) -> None:
+        """An interval of the run that is resumed was taken in again."""
+
     def notice(self, text: str) -> None:
         """Something a person should know, e.g. that no requests arrive."""

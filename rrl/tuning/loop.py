@@ -139,6 +139,7 @@ class Tuning:
         for at_s in record.changed_at_s:
             self.limits.changed(at_s)
         self.agent.finish_training()  # the next update needs its network
+        self.telling.replayed(record)
 
     def _interrupt(self, progress: Progress) -> str:
         return "stopped" if self.stop() else self.guard.watch(progress)

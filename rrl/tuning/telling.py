@@ -34,6 +34,10 @@ class Telling:
         for listener in self.listeners:
             listener.measured(record)
 
+    def replayed(self, record: Record) -> None:
+        for listener in self.listeners:
+            listener.replayed(record)
+
     def notice(self, text: str) -> None:
         for listener in self.listeners:
             listener.notice(text)

@@ -17,6 +17,7 @@ from rrl.journal import Header, Journal, Record
 from rrl.tuning import change_log
 from rrl.views import figure, intervals_csv, reference_table, tensorboard_events
 from rrl.views.html_report import page
+from rrl.views.same_arrivals import SameArrivals
 from rrl.views.summary import (
     BEST_CONFIGURATION,
     RunSummary,
@@ -46,10 +47,14 @@ def export(
     target: Configured | None,
     events: TensorBoardEvents | None,
     left: ToKeep | None = None,
+    same_arrivals: SameArrivals | None = None,
 ) -> RunSummary:
-    """Writes every view of the journal into its folder. `left` is what the run left in force, and why."""
+    """Writes every view of the journal into its folder. `left` is what the run left in force, and why.
+
+    `same_arrivals` is what the run knows of the start beside it; without it the journal is replayed.
+    """
     folder = journal.path.parent
-    summary = summarise(journal.header, journal.records, left=left)
+    summary = summarise(journal.header, journal.records, left=left, same_arrivals=same_arrivals)
     try:
         write_views(folder, journal.header, journal.records, summary, target, ended=left is not None)
     finally:

@@ -1,8 +1,9 @@
 """What the start would have cost in each interval of a run: at the same arrivals and the same machine speed.
 
-It is asked of a belief that learns the records of the journal in their order. What a run cost its users is
-counted against the start living through all of it: what a burst leaves waiting waits in the next interval.
-Where nothing is known, the mean latency measured at the start stands for it.
+It is asked of what the guard believes, once it has judged the interval: while the run goes on, or in a replay
+of its journal. What a run cost its users is counted against the start living through all of it: what a burst
+leaves waiting waits in the next interval. Where nothing is known, the mean latency measured at the start
+stands for it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rrl.guarding.settings import GuardSettings
 from rrl.journal import Header, Record
 from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, make_objective
+from rrl.tuning.listener import Listener
 from rrl.views.exploration_cost import StartLatencies, part_of
 
 LEAST_S = 1e-3  # of a stretch, so that it has a length
@@ -74,29 +76,50 @@ class SameArrivals:
         return [(record, each) for record, each in pairs if id(record) in ids]
 
 
+class StartBesideRun(Listener):
+    """Grows with a run: told of each record once the guard has judged it, it asks the guard's own belief."""
+
+    def __init__(self, header: Header, guard: Guard, belief: Belief) -> None:
+        """`belief` is what the guard expects by."""
+        objective = make_objective(header.objective, header.slo_p95_ms)
+        self._guard, self._belief, self._latencies = guard, belief, belief
+        if objective != MeanLatency():
+            self._latencies = Belief(header.space, MeanLatency(), header.cores, found=header.found)
+        self._records: list[Record] = []
+        self._beside: list[StartBeside] = []
+        self._log_slowness: list[float] = []  # by change and interval
+
+    def measured(self, record: Record) -> None:
+        if self._latencies is not self._belief and record.counted:
+            self._latencies.learn(record.number, record.measurement)
+        self._records.append(record)
+        self._log_slowness += [self._latencies.service_times.log_slowness] * len(record.with_settling)
+        self._beside.append(_beside(record, self._guard, self._belief, self._latencies))
+
+    def replayed(self, record: Record) -> None:
+        self.measured(record)
+
+    def at_end(self) -> SameArrivals:
+        beside = self._beside
+        if self._latencies.known:
+            slowness = np.array(self._log_slowness)
+            beside = _with_lived(self._records, self._guard.start, beside, self._latencies, slowness)
+        return SameArrivals(self._guard, tuple(self._records), tuple(beside))
+
+
 def at_same_arrivals(
     header: Header, records: Sequence[Record], settings: GuardSettings | None = None
 ) -> SameArrivals:
     """Replays a journal's records."""
     objective = make_objective(header.objective, header.slo_p95_ms)
     belief = Belief(header.space, objective, header.cores, found=header.found)
-    latencies = belief
-    if objective != MeanLatency():
-        latencies = Belief(header.space, MeanLatency(), header.cores, found=header.found)
-    is_latency = objective.unit == "ms"
-    settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=is_latency)
+    settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=objective.unit == "ms")
     guard = Guard(header.space.number(header.start), settings, expectation=belief)
-    beside: list[StartBeside] = []
-    slowness: list[float] = []
+    run = StartBesideRun(header, guard, belief)
     for record in records:
         guard.replay(record)
-        if latencies is not belief and record.counted:
-            latencies.learn(record.number, record.measurement)
-        slowness += [latencies.service_times.log_slowness] * len(record.with_settling)
-        beside.append(_beside(record, guard, belief, latencies))
-    if latencies.known:
-        beside = _with_lived(records, guard.start, beside, latencies, np.array(slowness))
-    return SameArrivals(guard, records, beside)
+        run.replayed(record)
+    return run.at_end()
 
 
 def _with_lived(

@@ -19,7 +19,7 @@ from rrl.measured_costs import costs_by_configuration
 from rrl.space import Configuration
 from rrl.views.exploration_cost import CostOfExploration, StartLatencies, cost_of_exploration
 from rrl.views.reference_table import Origin, ReferenceTable
-from rrl.views.same_arrivals import at_same_arrivals
+from rrl.views.same_arrivals import SameArrivals, at_same_arrivals
 
 BEST_CONFIGURATION = "best_configuration.yaml"
 NOT_KNOWN_IN_FORCE = (
@@ -110,15 +110,18 @@ def summarise(
     settings: GuardSettings | None = None,
     left: ToKeep | None = None,
     turns: int | None = None,
+    same_arrivals: SameArrivals | None = None,
 ) -> RunSummary:
     """The figures of a run, finished or not.
 
     `left` is what the run left in force, and why. Without it, it is what a guard would leave that saw these
     records. Start and best are validated by `turns` intervals each at least, by default as many as the run
-    planned. Fewer are enough where they show the gain, or that there is none.
+    planned. Fewer are enough where they show the gain, or that there is none. `same_arrivals` is known where
+    the run has just ended; without it the records are replayed.
     """
-    same_arrivals = at_same_arrivals(header, records, settings)
-    guard = same_arrivals.guard
+    if same_arrivals is None:
+        same_arrivals = at_same_arrivals(header, records, settings)
+    records, guard = same_arrivals.records, same_arrivals.guard
     guard.turns.planned = header.validation if turns is None else turns
     validation = _LastValidation.of(records, guard)
     validated = validation.validates(guard.start) and (left is None or left.number in validation.costs)
