@@ -30,10 +30,10 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(TuneOptions, argv)
     options = replace(options, agent=called_now(options.agent))
     _check_agent(options.agent)
-    if options.export is not None:
-        export_again(options.export)
     torch.set_num_threads(1)  # The cores are the server's.
     threadpool_limits(1)  # NumPy's threads, too.
+    if options.export is not None:
+        export_again(options.export)
     console = make_console()
     stop = Stop(console.print)
     console.reader_gone = stop.set

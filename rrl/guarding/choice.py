@@ -169,7 +169,7 @@ class Choice:
     def _fit(self) -> set[int]:
         """The configurations that were measured and are fit at the present load."""
         unfit = self.fitness.unfit(self.memory.near_present_load())
-        return {seen.number for seen in self.memory.all} - unfit
+        return self.memory.numbers - unfit
 
     def _by_means(self) -> ToKeep:
         best = self.best

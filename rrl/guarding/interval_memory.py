@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from rrl.journal import Kind
 from rrl.measured_costs import costs_by_configuration
 
 SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
+LEAST_RATE_PER_S = 0.01  # what is less counts as this
 COMPARABLE_LOAD = 1.15  # at rates within this factor, costs of two configurations compare directly
 
 
@@ -33,22 +36,27 @@ class IntervalMemory:
 
     rate_per_s: float = 0.0  # the present load
     all: list[Seen] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)  # the configurations that were measured, at whatever load
+    _baseline: list[Seen] = field(default_factory=list)
     _near: list[Seen] = field(default_factory=list)  # the answer to what was asked last
     _near_asked: tuple[int, float] = (0, 0.0)  # what was asked: intervals seen, load
 
     @property
     def start_latency_ms(self) -> float:
         """Mean latency over the requests of the baseline intervals; NaN before the first."""
-        baseline = [seen for seen in self.all if seen.kind == "baseline"]
+        baseline = self._baseline
         completions = sum(seen.completions for seen in baseline)
         return sum(s.completions * s.latency_ms for s in baseline) / completions if completions else math.nan
 
     def add(self, seen: Seen) -> None:
         self.all.append(seen)
+        self.numbers.add(seen.number)
+        if seen.kind == "baseline":
+            self._baseline.append(seen)
 
     def knows(self, number: int) -> bool:
         """True if this configuration was measured, at whatever load."""
-        return any(seen.number == number for seen in self.all)
+        return number in self.numbers
 
     def near_present_load(self) -> list[Seen]:
         """The intervals at the present load; if there are none, those at the nearest load that was seen."""
@@ -61,9 +69,11 @@ class IntervalMemory:
         """Those among these at the present load; if there are none, those at the nearest load."""
         if not among:
             return []
-        nearest = min(among, key=lambda seen: load_ratio(seen.rate_per_s, self.rate_per_s))
-        is_present = load_ratio(nearest.rate_per_s, self.rate_per_s) <= SAME_LOAD
-        return _at_load(self.rate_per_s if is_present else nearest.rate_per_s, among)
+        ratios = _load_ratios(among, self.rate_per_s)
+        nearest = int(np.argmin(ratios))
+        if ratios[nearest] <= SAME_LOAD:
+            return [among[i] for i in np.flatnonzero(ratios <= SAME_LOAD).tolist()]
+        return _at_load(among[nearest].rate_per_s, among)
 
     def near_load_of(self, number: int) -> list[Seen]:
         """The intervals at the present load if this configuration was measured at it, else at its own."""
@@ -87,15 +97,16 @@ def costs_of(intervals: Sequence[Seen]) -> dict[int, list[float]]:
     return costs_by_configuration((seen.number, seen.cost) for seen in intervals)
 
 
-def load_ratio(a_per_s: float, b_per_s: float) -> float:
-    """How many times the larger of two rates is the smaller."""
-    low, high = sorted((max(a_per_s, 0.01), max(b_per_s, 0.01)))
-    return high / low
-
-
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
 def _at_load(rate_per_s: float, among: Sequence[Seen]) -> list[Seen]:
-    return [seen for seen in among if load_ratio(seen.rate_per_s, rate_per_s) <= SAME_LOAD]
+    return [among[i] for i in np.flatnonzero(_load_ratios(among, rate_per_s) <= SAME_LOAD).tolist()]
+
+
+def _load_ratios(among: Sequence[Seen], rate_per_s: float) -> np.ndarray:
+    """(intervals,) how many times the larger of its rate and this one is the smaller."""
+    rates_per_s = np.maximum([seen.rate_per_s for seen in among], LEAST_RATE_PER_S)
+    rate_per_s = max(rate_per_s, LEAST_RATE_PER_S)
+    return np.asarray(np.maximum(rates_per_s, rate_per_s) / np.minimum(rates_per_s, rate_per_s))

@@ -7,6 +7,7 @@ set: the changes made so far are then set with it.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 from rrl.journal import Journal
@@ -42,6 +43,8 @@ class Pacing:
         self._journal, self._settings = journal, settings
         self._clock, self._monotonic = clock, monotonic
         self._apart_s = clock() - monotonic()
+        self._applied_ms: deque[float] = deque(maxlen=RECENT_CHANGES)
+        self._looked_at = 0  # records of the journal
 
     def begin(self) -> None:
         """The run's time begins now."""
@@ -71,8 +74,11 @@ class Pacing:
 
         Both changes are taken to last as long as the slowest of late.
         """
-        applied_ms = [r.apply_ms for r in self._journal.records if r.apply_ms > 0]  # NaN, 0: no change
-        slowest_ms = max(applied_ms[-RECENT_CHANGES:], default=0.0)
+        records = self._journal.records
+        new = (r.apply_ms for r in records[self._looked_at :])
+        self._applied_ms.extend(ms for ms in new if ms > 0)  # NaN, 0: no change
+        self._looked_at = len(records)
+        slowest_ms = max(self._applied_ms, default=0.0)
         return MAX_INTERVAL_LENGTHS * self._interval_s + 2 * slowest_ms / 1e3
 
     @property

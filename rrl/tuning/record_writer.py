@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -22,10 +23,11 @@ class RecordWriter:
     ) -> None:
         self.observation: np.ndarray | None = None  # of the last interval that counted
         self._journal, self._space, self._in_force, self._clock = journal, space, in_force, clock
+        self._finished = Counter(record.kind for record in journal.records if record.counted)
 
     def finished(self, kind: Kind) -> int:
         """How many of the run's intervals of this kind are in the journal."""
-        return sum(record.kind == kind and record.counted for record in self._journal.records)
+        return self._finished[kind]
 
     @property
     def last_gap(self) -> str:
@@ -61,5 +63,6 @@ class RecordWriter:
         )
         self._journal.append(record)
         if record.counted:
+            self._finished[kind] += 1
             self.observation = after
         return record

@@ -16,6 +16,11 @@ class HeldByProcesses(NamedTuple):
     threads: int
     processes: int
 
+    @classmethod
+    def least(cls, looks: Iterable[HeldByProcesses]) -> HeldByProcesses:
+        """The least of each, in several looks."""
+        return cls(*map(min, zip(*looks, strict=True)))
+
 
 def family(pid: int) -> list[psutil.Process]:
     """A process and its descendants, the eldest first; empty if it is gone."""

@@ -19,7 +19,7 @@ def test_some_seconds_of_load_changes_and_tuning_leave_nothing_behind(
     for name in ("RRL_STORE", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, "set again by the run")
     figures = tmp_path / "soak.json"
-    assert soak.run(soak.Options(minutes=0.15, warm_up_s=2.0, out=figures))
+    assert soak.run(soak.Options(minutes=0.15, warm_up_s=1.0, out=figures))
     assert '"what": "memory of the front"' in figures.read_text()
 
 
