@@ -17,6 +17,7 @@ from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
 from serving_adapter.server.protocol.arrivals_service import arrivals_handler
+from serving_adapter.server.protocol.health_service import health_handler
 from serving_adapter.server.protocol.methods import protocol_handler
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.recording import Recording
@@ -64,8 +65,8 @@ async def serve(options: ServeOptions) -> None:
     service = InferenceService(
         models, metrics_port=metrics_port, max_unread_bytes=options.byte_budget, control_key=key
     )
-    handlers = (protocol_handler(service, options.max_message_bytes), arrivals_handler(models))
-    server.add_generic_rpc_handlers(handlers)
+    protocol = protocol_handler(service, options.max_message_bytes)
+    server.add_generic_rpc_handlers((protocol, arrivals_handler(models), health_handler(models)))
     gc.collect()
     gc.freeze()  # The modules stay: to go through them at each collection would hold up the loop for 20 ms.
     await server.start()  # It tells that it lives, and that it is not ready, before any model is built.

@@ -39,6 +39,30 @@ def request(model: str) -> pb.ModelInferRequest:
     return asked
 
 
+HEALTH_OF = ("", "inference.GRPCInferenceService", "gated")
+
+
+def health(channel: grpc.Channel, service: str) -> bytes:
+    """The answer to a probe, in which field 1 is 1 for SERVING and 2 for NOT_SERVING."""
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    return bytes(check(b"\x0a" + bytes([len(service)]) + service.encode() if service else b"", timeout=30))
+
+
+def test_a_probe_of_what_there_is_not_is_refused_in_a_sentence(server):
+    with grpc.insecure_channel(server.address) as channel:
+        assert health(channel, "") == b"\x08\x01"
+        with pytest.raises(grpc.RpcError, match="unknown service 'another'; ask for a model") as refused:
+            health(channel, "another")
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(grpc.RpcError, match="these bytes are no") as refused:
+            check(b"\xff\xff", timeout=30)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError, match="ask again with Check") as refused:
+            list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=30))
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 def test_pings_one_after_the_other_on_a_connection_that_carries_nothing_are_all_answered(server):
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -65,6 +89,7 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
             assert stub.ServerLive(pb.ServerLiveRequest(), timeout=30, wait_for_ready=True).live
             assert not stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready
             assert not stub.ModelReady(pb.ModelReadyRequest(name="gated"), timeout=30).ready
+            assert [health(channel, name) for name in HEALTH_OF] == [b"\x08\x02"] * len(HEALTH_OF)
             load = pb.RepositoryModelLoadRequest(model_name="gated")
             for call, asked in ((stub.ModelInfer, request("gated")), (stub.RepositoryModelLoad, load)):
                 with pytest.raises(grpc.RpcError, match="'gated' is starting") as refused:
@@ -72,6 +97,7 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
                 assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             gate.touch()
             until(lambda: stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready)
+            assert [health(channel, name) for name in HEALTH_OF] == [b"\x08\x01"] * len(HEALTH_OF)
             assert len(stub.ModelInfer(request("gated"), timeout=30).outputs) == 1
     finally:
         process.terminate()
