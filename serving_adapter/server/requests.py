@@ -182,7 +182,7 @@ class Batch:
             largest = reduce(_larger, (request.inputs[i].shape[1:] for request in self.requests))
             shapes.append((spec.name, spec.datatype, (self.rows, *largest)))
         placed, needed_bytes = place(shapes)
-        arena.ensure(needed_bytes)
+        arena.ensure_for_batch(needed_bytes)
         for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
             _stack([request.inputs[i] for request in self.requests], spec, arena.array(tensor))
         return placed

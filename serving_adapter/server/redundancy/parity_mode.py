@@ -102,7 +102,7 @@ class Parity(ResilienceMode):
     def encode(self, group: CodingGroup, row: int, arena: Arena) -> list[Placed]:
         specs = self._host.inputs.values()
         placed, needed_bytes = place((s.name, s.datatype, (group.rows, *s.shape)) for s in specs)
-        arena.ensure(needed_bytes)
+        arena.ensure_for_batch(needed_bytes)
         for tensor in placed:
             group.encode(row, tensor.name, self._encoder, arena.array(tensor))
         return placed

@@ -2,7 +2,8 @@
 
 An arena is an anonymous memory file (`memfd`): it has no name, is reachable only by the two processes
 that hold its descriptor, and is gone with them. Either side grows it by extending the file; the other
-side maps it anew when it is told of a larger capacity.
+side maps it anew when it is told of a larger capacity. Whoever writes to it gives back, now and then, the
+memory that only an unusually large batch needed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import mmap
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ from serving_adapter.tensors import NUMPY_OF_DATATYPE
 
 ALIGNMENT_BYTES = 64
 INITIAL_BYTES = 1 << 20
+BATCHES_TO_LOOK_BACK = 256  # What none of so many needed is given back.
 
 
 class Placed(NamedTuple):
@@ -51,6 +54,7 @@ class Arena:
         self.fd = fd
         self.capacity_bytes = 0
         self._map: mmap.mmap | None = None
+        self._batches = self._needed_lately = self._written_bytes = 0
         self.ensure(INITIAL_BYTES)
 
     @classmethod
@@ -69,6 +73,25 @@ class Arena:
         self._map = mmap.mmap(self.fd, size)
         self.view = memoryview(self._map)
         self.capacity_bytes = size
+
+    def ensure_for_batch(self, needed_bytes: int) -> None:
+        """`ensure`, by whoever is about to write a batch of so many bytes: what was there before is gone."""
+        self.ensure(needed_bytes)
+        self._batches += 1
+        self._needed_lately = max(self._needed_lately, needed_bytes)
+        self._written_bytes = max(self._written_bytes, needed_bytes)
+        if self._batches == BATCHES_TO_LOOK_BACK:
+            if 2 * self._needed_lately < self._written_bytes:
+                self._give_back_beyond(self._needed_lately)
+            self._batches = self._needed_lately = 0
+
+    def _give_back_beyond(self, kept_bytes: int) -> None:
+        """Frees the pages, which stay reachable: they are zero, and there again once they are written to."""
+        start = max(INITIAL_BYTES, -(-kept_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        if self._map is not None and start < self.capacity_bytes:
+            with suppress(OSError):  # where the kernel cannot, they are kept
+                self._map.madvise(mmap.MADV_REMOVE, start, self.capacity_bytes - start)
+        self._written_bytes = kept_bytes
 
     def array(self, tensor: Placed) -> np.ndarray:
         """A numpy view of a tensor in the arena."""

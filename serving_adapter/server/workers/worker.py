@@ -157,7 +157,7 @@ class BatchRunner:
         placed, needed_bytes = place(
             (name, datatype_of(name, tensor), tuple(tensor.shape)) for name, tensor in results.items()
         )
-        self.outputs.ensure(needed_bytes)
+        self.outputs.ensure_for_batch(needed_bytes)
         for where, tensor in zip(placed, results.values(), strict=True):
             torch.from_numpy(self.outputs.array(where)).copy_(tensor)
         return placed
