@@ -17,6 +17,7 @@ from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
 from serving_adapter.server.protocol.arrivals_service import arrivals_handler
+from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.health_service import health_handler
 from serving_adapter.server.protocol.methods import protocol_handler
 from serving_adapter.server.protocol.servicer import InferenceService
@@ -53,7 +54,8 @@ async def serve(options: ServeOptions) -> None:
     listening.check_locked(options.host, key, has_tls=options.tls_cert is not None)
     models = models_of(options)
     faults = _faults(options)
-    server = listening.grpc_server(options.max_message_bytes, len(models) * options.max_queue_size)
+    max_calls = listening.most_calls(len(models) * options.max_queue_size)
+    server = listening.grpc_server(options.max_message_bytes, max_calls)
     port = listening.bind(server, options.host, options.port, options.tls_cert, options.tls_key)
     try:
         metrics_port = serve_metrics(models, options.host.strip("[]"), options.metrics_port)
@@ -65,8 +67,11 @@ async def serve(options: ServeOptions) -> None:
     service = InferenceService(
         models, metrics_port=metrics_port, max_unread_bytes=options.byte_budget, control_key=key
     )
-    protocol = protocol_handler(service, options.max_message_bytes)
-    server.add_generic_rpc_handlers((protocol, arrivals_handler(models), health_handler(models)))
+    awaited = AwaitedRequests(max_calls)
+    protocol = protocol_handler(service, options.max_message_bytes, awaited)
+    server.add_generic_rpc_handlers(
+        (protocol, arrivals_handler(models, awaited), health_handler(models, awaited))
+    )
     gc.collect()
     gc.freeze()  # The modules stay: to go through them at each collection would hold up the loop for 20 ms.
     await server.start()  # It tells that it lives, and that it is not ready, before any model is built.

@@ -9,11 +9,13 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 
+from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.methods import SERVICE, protocol_handler
 from serving_adapter.server.protocol.servicer import InferenceService
 
 MODEL = "simulated"
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_CALLS = 1 << 20
 
 
 class Aborted(Exception):
@@ -26,6 +28,15 @@ class Aborted(Exception):
 
 class SimulatedContext:
     """What the servicer needs of a call."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def peer(self) -> str:
+        return "simulated"
+
+    async def read(self) -> Any:
+        return self._request
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         raise Aborted(code, details)
@@ -43,7 +54,7 @@ class SimulatedConnection:
     """The methods of a server, by name."""
 
     def __init__(self, service: InferenceService) -> None:
-        handler = protocol_handler(service, MAX_MESSAGE_BYTES)
+        handler = protocol_handler(service, MAX_MESSAGE_BYTES, AwaitedRequests(MAX_CALLS))
         self._methods: dict[str, Any] = {
             method.name: handler.service(_Details(f"/{SERVICE.full_name}/{method.name}"))
             for method in SERVICE.methods
@@ -52,8 +63,8 @@ class SimulatedConnection:
     async def call(self, name: str, request: Message) -> Any:
         """The answer; Aborted for an error."""
         method = self._methods[name]
-        asked = method.request_deserializer(request.SerializeToString())
-        answer = method.response_serializer(await method.unary_unary(asked, SimulatedContext()))
+        context = SimulatedContext(method.request_deserializer(request.SerializeToString()))
+        answer = method.response_serializer(await method.stream_unary(None, context))
         return message_factory.GetMessageClass(SERVICE.methods_by_name[name].output_type).FromString(answer)
 
     async def config(self) -> Any:

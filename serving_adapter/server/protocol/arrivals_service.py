@@ -7,22 +7,30 @@ from collections.abc import Mapping
 import grpc
 
 from serving_adapter.recent_arrivals import CALL, SERVICE, pack_answer, unpack_question
-from serving_adapter.sentences import bounded
+from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
+from serving_adapter.server.protocol.refusals import Refused, answers, invalid
 from serving_adapter.server.served_model import ServedModel
 
 
-def arrivals_handler(models: Mapping[str, ServedModel]) -> grpc.GenericRpcHandler:
+def arrivals_handler(models: Mapping[str, ServedModel], awaited: AwaitedRequests) -> grpc.GenericRpcHandler:
     """Answers the one call of the service, which reads and changes nothing."""
+    since = awaited.handler(ArrivalsService(models).since, None, None)
+    return grpc.method_handlers_generic_handler(SERVICE, {CALL: since})
 
-    async def since(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+
+class ArrivalsService:
+    """Answers questions about the arrivals of these models."""
+
+    def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        self._models = models
+
+    @answers
+    async def since(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
         try:
             question = unpack_question(data)
         except ValueError as error:
-            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, bounded(str(error)))
-        model = models.get(question.model)
+            raise invalid(str(error)) from None
+        model = self._models.get(question.model)
         if model is None:
-            sentence = bounded(f"unknown model {question.model!r}")
-            return await context.abort(grpc.StatusCode.NOT_FOUND, sentence)
+            raise Refused(grpc.StatusCode.NOT_FOUND, f"unknown model {question.model!r}")
         return pack_answer(model.statistics.arrivals.since(question.known, model.surroundings.now_ns()))
-
-    return grpc.method_handlers_generic_handler(SERVICE, {CALL: grpc.unary_unary_rpc_method_handler(since)})

@@ -11,15 +11,15 @@ The messages of `grpc.health.v1` have one field each, so those of protobuf's own
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
+from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.methods import SERVICE as PROTOCOL
 from serving_adapter.server.protocol.received import reader
-from serving_adapter.server.protocol.refusals import Refused, answers
+from serving_adapter.server.protocol.refusals import Refused, answers, not_implemented
 from serving_adapter.server.served_model import ServedModel
 
 SERVICE, CHECK, WATCH = "grpc.health.v1.Health", "Check", "Watch"
@@ -46,15 +46,8 @@ class HealthService:
         return Int32Value(value=SERVING if is_ready else NOT_SERVING)
 
 
-def health_handler(models: Mapping[str, ServedModel]) -> grpc.GenericRpcHandler:
+def health_handler(models: Mapping[str, ServedModel], awaited: AwaitedRequests) -> grpc.GenericRpcHandler:
     """Answers checks; whoever wants to watch is told to check, as gRPC's clients then do without."""
-
-    async def refuse(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_WATCH)
-
-    check = HealthService(models).check
-    handlers = {
-        CHECK: grpc.unary_unary_rpc_method_handler(check, reader(StringValue), Int32Value.SerializeToString),
-        WATCH: grpc.unary_stream_rpc_method_handler(refuse),
-    }
+    check = awaited.handler(HealthService(models).check, reader(StringValue), Int32Value.SerializeToString)
+    handlers = {CHECK: check, WATCH: not_implemented(NO_WATCH)}
     return grpc.method_handlers_generic_handler(SERVICE, handlers)

@@ -24,10 +24,14 @@ KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
 MAX_IDLE_MS = 15 * 60_000
 
 
-def grpc_server(max_message_bytes: int, max_queued: int) -> grpc.aio.Server:
+def most_calls(max_queued: int) -> int:
+    """So many calls may wait for their requests, and so many may be served."""
+    return 2 * max_queued + CALLS_BESIDE_QUEUES
+
+
+def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
     """A server that bears what clients and meshes do with connections, but not more than it can."""
     descriptors = allow_descriptors(MAX_DESCRIPTORS)
-    max_calls = 2 * max_queued + CALLS_BESIDE_QUEUES
     options = [
         # The handler refuses what is over the limit with a full sentence. grpc's own limit is the backstop.
         ("grpc.max_receive_message_length", 2 * max_message_bytes),
@@ -36,8 +40,8 @@ def grpc_server(max_message_bytes: int, max_queued: int) -> grpc.aio.Server:
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.so_reuseport", 0),  # a taken port is an error
         # gRPC cancels calls beyond about 1,000 that its core holds, but our own queue refuses with a reason.
-        ("grpc.server.max_pending_requests", 16 * max_queued),
-        ("grpc.server.max_pending_requests_hard_limit", 32 * max_queued),
+        ("grpc.server.max_pending_requests", 8 * max_calls),
+        ("grpc.server.max_pending_requests_hard_limit", 16 * max_calls),
         # Half of the descriptors are left for workers, which take several each when they are replaced.
         ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, descriptors // 2)),
         ("grpc.max_concurrent_streams", max_calls),
@@ -52,7 +56,8 @@ def grpc_server(max_message_bytes: int, max_queued: int) -> grpc.aio.Server:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
     ]
-    return grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
+    # One connection opens half of them at most, so however it behaves, others find room.
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * max_calls)
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> int:

@@ -9,7 +9,9 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from tritonclient.grpc import service_pb2 as pb
 
+from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.received import inference_reader, reader
+from serving_adapter.server.protocol.refusals import not_implemented
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 INFER = "ModelInfer"
@@ -27,29 +29,25 @@ INSTEAD = {
 """What is to be said of a method that the server does not have."""
 
 
-def protocol_handler(service: Any, max_message_bytes: int) -> grpc.GenericRpcHandler:
+def protocol_handler(
+    service: Any, max_message_bytes: int, awaited: AwaitedRequests
+) -> grpc.GenericRpcHandler:
     """Answers every method of the protocol with the method of `service` that has its name."""
-    handlers = {method.name: _handler(method, service, max_message_bytes) for method in SERVICE.methods}
+    handlers = {
+        method.name: _handler(method, service, max_message_bytes, awaited) for method in SERVICE.methods
+    }
     return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
 
-def _handler(method: MethodDescriptor, service: Any, max_message_bytes: int) -> grpc.RpcMethodHandler:
+def _handler(
+    method: MethodDescriptor, service: Any, max_message_bytes: int, awaited: AwaitedRequests
+) -> grpc.RpcMethodHandler:
     behaviour = getattr(service, method.name, None)
     if behaviour is None:
-        return _not_implemented(method)
+        instead = INSTEAD.get(method.name, "it is not supported")
+        return not_implemented(f"this server has no {method.name}: {instead}")
     if method.name == INFER:  # its answer comes serialised
-        return grpc.unary_unary_rpc_method_handler(behaviour, inference_reader(max_message_bytes), bytes)
+        return awaited.handler(behaviour, inference_reader(max_message_bytes), bytes)
     read = reader(message_factory.GetMessageClass(method.input_type))
     answer = message_factory.GetMessageClass(method.output_type)
-    return grpc.unary_unary_rpc_method_handler(behaviour, read, answer.SerializeToString)
-
-
-def _not_implemented(method: MethodDescriptor) -> grpc.RpcMethodHandler:
-    sentence = f"this server has no {method.name}: {INSTEAD.get(method.name, 'it is not supported')}"
-
-    async def refuse(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
-
-    if method.client_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return awaited.handler(behaviour, read, answer.SerializeToString)

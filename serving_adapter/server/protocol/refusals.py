@@ -54,3 +54,12 @@ def answers(method: Method) -> Method:
         return await context.abort(code, bounded(sentence))
 
     return answer
+
+
+def not_implemented(sentence: str) -> grpc.RpcMethodHandler:
+    """Handles a method that the server does not have, whatever is sent to it."""
+
+    async def refuse(requests: Any, context: grpc.aio.ServicerContext) -> Any:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
