@@ -187,12 +187,12 @@ def profile(options: ProfileOptions, target: Target) -> None:
     load = ProfileLoad(options.target, target.model, options.size, options.seed, options.tls_ca)
     console = Console(stderr=True)
     try:
-        with _claimed(target, console) as prolong, Progress(*columns, console=console) as progress:
+        with _claimed(target, console), Progress(*columns, console=console) as progress:
             task = progress.add_task("points", total=points)
 
             def done_one() -> None:
                 progress.advance(task)
-                prolong()
+                target.prolong_lease()
 
             machine, measured = light_profile(target, load.drive, grid, options.requests_per_point, done_one)
     finally:
@@ -202,8 +202,8 @@ def profile(options: ProfileOptions, target: Target) -> None:
 
 
 @contextmanager
-def _claimed(target: Target, console: Console) -> Iterator[Callable[[], None]]:
-    """Keeps others off, and gives what prolongs that. The claim outlives a target that was not put back."""
+def _claimed(target: Target, console: Console) -> Iterator[None]:
+    """Keeps others off. The claim outlives a target that was not put back."""
     point = restore_point(target, PROFILER)
     try:
         restored(point, target, console)
@@ -212,7 +212,7 @@ def _claimed(target: Target, console: Console) -> Iterator[Callable[[], None]]:
     except TargetError as error:
         fail(str(error))
     try:
-        yield lambda: point.safe(found)
+        yield
     except BaseException:
         is_put_back = _released(point, target, found)
         print(AS_FOUND if is_put_back else NOT_PUT_BACK, file=sys.stderr)

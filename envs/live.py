@@ -71,11 +71,12 @@ class LiveServing(ServingEnv):
 
     A step that goes on with the configuration in force changes nothing, so nothing has to settle: it is
     measured from the last reading, the end of the step before, to its own end. It costs the target one
-    reading and one call of ModelConfig. A reading is one call of ModelStatistics and one fetch of the metrics
-    page. Of our own server it is the page, which tells all, and one call for the moments of arrival. A step
-    with a change costs three readings at least, and one more every `poll_s` while it settles longer. As long
-    as somebody watches (`Watch.interrupt`) it also costs a glance at the page every `poll_s`. At a server
-    that knows the page's filter a glance costs next to nothing, so there it is taken in every step.
+    reading, one call of ModelConfig, and one that prolongs the tuner's lease. A reading is one call of
+    ModelStatistics and one fetch of the metrics page. Of our own server it is the page, which tells all, and
+    one call for the moments of arrival. A step with a change costs three readings at least, and one more
+    every `poll_s` while it settles longer. As long as somebody watches (`Watch.interrupt`) it also costs a
+    glance at the page every `poll_s`. At a server that knows the page's filter a glance costs next to
+    nothing, so there it is taken in every step.
 
     The target may restart or vanish within an interval. Then the environment waits, connects again, and puts
     the configuration in force again, unless the target was lost in the middle of the change to it. It returns
@@ -230,7 +231,7 @@ class LiveServing(ServingEnv):
         """Goes on from the last reading: nothing has changed since."""
         end_s = before.at_s + running.share * self.interval_s
         aborted = self._waiting.until(end_s, before, running.watch, glances=self.target.glance_is_cheap)
-        return self._finished(running, before, before, aborted)
+        return self._finished(running, before, before, self.target.read(), aborted)
 
     def _changed_interval(self, running: _Running, applied: Applied, earlier: Reading | None) -> Measurement:
         in_force = self.target.read()
@@ -243,10 +244,9 @@ class LiveServing(ServingEnv):
             settling_part = measure(earlier, in_force if aborted else before)
             running.settling = None if settling_part.gap else settling_part
         if aborted:
-            self._last = before
-            return replace(measure(in_force, before, self._waiting.looks), aborted=aborted)
+            return self._finished(running, in_force, in_force, before, aborted)
         aborted = self._watch_until_enough(running, in_force, before)
-        return self._finished(running, in_force, before, aborted)
+        return self._finished(running, in_force, before, self.target.read(), aborted)
 
     def _watch_until_enough(self, running: _Running, in_force: Reading, before: Reading) -> str:
         """Watches while it is measured: for its share of the usual time, or until that has told enough."""
@@ -264,10 +264,12 @@ class LiveServing(ServingEnv):
                 return ""
         return self._waiting.until(before.at_s + watch.share * usual_s, in_force, watch)
 
-    def _finished(self, running: _Running, in_force: Reading, before: Reading, aborted: str) -> Measurement:
-        after = self.target.read()
+    def _finished(
+        self, running: _Running, in_force: Reading, before: Reading, after: Reading, aborted: str
+    ) -> Measurement:
         measurement = replace(measure(before, after, self._waiting.looks), aborted=aborted)
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
+        self.target.prolong_lease()  # what happened while another tuner had it says nothing of this one
         others = "" if gap or self.advise else self._changed_by_others(running.configuration)
         if not (gap or others):
             self._last = after

@@ -30,8 +30,13 @@ class ConnectedTarget:
     def identity(self) -> ServerIdentity:
         return identity(self._target)
 
-    def lease_to(self, owner: str, duration_s: float) -> None:
-        """LeaseTaken if another tuner has it. A target that is away is left to whoever looks for it."""
+    def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
+        """LeaseTaken if another tuner has it, LeaseLost if another has had it since and it is not `anew`.
+
+        A target that is away is left to whoever looks for it.
+        """
+        if anew:
+            self._target.forget_lease()
         with suppress(TargetLost):
             self._target.take_lease(TunerLease(owner, min(duration_s, 1e-3 * MAX_DURATION_MS)))
 

@@ -160,7 +160,7 @@ def _apply(
     grid = SearchGrid(changing, target, found, space)
     env = grid.environment(stop)
     header = grid.header(env.start)
-    keeping = Keeping(target, space)
+    keeping = Keeping(target, space, point)
     change = careful_apply.AgreedChange(env, header, configuration, folder, point, keeping, limits, put_back)
     try:
         stop.says = PUTTING_BEST_IN_FORCE

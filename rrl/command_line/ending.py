@@ -26,14 +26,14 @@ def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:
 def ended_early(point: RestorePoint | None, keeping: Keeping, error: Exception, stopped: bool) -> int:
     """Says which error ended a run, and what becomes of its target."""
     restores = point is not None and not keeping.done
-    is_broken = isinstance(error, NotPutBack)
-    if stopped and restores and isinstance(error, TargetError) and not is_broken:
+    is_broken, by_others = isinstance(error, NotPutBack), isinstance(error, LeaseTaken | NoSuchKnob)
+    if stopped and restores and isinstance(error, TargetError) and not (is_broken or by_others):
         print(f"the target is away; the next start restores it ({error})", file=sys.stderr)
         return INTERRUPTED
     print(f"the run ended: {in_a_sentence(error)}", file=sys.stderr)
     if restores:
         once = ", once the model is loaded" if is_broken else ""
-        if isinstance(error, LeaseTaken | NoSuchKnob):
+        if by_others:
             once = ", unless others have changed it by then"
         print(f"the next rrl-tune on this target puts the found configuration back{once}", file=sys.stderr)
     return INTERRUPTED if stopped else FAILED

@@ -119,7 +119,7 @@ def _open(
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
     onlookers = _onlookers(console, log, guard, belief, settings, server)
     _tell(onlookers.listeners, before.put_back)
-    keeping = Keeping(server.target, env.space)
+    keeping = Keeping(server.target, env.space, server.point)
     run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
     limits, found = earlier.limits(shared.limits), grid.tuned_as_found
     tuning = Tuning(*run, limits=limits, found=found, changed_before_s=before.times_s)

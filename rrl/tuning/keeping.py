@@ -33,14 +33,19 @@ class Changeable(Protocol):
 class Keeping:
     """Puts in force what the run keeps: the tuned knobs as chosen, the others as they are."""
 
-    def __init__(self, target: Changeable, space: ConfigurationSpace) -> None:
+    def __init__(
+        self, target: Changeable, space: ConfigurationSpace, point: RestorePoint | None = None
+    ) -> None:
+        """`point` is the run's claim on the target, where that outlives the run."""
         self.done = False  # what the run keeps is in force
-        self._target, self._space = target, space
+        self._target, self._space, self._point = target, space, point
 
     def put_in_force(self, number: int) -> None:
         """The run's last change. `done` says from then on that the target is as it should be."""
         # The target may have been away when the run ended. Its metrics page may still be away.
         self._target.connect(control=False, counters=False)
+        if self._point is not None:
+            self._point.ending(self._target.configuration())
         self._target.apply(self._space.configuration(number))
         self.done = True
 

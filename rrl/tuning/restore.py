@@ -37,8 +37,12 @@ class RunningTarget(Protocol):
     def identity(self) -> ServerIdentity:
         """The server that answers there at present."""
 
-    def lease_to(self, owner: str, duration_s: float) -> None:
-        """Takes or prolongs the lease, where the server has leases; 0 s give it back."""
+    def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
+        """Takes or prolongs the lease, where the server has leases; 0 s give it back.
+
+        It fails where another tuner has it. It also does where another has had it since this one had it,
+        unless it is taken `anew`.
+        """
 
 
 @dataclass(frozen=True)
@@ -163,13 +167,20 @@ class RestorePoint:
             self._write()
 
     def safe(self, best: Mapping[str, int]) -> None:
-        """After an interval: the best configuration that is known. It prolongs the lease, too."""
+        """After an interval: the best configuration that is known."""
         if self._state is None:
             return
-        self._prolong()
         if self._state.best != dict(best):
             self._state = replace(self._state, best=dict(best))
             self._write()
+
+    def ending(self, in_force: Mapping[str, int]) -> None:
+        """The last change is next. Where another tuner had the target since, only what is still its own is.
+
+        What that one left in force, if it is not what this run had put there, stays: the change fails.
+        """
+        if self._state is not None and self._state.may_have_put(dict(in_force)):
+            self._lease(self._state.owner, self._lease_s, anew=True)
 
     def release(self) -> None:
         """At a clean end: the target is as it should be."""
@@ -206,9 +217,9 @@ class RestorePoint:
         if self._state is not None:
             self._lease(self._state.owner, self._lease_s)
 
-    def _lease(self, owner: str, duration_s: float) -> None:
+    def _lease(self, owner: str, duration_s: float, anew: bool = False) -> None:
         if self._running is not None:
-            self._running.lease_to(owner, duration_s)
+            self._running.lease_to(owner, duration_s, anew)
 
     def _server(self) -> ServerIdentity:
         return ServerIdentity() if self._running is None else self._running.identity()

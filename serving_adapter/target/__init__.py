@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from serving_adapter.target.error import (
+        LeaseLost,
         LeaseTaken,
         LostInChange,
         ModelAbsent,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Applied",
+    "LeaseLost",
     "LeaseTaken",
     "LostInChange",
     "ModelAbsent",

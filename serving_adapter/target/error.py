@@ -17,6 +17,10 @@ class LeaseTaken(TargetError):
     """Another tuner has the lease on the model; nothing was changed."""
 
 
+class LeaseLost(LeaseTaken):
+    """Another tuner has had the lease since this one had it; nothing was changed."""
+
+
 class ModelAbsent(TargetLost):
     """The server is there and the model is not: somebody unloaded it, and may load it again."""
 
@@ -51,6 +55,8 @@ def explain(
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.FAILED_PRECONDITION and "is leased to" in details:
         return LeaseTaken(f"{address}: {_one_line(details)}")
+    if code is grpc.StatusCode.FAILED_PRECONDITION and "was leased to" in details:
+        return LeaseLost(f"{address}: {_one_line(details)}")
     refusal = _refusal(code, details, address)
     if refusal:
         return TargetError(refusal)

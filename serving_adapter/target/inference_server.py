@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -99,11 +100,24 @@ class InferenceServer:
         """Takes or prolongs the lease on a model, as every load does from now on; false if it has none."""
         if LEASE_EXTENSION not in self.extensions:
             return False
+        had = self._lease
+        if had is not None and had.owner == lease.owner:
+            lease = replace(lease, prolongs=True)
         request = messages.RepositoryModelLoadRequest(model_name=model)
         lease.put_into(request)
         self.call("RepositoryModelLoad", request)
-        self._lease = self.connection.lease = lease if lease.duration_s else None
+        self._lease = replace(lease, prolongs=True) if lease.duration_s else None
+        self.connection.lease = self._lease
         return True
+
+    def prolong_lease(self, model: str) -> None:
+        """Prolongs the lease that was taken, if one was."""
+        if self._lease is not None:
+            self.take_lease(model, self._lease)
+
+    def forget_lease(self) -> None:
+        """The next one that is taken begins anew, whoever has had it since."""
+        self._lease = self.connection.lease = None
 
     # --- its models --------------------------------------------------------------------------------
 

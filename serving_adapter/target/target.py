@@ -190,11 +190,19 @@ class Target:
     def take_lease(self, lease: TunerLease) -> bool:
         """Keeps other tuners off the model for so long; false where the server has no leases.
 
-        Every change prolongs it; between changes call this again, well before it ends. A lease of 0 s gives
-        it back. LeaseTaken if another tuner has it, then or at a later change. People's changes by hand are
-        let through. A stock Triton has no leases.
+        Every change prolongs it; between changes call `prolong_lease`, well before it ends. A lease of 0 s
+        gives it back. LeaseTaken if another tuner has it, then or at a later change, and LeaseLost if another
+        has had it since. People's changes by hand are let through. A stock Triton has no leases.
         """
         return self._inference_server.take_lease(self.model, lease)
+
+    def prolong_lease(self) -> None:
+        """Prolongs the lease that was taken; LeaseTaken or LeaseLost as in `take_lease`."""
+        self._inference_server.prolong_lease(self.model)
+
+    def forget_lease(self) -> None:
+        """What other tuners did is known: a lease that is taken from now on begins anew."""
+        self._inference_server.forget_lease()
 
     # --- changing it -------------------------------------------------------------------------------
 

@@ -108,6 +108,9 @@ class FakeTarget:
         self.done_before_load = self.done
         return Applied(in_place=False, cold_instances=instances)
 
+    def prolong_lease(self) -> None:
+        self._answer()
+
     def read(self) -> Reading:
         self.reads += 1
         return self._reading()

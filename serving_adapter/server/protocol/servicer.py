@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter import model_configuration
 from serving_adapter.control_key import CONTROL_KEY_HEADER
-from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.configuration import Knobs
@@ -27,7 +26,7 @@ from serving_adapter.server.protocol.inference_request import (
     read_options,
     wanted_outputs,
 )
-from serving_adapter.server.protocol.lease import LeaseHeld, ModelLease
+from serving_adapter.server.protocol.lease import LEASE_PARAMETERS, LeaseHeld, LeaseRequest, ModelLease
 from serving_adapter.server.protocol.overrides import model_config, override
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import Refused, answers, invalid
@@ -46,7 +45,7 @@ try:
 except metadata.PackageNotFoundError:  # run from a checkout that was never installed
     SERVER_VERSION = "unknown"
 
-LOAD_PARAMETERS = ("config", OWNER_PARAMETER, DURATION_PARAMETER)
+LOAD_PARAMETERS = ("config", *LEASE_PARAMETERS)
 
 
 class InferenceService:
@@ -229,16 +228,12 @@ class InferenceService:
 
     def _taken_lease(self, request: pb.RepositoryModelLoadRequest) -> ModelLease | None:
         """Takes or prolongs the lease that a load asks for; a load that asks for none is let through."""
-        if not {OWNER_PARAMETER, DURATION_PARAMETER} & set(request.parameters):
-            return None
-        lease = self._leases[request.model_name]
-        for name, form in ((OWNER_PARAMETER, "string_param"), (DURATION_PARAMETER, "int64_param")):
-            if name not in request.parameters or not request.parameters[name].HasField(form):
-                raise invalid(f"a lease needs the parameter {name!r} as {form}")
-        owner = request.parameters[OWNER_PARAMETER].string_param
-        duration_ms = request.parameters[DURATION_PARAMETER].int64_param
         try:
-            lease.take(owner, duration_ms)
+            asked = LeaseRequest.of(request)
+            if asked is None:
+                return None
+            lease = self._leases[request.model_name]
+            lease.take(*asked)
         except ValueError as error:
             raise invalid(str(error)) from None
         except LeaseHeld as held:

@@ -88,6 +88,40 @@ def test_a_resumed_run_that_is_killed_leaves_what_it_found_itself(
     target.close()
 
 
+@pytest.mark.parametrize("changes", [{}, {"instances": 7}])
+def test_a_run_that_slept_while_another_tuner_had_the_target_charges_nothing_and_takes_back_its_own_only(
+    served: str, tmp_path: Path, state_home: Path, changes: dict[str, int]
+) -> None:
+    found = in_force(served)
+    process = tuner(served, "--agent", "sweep", "--intervals", 500, "--out", "run", stderr=subprocess.PIPE)
+    until(lambda: lines(tmp_path / "run" / "journal.jsonl") > 4 and in_force(served) != found)
+    process.send_signal(signal.SIGSTOP)
+    (state,) = state_home.glob("*.json")
+    intervals = len(read(tmp_path / "run")[1])
+    target = Target(served)
+    target.connect()
+    for owner, duration_s in (
+        (json.loads(state.read_text())["owner"], 0.0),  # as when it runs out
+        ("rrl-tune of bob on b", 60.0),
+        ("rrl-tune of bob on b", 0.0),
+    ):
+        target.take_lease(TunerLease(owner, duration_s))
+    target.apply(changes)
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "was leased to rrl-tune of bob on b since the lease of this tuner ran out" in said
+    assert len(read(tmp_path / "run")[1]) == intervals
+    if changes:
+        assert target.configuration().items() >= changes.items()
+        assert "unless others have changed it by then" in said
+        target.apply(found)
+    else:
+        assert target.configuration() == found
+        assert not list(state_home.glob("*.json"))
+    target.close()
+
+
 def test_ctrl_c_while_the_target_is_away_says_who_restores_it(
     start_server: Callable[..., Any], tmp_path: Path, state_home: Path
 ) -> None:

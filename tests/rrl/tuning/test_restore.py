@@ -346,7 +346,7 @@ class Leases:
     def identity(self) -> ServerIdentity:
         return SAME
 
-    def lease_to(self, owner: str, duration_s: float) -> None:
+    def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
         self.asked.append((owner, duration_s))
 
 
@@ -354,7 +354,7 @@ def test_a_claim_holds_the_lease_of_its_server_until_it_ends(model: str) -> None
     leases = Leases()
     point = RestorePoint("localhost:1", model, leases)
     point.claim(FOUND, interval_s=100.0)
-    point.safe(FOUND)
+    point.changing(FOUND, EXPLORED)
     point.release()
     (owner, *same), durations = zip(*leases.asked, strict=True)
     assert same == [owner, owner]
@@ -380,7 +380,7 @@ def test_a_change_that_another_tuners_lease_forbids_is_not_noted(
     point.changing(FOUND, EXPLORED)
     noted = point.path.read_text()
 
-    def refuse(owner: str, duration_s: float) -> None:
+    def refuse(owner: str, duration_s: float, anew: bool) -> None:
         raise LeaseTaken("leased to rrl-tune of bob")
 
     monkeypatch.setattr(leases, "lease_to", refuse)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving_adapter.target import LeaseTaken, TunerLease
+from serving_adapter.target import LeaseLost, LeaseTaken, TunerLease
 
 ONE, OTHER = TunerLease("rrl-tune of ann on a", 600), TunerLease("rrl-tune of bob on b", 600)
 
@@ -18,6 +18,7 @@ def tuners(server, make_target):
         target.connect()
     yield targets
     for target, lease in zip(targets, (ONE, OTHER), strict=True):
+        target.forget_lease()
         try:
             target.take_lease(TunerLease(lease.owner, 0))
         except LeaseTaken:  # the other one's
@@ -55,6 +56,28 @@ def test_a_tuner_that_lost_its_lease_changes_nothing(tuners):
     with pytest.raises(LeaseTaken, match="is leased to rrl-tune of bob on b"):
         first.apply({"max_batch_size": before["max_batch_size"] + 1})
     assert second.configuration() == before
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_tuner_that_slept_while_another_had_the_lease_notices_and_changes_nothing(tuners, reconnects):
+    first, second = tuners
+    first.take_lease(ONE)
+    second.take_lease(TunerLease(ONE.owner, 0))  # as when it runs out
+    second.take_lease(OTHER)
+    second.take_lease(TunerLease(OTHER.owner, 0))
+    before = second.configuration()
+    if reconnects:
+        first.connect()
+    for attempt in (
+        first.prolong_lease,
+        lambda: first.take_lease(ONE),
+        lambda: first.apply({"max_batch_size": before["max_batch_size"] + 1}),
+    ):
+        with pytest.raises(LeaseLost, match="was leased to rrl-tune of bob on b since"):
+            attempt()
+    assert second.configuration() == before
+    first.forget_lease()
+    assert first.take_lease(ONE)
 
 
 def test_a_person_changes_a_leased_model_by_hand(tuners):

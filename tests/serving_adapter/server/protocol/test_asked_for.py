@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER
+from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER, PROLONGS_PARAMETER
 from tests.support.models.gated import WAITS
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
@@ -253,6 +253,11 @@ def test_a_configuration_of_another_type_or_size_is_refused(stub):
         ({OWNER_PARAMETER: "a"}, "'lease_ms' as int64_param"),
         ({DURATION_PARAMETER: 60_000}, "'lease_owner' as string_param"),
         ({OWNER_PARAMETER: 7, DURATION_PARAMETER: 60_000}, "'lease_owner' as string_param"),
+        ({PROLONGS_PARAMETER: 1}, "'lease_owner' as string_param"),
+        (
+            {OWNER_PARAMETER: "a", DURATION_PARAMETER: 60_000, PROLONGS_PARAMETER: 1},
+            "'lease_prolongs' as bool_param",
+        ),
     ],
 )
 def test_a_lease_that_cannot_be_read_is_refused_and_not_taken_for_none(stub, parameters, says):

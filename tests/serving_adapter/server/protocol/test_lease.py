@@ -43,6 +43,23 @@ def test_its_owner_prolongs_it(lease, clock):
         lease.take("b", 1)
 
 
+def test_an_owner_that_slept_while_another_had_it_is_told_who_that_was(lease, clock):
+    lease.take("a", 30_000)
+    clock.now_s += 31
+    lease.take("a", 30_000, prolongs=True)  # nobody came
+    clock.now_s += 31
+    lease.take("b", 30_000)
+    lease.take("b", 0)
+    for duration_ms in (30_000, 0):
+        with pytest.raises(LeaseHeld, match="'minilm' was leased to b since the lease of this tuner ran out"):
+            lease.take("a", duration_ms, prolongs=True)
+    lease.take("a", 30_000)  # it begins anew
+
+
+def test_a_server_that_started_anew_has_no_other_owner(lease):
+    lease.take("a", 30_000, prolongs=True)
+
+
 def test_it_ends_by_itself_or_is_given_back(lease, clock):
     lease.take("a", 30_000)
     clock.now_s += 30
