@@ -5,6 +5,7 @@ Which signals tell it is tested without a server.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tests.support.waiting import until
+from serving_adapter.server import command_line
+from tests.support.waiting import eventually, until
 
 SERVE = [sys.executable, "-m", "serving_adapter.server.command_line", "--port", "0", "--metrics-port", "0"]
 
@@ -45,6 +47,33 @@ def test_a_start_is_broken_off_whatever_the_model_does(tmp_path):
         assert process.communicate()[0] == ""
     finally:
         process.kill()
+
+
+def test_a_model_that_takes_too_long_to_be_built_is_given_up_with_what_to_do(tmp_path):
+    model = [
+        "--model",
+        "tests.support.models.fragile:never_built",
+        "--model-option",
+        f"tells={tmp_path / 'x'}",
+    ]
+    ended = subprocess.run(
+        [*SERVE, *model, "--start-timeout-s", "1"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    says = "was not built within 1 s; raise --start-timeout-s if it needs longer"
+    assert says in ended.stderr.splitlines()[-1]
+
+
+def test_a_start_that_takes_long_says_what_it_waits_for(monkeypatch, caplog):
+    class Slow:
+        name = "bert"
+
+        async def start(self) -> None:
+            await eventually(lambda: "model bert is still being built" in caplog.text)
+
+    monkeypatch.setattr(command_line, "SLOW_START_S", 0.0)
+    caplog.set_level("INFO")
+    asyncio.run(command_line._started(Slow()))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.server.protocol import listening
+from tests.support.running_server import start
 from tests.support.waiting import until
 
 SERVE = [sys.executable, "-m", "serving_adapter.server.command_line"]
@@ -144,6 +146,24 @@ def test_a_key_that_others_may_read_is_noted(tmp_path, caplog):
     os.chmod(key, 0o600)
     assert listening.control_key(key) == "secret"
     assert not caplog.text
+
+
+def test_a_private_key_that_others_may_read_is_noted(tmp_path, caplog):
+    key = tmp_path / "key.pem"
+    key.touch(0o644)
+    with pytest.raises(SystemExit):
+        listening.bind(None, "127.0.0.1", 0, tmp_path / "absent.pem", key)
+    assert f"others than its owner may read {key}; close it with chmod 600" in caplog.text
+
+
+def test_descriptors_are_allowed_for_many_connections_whatever_the_shell_allows():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    few = ["bash", "-c", 'ulimit -Sn 256; exec "$@"', "-"]
+    server = start("--model", "noop", before=few)
+    with server.process:
+        allowed = psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE)[0]
+        assert server.stop() == 0
+    assert allowed == min(hard, listening.MAX_DESCRIPTORS)
 
 
 def test_a_key_that_no_header_can_carry_is_refused(tmp_path, capsys):

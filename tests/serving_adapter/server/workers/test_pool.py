@@ -21,7 +21,7 @@ from serving_adapter.server.workers import pool as workers_of_a_model
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
-from serving_adapter.server.workers.messages import BatchOutputs, ComputeTimes, ModelReference
+from serving_adapter.server.workers.messages import BatchError, BatchOutputs, ComputeTimes, ModelReference
 from serving_adapter.server.workers.pool import Parallelism, WorkerPool
 from tests.support.models.fragile import (
     HANGING_THREADS,
@@ -232,19 +232,29 @@ class WatchedJob:
     def handed_back(self) -> None: ...
 
 
-def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(monkeypatch):
-    read, job = threading.Event(), WatchedJob()
-    ours, theirs = socket_pair()
+@pytest.fixture
+def told(monkeypatch) -> Iterator[list[socket.socket]]:
+    """The other ends of the channels of a pool's workers, which the test is."""
+    ends: list[socket.socket] = []
 
     async def start(zygote: zygote_handle.ZygoteHandle) -> object:
         zygote.is_serving = True
         return SimpleNamespace(has_parallel_branches=False)
 
     async def fork(zygote: zygote_handle.ZygoteHandle, order: object, kind: tuple[int, ...]) -> WorkerHandle:
+        ours, theirs = socket_pair()
+        ends.append(theirs)
         return WorkerHandle(ours, Arena.create("inputs"), Arena.create("outputs"), kind, zygote)
 
     monkeypatch.setattr(zygote_handle.ZygoteHandle, "start", start)
     monkeypatch.setattr(zygote_handle.ZygoteHandle, "fork", fork)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(told, monkeypatch):
+    read, job = threading.Event(), WatchedJob()
     monkeypatch.setattr(workers_of_a_model, "MOST_READ_BYTES", -1)
     monkeypatch.setattr(workers_of_a_model, "CopiedOutputs", lambda *_: read.wait(PATIENCE_S))
 
@@ -253,7 +263,7 @@ def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(m
         await pool.reshape(Parallelism())
         worker = pool.idle.pop()
         pool.run(worker, job, [], 1)
-        messages.send(theirs, BatchOutputs([], 0, ComputeTimes(0, 0, 0), worker.number))
+        messages.send(told[0], BatchOutputs([], 0, ComputeTimes(0, 0, 0), worker.number))
         await eventually(lambda: worker.is_read)
         await pool.close()
         read.set()
@@ -261,4 +271,20 @@ def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(m
         assert (pool.idle, job.answers) == ([], 0)
 
     asyncio.run(scenario())
-    theirs.close()
+
+
+def test_a_worker_that_fails_at_once_does_not_draw_the_batches(told):
+    job = WatchedJob()
+
+    async def scenario() -> None:
+        pool = WorkerPool([ModelReference("noop")], "cpu", lambda: None, launch_zygote, PATIENCE_S)
+        await pool.reshape(Parallelism(2))
+        failing = pool.idle.pop()
+        pool.run(failing, job, [], 1)
+        messages.send(told[pool.workers.index(failing)], BatchError("the device is lost", number=1))
+        await eventually(lambda: job.answers == 1)
+        assert pool.idle[-1] is not failing
+        assert failing in pool.idle
+        await pool.close()
+
+    asyncio.run(scenario())
