@@ -35,6 +35,7 @@ from rrl.space import with_fixed
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
+from rrl.tuning.restore import TargetTaken
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
@@ -165,6 +166,6 @@ def _apply(
     try:
         stop.says = PUTTING_BEST_IN_FORCE
         kept = change.run(console, stop.is_set)
-    except (TargetError, OSError) as error:
+    except (TargetError, TargetTaken, OSError) as error:
         return ended_early(point, keeping, error, stop.is_set())
     return INTERRUPTED if kept.stopped else DONE

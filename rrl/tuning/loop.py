@@ -21,6 +21,7 @@ from rrl.journal import Journal, Kind, Record
 from rrl.measurement import Progress
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.contention import Contention
 from rrl.tuning.decision_words import reason_in_words
 from rrl.tuning.ending import EndOfRun, Kept
 from rrl.tuning.environment import Environment
@@ -59,6 +60,7 @@ class Tuning:
         self.in_force = InForce(env.space, guard.start, self.found, self.limits, self.telling, clock)
         self.records = RecordWriter(journal, env.space, self.in_force, clock)
         self.pacing = Pacing(self.limits, journal, self.settings, clock, self.monotonic)
+        self.contention = Contention()
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)
         self.validation = Validation(self.settings.validation, self.agent, *parts)
@@ -97,6 +99,7 @@ class Tuning:
         record = self.records.write(kind, choice, seen, judgement, decision_ms)
         self._teach(record)
         self.telling.measured(record)
+        self.contention.check(record, has_explored=self.finished("tune") > 0)
         return record
 
     def _phases(self) -> ToKeep:

@@ -153,12 +153,11 @@ def _with_machine(name: str) -> str:
 
 
 def _network() -> str:
-    """The machine, since it was started, and the network of its that this process sees."""
-    parts = [machine()]
+    """The network that this process sees. Containers that share it may each have a machine identity."""
     with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-        parts.append(os.readlink("/proc/self/ns/net"))
-    return _digest(" ".join(parts) if any(parts) else socket.gethostname())
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return _digest(f"{kernel} {os.readlink('/proc/self/ns/net')}")
+    return _digest(machine() or socket.gethostname())
 
 
 def _digest(text: str) -> str:

@@ -14,8 +14,10 @@ from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region.q_learning import RegionQLearning
+from rrl.tuning.contention import MAX_BEFORE_EXPLORING, MAX_IN_A_ROW
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import RECENT_CHANGES
+from rrl.tuning.restore import TargetTaken
 from rrl.tuning.settings import TuningSettings
 from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
 
@@ -239,6 +241,40 @@ def test_what_others_do_is_told_as_what_it_is(tmp_path: Path) -> None:
     run(tuning(tmp_path, env, listeners=[Told()]))
     assert notices[0] == "another client changed the configuration; nothing is learned from this interval"
     assert not any("answered again" in text for text in notices)
+
+
+class Contended(SimulatedServing):
+    """Another client changes the target in every interval from one on, for so many intervals."""
+
+    asked, first, last = 0, 1, 10**6
+
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        self.asked += 1
+        measurement = super()._measurement(number, watch)
+        if self.first <= self.asked <= self.last:
+            return replace(measurement, gap="another client changed the configuration", gap_by_others=True)
+        return measurement
+
+
+@pytest.mark.parametrize(("first", "most"), [(1, MAX_BEFORE_EXPLORING), (8, MAX_IN_A_ROW)])
+def test_a_target_that_others_change_in_every_interval_is_left_to_them(
+    first: int, most: int, tmp_path: Path
+) -> None:
+    env = simulated(Contended)
+    env.first = first
+    put: list[int] = []
+    t = tuning(tmp_path, env, put_in_force=put.append)
+    with pytest.raises(TargetTaken, match=f"in {most} intervals in a row.*another tuner may be at work"):
+        run(t)
+    assert len(read(tmp_path)[1]) == first - 1 + most
+    assert put == [t.guard.to_keep()]
+
+
+def test_a_run_outlasts_others_that_come_and_go(tmp_path: Path) -> None:
+    env = simulated(Contended)
+    env.first, env.last = 5, 4 + MAX_IN_A_ROW - 1
+    run(tuning(tmp_path, env))
+    assert sum(record.measurement.gap_by_others for record in read(tmp_path)[1]) == MAX_IN_A_ROW - 1
 
 
 def test_a_change_that_cannot_be_made_at_the_end_is_not_in_the_log(tmp_path: Path) -> None:

@@ -147,6 +147,20 @@ def test_a_run_of_another_user_or_home_is_seen(
     second.claim(FOUND)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder of one's own hides the claim elsewhere")
+@pytest.mark.parametrize("target", ["localhost:8500", "box.invalid:8500"])
+def test_a_container_that_shares_only_the_network_is_seen(
+    model: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RestorePoint(target, model).claim(FOUND)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of the container"))
+    monkeypatch.setattr(socket, "gethostname", lambda: "0123456789ab")
+    for module in (restore, state_file):
+        monkeypatch.setattr(module, "machine", lambda: "of the container")
+    with pytest.raises(TargetTaken, match="another rrl-tune or rrl-profile changes"):
+        RestorePoint(target, model).claim(FOUND)
+
+
 def test_what_a_dead_run_left_is_told_under_every_name_and_a_clean_end_leaves_nothing(
     state_home: Path, model: str
 ) -> None:
@@ -330,6 +344,7 @@ def test_a_folder_shared_with_another_machine_confuses_neither(
         killed_run(model, target)
     for module in (restore, state_file):
         monkeypatch.setattr(module, "machine", lambda: "another")
+    monkeypatch.setattr(state_file, "_network", lambda: "another's")
     assert RestorePoint("localhost:1", model).to_restore() is None  # that is its own
     with pytest.raises(
         TargetTaken, match=rf"an rrl-tune on .* \(pid \d+\) tunes {model} on box.invalid:1, or was killed"
