@@ -14,7 +14,7 @@ import numpy as np
 from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.requests import EXACT, Answer, Batch, Request, cut, tell
+from serving_adapter.server.requests import EXACT, Answer, Batch, Overloaded, Request, cut, tell
 from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import Memory, read_outputs
@@ -213,6 +213,12 @@ class Answers:
             sentence = _too_large(answer, self._protection.max_answer_bytes)
             self._failures.note(sentence)
             self._fail(request, sentence, FailureReason.BACKEND)
+            return
+        try:
+            request.hold_answer(answer.size_bytes)
+        except Overloaded as full:
+            self._settle_failed(request, FailureReason.REJECTED)
+            request.future.set_exception(full)
             return
         self._in_flight.leave(request)
         queue_ns = dispatched_ns - request.arrived_ns

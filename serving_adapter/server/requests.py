@@ -21,6 +21,10 @@ P = ParamSpec("P")
 Specs = Mapping[str, TensorSpec]
 
 
+class Overloaded(Exception):
+    """There is no room for a request, or for its answer; the text is one sentence for the client."""
+
+
 class InputTensor(NamedTuple):
     data: memoryview | bytes
     shape: tuple[int, ...]  # batch dimension included
@@ -49,6 +53,14 @@ EXACT = "model"  # from the deployed model
 RECONSTRUCTED, BACKUP, DEFAULT = "reconstructed", "backup", "default"  # approximate; the response says which
 
 
+HoldsAnswer = Callable[[int], None]
+"""Notes that a client has yet to read an answer of so many bytes; Overloaded if it may not have it."""
+
+
+def hold_any(answer_bytes: int) -> None:
+    """Of a client that reads what it gets."""
+
+
 class Request:
     """One inference request, from its arrival to its answer."""
 
@@ -57,6 +69,7 @@ class Request:
         "arrived_ns",
         "batch",
         "future",
+        "hold_answer",
         "inputs",
         "rows",
         "settled",
@@ -73,6 +86,7 @@ class Request:
         arrived_ns: int,
         accepts_approximation: bool = True,
         wanted: Collection[str] = (),
+        hold_answer: HoldsAnswer = hold_any,
     ) -> None:
         self.inputs = inputs
         self.rows = inputs[0].shape[0]
@@ -80,6 +94,7 @@ class Request:
         self.shape_key = shape_key
         self.accepts_approximation = accepts_approximation
         self.wanted = wanted  # the names of the outputs that are asked for; empty for all
+        self.hold_answer = hold_answer
         self.arrived_ns = arrived_ns
         self.future = future
         self.batch: Batch | None = None  # set from its dispatch until it is settled

@@ -23,7 +23,16 @@ from serving_adapter.server.redundancy.mode_switch import ModeSwitch
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.requests import Answer, InputTensor, Request, as_array, tell
+from serving_adapter.server.requests import (
+    Answer,
+    HoldsAnswer,
+    InputTensor,
+    Overloaded,
+    Request,
+    as_array,
+    hold_any,
+    tell,
+)
 from serving_adapter.server.statistics import FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.handles import ModelFailed
@@ -35,10 +44,6 @@ log = logging.getLogger(__name__)
 
 MODEL_VERSION = "1"  # every model has this one version
 WATCHES_PER_TIMEOUT = 10  # so a hung worker is found at most this fraction of the timeout late
-
-
-class QueueFull(Exception):
-    """The bounded queue has no room; the text says what to do."""
 
 
 class ServedModel:
@@ -223,16 +228,21 @@ class ServedModel:
     # --- requests ----------------------------------------------------------------------------------
 
     async def infer(
-        self, inputs: Sequence[InputTensor], accepts_approximation: bool = True, wanted: Collection[str] = ()
+        self,
+        inputs: Sequence[InputTensor],
+        accepts_approximation: bool = True,
+        wanted: Collection[str] = (),
+        hold_answer: HoldsAnswer = hold_any,
     ) -> Answer:
         """Queues a request and awaits its answer.
 
         Its inputs are checked, and in the order of `self.inputs`; `wanted` are the outputs that it gets, all
-        if empty.
+        if empty. `hold_answer` is asked before it counts as answered. Overloaded if it is one too many.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         arrived_ns = self.surroundings.now_ns()
-        request = Request(inputs, self._shape_key(inputs), future, arrived_ns, accepts_approximation, wanted)
+        key = self._shape_key(inputs)
+        request = Request(inputs, key, future, arrived_ns, accepts_approximation, wanted, hold_answer)
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
         self._check_room(request)
         self._in_flight.add(request)
@@ -248,7 +258,7 @@ class ServedModel:
             raise
 
     def _check_room(self, request: Request) -> None:
-        """Raises QueueFull where a request is one too many, or too large beside those that are here."""
+        """Raises Overloaded where a request is one too many, or too large beside those that are here."""
         held_bytes, most_bytes = self._in_flight.held_bytes, self.protection.max_held_bytes
         if self.queued >= self.protection.max_queue_size:
             full = f"{self.protection.max_queue_size} requests wait"
@@ -259,7 +269,7 @@ class ServedModel:
         else:
             return
         self.statistics.record_failure(0, FailureReason.REJECTED)
-        raise QueueFull(f"the queue of model {self.name!r} is full ({full}); send less, or later")
+        raise Overloaded(f"the queue of model {self.name!r} is full ({full}); send less, or later")
 
     def _shape_key(self, inputs: Sequence[InputTensor]) -> Hashable:
         """Inputs that can be padded may differ in shape; the others must agree."""

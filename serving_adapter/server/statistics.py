@@ -35,7 +35,7 @@ class BucketHistogram:
 class FailureReason(StrEnum):
     """Why a request has no answer, in Triton's words."""
 
-    REJECTED = "REJECTED"  # the queue was full
+    REJECTED = "REJECTED"  # there was no room for it, or for its answer
     CANCELED = "CANCELED"  # the client did not wait for it
     BACKEND = "BACKEND"  # the model or its worker failed
     OTHER = "OTHER"

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from serving_adapter.sentences import bounded
 from serving_adapter.server.answers import InferenceFailed
-from serving_adapter.server.served_model import QueueFull
+from serving_adapter.server.requests import Overloaded
 from serving_adapter.server.workers.handles import ModelFailed
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def answers(method: Method) -> Method:
             return await method(self, request, context)
         except Refused as refused:
             code, sentence = refused.code, str(refused)
-        except QueueFull as full:
+        except Overloaded as full:
             code, sentence = grpc.StatusCode.RESOURCE_EXHAUSTED, str(full)
         except (InferenceFailed, ModelFailed) as failed:
             code, sentence = grpc.StatusCode.INTERNAL, str(failed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from functools import partial
 from importlib import metadata
 
 import grpc
@@ -34,7 +35,7 @@ from serving_adapter.server.protocol.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.protocol.statistics_message import statistics_message
 from serving_adapter.server.protocol.unread_answers import UnreadAnswers
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.requests import EXACT, Answer, InputTensor
+from serving_adapter.server.requests import EXACT, Answer, HoldsAnswer, InputTensor
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.tensors import TensorSpec
 
@@ -123,8 +124,8 @@ class InferenceService:
         inputs = read_inputs(message, model)
         if message.size_bytes >= LARGE_BYTES:  # gRPC has just copied it, and a batch will
             await asyncio.sleep(0)
-        answer = await self._infer(model, inputs, options, wanted)
-        self._unread.hold(answer.size_bytes, context, model.statistics)
+        hold_answer = partial(self._unread.hold, context)
+        answer = await self._infer(model, inputs, options, wanted, hold_answer)
         response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
         if answer.origin != EXACT:
             response.parameters[answer.origin].bool_param = True
@@ -135,13 +136,19 @@ class InferenceService:
         return data
 
     async def _infer(
-        self, model: ServedModel, inputs: list[InputTensor], options: RequestOptions, wanted: list[str]
+        self,
+        model: ServedModel,
+        inputs: list[InputTensor],
+        options: RequestOptions,
+        wanted: list[str],
+        hold_answer: HoldsAnswer,
     ) -> Answer:
+        answering = model.infer(inputs, options.accepts_approximation, wanted, hold_answer)
         if not options.timeout_us:
-            return await model.infer(inputs, options.accepts_approximation, wanted)
+            return await answering
         try:
             async with asyncio.timeout(1e-6 * options.timeout_us):
-                return await model.infer(inputs, options.accepts_approximation, wanted)
+                return await answering
         except TimeoutError:
             sentence = f"there was no answer within the request's timeout of {options.timeout_us} us"
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, sentence) from None

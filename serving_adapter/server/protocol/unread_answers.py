@@ -10,8 +10,7 @@ from collections import Counter
 
 import grpc
 
-from serving_adapter.server.protocol.refusals import Refused
-from serving_adapter.server.statistics import FailureReason, ModelStatistics
+from serving_adapter.server.requests import Overloaded
 
 SMALL_BYTES = 64 << 10  # the number of calls bounds smaller ones
 COPIES = 2  # the message, and its bytes on their way
@@ -25,8 +24,8 @@ class UnreadAnswers:
         self._bytes = 0
         self._bytes_of: Counter[str] = Counter()  # by connection
 
-    def hold(self, answer_bytes: int, context: grpc.aio.ServicerContext, statistics: ModelStatistics) -> None:
-        """Counts an answer, or raises Refused where there are too many."""
+    def hold(self, context: grpc.aio.ServicerContext, answer_bytes: int) -> None:
+        """Counts an answer to a call that is not over; Overloaded where there are too many."""
         if answer_bytes <= SMALL_BYTES:
             return
         peer, held_bytes = context.peer(), COPIES * answer_bytes
@@ -34,9 +33,7 @@ class UnreadAnswers:
         over_bytes = self._bytes + held_bytes - self._most_bytes
         has_share = self._bytes_of[peer] >= share_bytes
         if over_bytes > 0 and (has_share or (self._bytes and over_bytes > self._most_bytes)):
-            statistics.record_failure(0, FailureReason.REJECTED)
-            raise Refused(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            raise Overloaded(
                 f"answers that clients have not read yet take {self._bytes} of {self._most_bytes} bytes, and "
                 f"this one {held_bytes} more; read what you asked for before you ask for more",
             )

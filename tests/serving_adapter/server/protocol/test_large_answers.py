@@ -149,6 +149,12 @@ def test_answers_that_a_client_does_not_read_are_bounded_and_cost_nobody_else_hi
                 if error is None:
                     filled = unread[i].result().raw_output_contents[0]
                     assert filled == np.full(6 * PER_MIB, i, np.float32).tobytes()
+        told = GRPCInferenceServiceStub(channel).ModelStatistics(pb.ModelStatisticsRequest(name="large"))
+        counted = told.model_stats[0].inference_stats
+        assert (counted.success.count, counted.fail.count) == (3, 3), "each request counts once"
+    assert server.counted("nv_inference_request_success") == 3
+    assert server.counted("nv_inference_request_failure") == 3
+    assert server.counted("rrl_request_latency_seconds_count") == 3
 
 
 async def served() -> ServedModel:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.protocol.unread_answers import COPIES, UnreadAnswers
-from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.requests import Overloaded
 
 ANSWER_BYTES = 1 << 20
 MOST = 4  # answers
@@ -41,8 +40,8 @@ class Answering:
     def holds(self, peer: str, answers: int = 1) -> Call | None:
         call = Call(peer)
         try:
-            self._unread.hold(answers * ANSWER_BYTES, call, ModelStatistics())
-        except Refused:
+            self._unread.hold(call, answers * ANSWER_BYTES)
+        except Overloaded:
             return None
         return call
 
