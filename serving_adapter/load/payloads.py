@@ -29,7 +29,8 @@ class Payloads:
             if tensor.datatype not in NUMPY_OF_DATATYPE:
                 raise TargetError(
                     f"input {tensor.name!r} of model {model.name!r} has datatype {tensor.datatype}; "
-                    f"values can be made up for {', '.join(NUMPY_OF_DATATYPE)}"
+                    f"values can be made up for {', '.join(NUMPY_OF_DATATYPE)}. Send its requests with a "
+                    "client of your own: rrl-tune needs none of ours"
                 )
         self._model = model
         self._rng = rng

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 import resource
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 
 from rrl.agent import Transition, observe
+from rrl.folder_sync import sync_folder
 from rrl.journal import FILE_NAME, Ending, Header, Journal, Record, read, read_ending
 from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
 from rrl.space import ConfigurationSpace
@@ -381,6 +385,31 @@ def test_a_header_of_wrong_types_is_one_sentence(tmp_path: Path, changes: dict[s
 def test_a_journal_goes_on_under_another_name_of_this_machine(tmp_path: Path) -> None:
     Journal.create(tmp_path, header()).close()
     Journal.open_to_resume(tmp_path, header(target="127.0.0.1:8500")).close()
+
+
+def test_a_new_journal_outlasts_a_power_cut_where_the_file_system_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        """As of a share of Windows', which has it for files only."""
+        synced.append(os.fstat(descriptor).st_ino)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = tmp_path / "run"
+    journal = Journal.create(folder, header())
+    journal.close()
+    assert synced == [path.stat().st_ino for path in (journal.path, folder, tmp_path)]
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(folder)
 
 
 @contextmanager

@@ -121,9 +121,15 @@ def test_what_is_not_a_model_configuration_gets_one_sentence(text, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_thread_count_that_is_not_a_number_gets_one_sentence():
-    with pytest.raises(ValueError, match=r"INTRA_OP_THREAD_COUNT.*must be an integer as text.*'all'"):
-        knob_values('{"parameters": {"INTRA_OP_THREAD_COUNT": {"string_value": "all"}}}')
+@pytest.mark.parametrize("text", ["all", "", "2.0", "1_0", "\u0662", "0x2", "2e1", "9" * 5000])
+def test_a_thread_count_that_is_not_a_number_gets_one_sentence(text):
+    with pytest.raises(ValueError, match=r"INTRA_OP_THREAD_COUNT.*must be an integer as text"):
+        knob_values(json.dumps({"parameters": {"INTRA_OP_THREAD_COUNT": {"string_value": text}}}))
+
+
+def test_a_thread_count_may_have_a_sign_and_blanks_as_for_other_readers():
+    text = {"parameters": {"INTRA_OP_THREAD_COUNT": {"string_value": " +2 "}}}
+    assert knob_values(json.dumps(text)) == {"intra_op_threads": 2}
 
 
 @pytest.mark.parametrize(

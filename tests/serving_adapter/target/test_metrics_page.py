@@ -169,7 +169,7 @@ def test_an_advertised_page_out_of_reach_is_told_and_left_out(triton, make_targe
 
 def test_a_named_page_that_is_none_is_an_error(triton, metrics, make_target):
     for url, says in (
-        ("http://127.0.0.1:1/metrics", "does not answer"),
+        ("http://127.0.0.1:1/metrics", "does not answer .*a Triton with --allow-metrics=false has none"),
         (f"http://127.0.0.1:{metrics.server_port}/nothing", "answers 404"),
         (f"http://{triton.address}/metrics", "does not answer with HTTP .* it may be a gRPC port"),
         (f"https://127.0.0.1:{metrics.server_port}/metrics", "makes no TLS connection .* use http://"),
