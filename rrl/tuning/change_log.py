@@ -29,7 +29,8 @@ class ChangeLog(Listener):
 def times_since(folder: Path, at_s: float) -> list[float]:
     """Unix times of the changes in a folder's log after a moment, in whole seconds.
 
-    After the last record of a run, these are the changes that no record tells of.
+    After the last record of a run, these are the changes that no record tells of. In the hour that local
+    clocks have twice a year, a time is read as the later one: a limit on changes must not forget any.
     """
     path = folder / FILE_NAME
     if not path.exists():
@@ -37,5 +38,5 @@ def times_since(folder: Path, at_s: float) -> list[float]:
     times_s = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):  # a line torn by a kill
-            times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).timestamp())
+            times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).replace(fold=1).timestamp())
     return [time_s for time_s in times_s if time_s + 1 > at_s]

@@ -25,8 +25,10 @@ from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
 from serving_adapter.secret_file import read_secret
 from serving_adapter.standard_streams import keep_standard_streams, log_to_standard_error
+from serving_adapter.whole_files import written_whole
 
 FAILED = 1
+FOR_THIS_USER = 0o600
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?|(\d+(?:\.\d+)?)%", re.IGNORECASE)
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -122,15 +124,9 @@ def _write_options(options: StoreServeOptions, settings: StoreSettings, endpoint
     values["wants_token"] = settings.token is not None
     if options.token_file is not None:
         values["token_file"] = str(options.token_file.absolute())
-    whole = endpoint.options.with_suffix(".new")
-    with open(whole, "w", encoding="utf-8", opener=_for_this_user) as file:
-        yaml.safe_dump(values, file)
-    whole.replace(endpoint.options)  # whoever reads it meanwhile reads the one before, not a part
-
-
-def _for_this_user(path: str, flags: int) -> int:
-    """Opens a file that nobody else may read: the URLs in it may hold secrets."""
-    return os.open(path, flags, 0o600)
+    # Whoever reads it meanwhile reads the one before, not a part; and the URLs in it may hold secrets.
+    with written_whole(endpoint.options, FOR_THIS_USER) as file:
+        file.write(yaml.safe_dump(values).encode())
 
 
 def _settings(options: StoreServeOptions) -> StoreSettings:

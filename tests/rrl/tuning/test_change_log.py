@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def test_the_changes_after_a_moment_are_read_from_the_log(tmp_path: Path) -> Non
     assert times_since(tmp_path, 0.0) == moments
     assert times_since(tmp_path, moments[1] + 0.7) == moments[1:]  # it may have been made at 15.9 s
     assert times_since(tmp_path, moments[1] + 1.0) == moments[2:]
+
+
+def test_a_change_in_the_hour_that_comes_twice_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Berlin 02:30 was twice on 25 October 2026."""
+    with monkeypatch.context() as in_berlin:
+        in_berlin.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        twice = datetime(2026, 10, 25, 2, 30)
+        for fold in (0, 1):
+            ChangeLog(tmp_path).changed(Change(twice.replace(fold=fold), BEFORE, BEFORE, "agent", "why"))
+        second_s = twice.replace(fold=1).timestamp()
+        assert second_s - twice.timestamp() == 3600
+        assert times_since(tmp_path, second_s - 60)[-1] == second_s
+    time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
+import yaml
 
-from serving_adapter.model_store import Client
+from serving_adapter.model_store import Client, command_line
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support import CHECKOUT
@@ -258,6 +260,21 @@ def test_a_store_told_to_stop_again_and_again_ends_at_once_and_another_takes_its
             process = psutil.Process(client.call("Stats", pb.Empty()).pid)
         process.terminate()
         psutil.wait_procs([process], timeout=10)
+
+
+def test_whoever_reads_how_a_store_was_set_up_reads_all_of_it(tmp_path):
+    endpoint, options = Endpoint(tmp_path), command_line.StoreServeOptions(cache=tmp_path / "cache")
+    settings = command_line._settings(options)
+    command_line._write_options(options, settings, endpoint)
+    assert endpoint.options.stat().st_mode & 0o777 == 0o600
+    with endpoint.options.open() as reader:  # by now; then it goes on
+        with_token = replace(settings, token="secret")
+        command_line._write_options(options, with_token, endpoint)
+        assert yaml.safe_load(reader)["wants_token"] is False
+    text = endpoint.options.read_text()
+    assert yaml.safe_load(text)["wants_token"] is True
+    assert "secret" not in text
+    assert [path.name for path in tmp_path.iterdir()] == [endpoint.options.name]
 
 
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):
