@@ -190,6 +190,16 @@ class Client:
         with self._lock:
             self._disconnect()
 
+    def end_with_process(self) -> None:
+        """Hangs up as the end of the process does. Those forked from it go on with its references."""
+        if self._lock.acquire(blocking=False):  # else a thread still asks, and nobody waits for it at the end
+            try:
+                if self._socket is not None:
+                    self._socket.close()
+                self._socket = None
+            finally:
+                self._lock.release()
+
     def __enter__(self) -> Client:
         return self
 

@@ -6,6 +6,7 @@ to any read-only memory does. `torch.nn.Module.load_state_dict(..., assign=True)
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -185,6 +186,14 @@ def default_client() -> Client:
     if pid not in _clients:
         _clients[pid] = Client()
     return _clients[pid]
+
+
+@atexit.register
+def _end_default_client() -> None:
+    """Of this process: a forked one leaves its parent's alone."""
+    client = _clients.pop(os.getpid(), None)
+    if client is not None:
+        client.end_with_process()
 
 
 # --- modules whose weights come from elsewhere -----------------------------------------------------

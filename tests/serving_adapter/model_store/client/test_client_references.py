@@ -18,7 +18,7 @@ from serving_adapter.model_store import StoreError, tensors
 from tests.support.pipes import line_of
 from tests.support.running_store import Seen, saved, script, some_weights
 from tests.support.store_clients import CHILD, net
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 
 @pytest.mark.parametrize("writing", ["tensor.zero_()", "tensor[0, 0] = 1", "tensor.numpy()[0] = 1"])
@@ -210,3 +210,26 @@ def test_the_answer_to_an_interrupted_question_is_not_taken_for_the_next(running
         weights = tensors.state_dict(client.open("net", "2"))
         assert torch.equal(weights["0.weight"], net(1).state_dict()["0.weight"])
         until(lambda: seen.references == 1, "the model that nobody took is given back")
+
+
+def test_a_process_ends_without_a_warning_of_its_connection(store, seen, tmp_path):
+    text = CHILD + "model_store.load_file(sys.argv[1])"
+    command = [sys.executable, "-X", "dev", "-c", text, str(saved(some_weights(), tmp_path / "w"))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "unclosed" not in ended.stderr
+
+
+def test_what_a_process_forked_has_its_references_when_that_ends(store, seen, tmp_path):
+    text = CHILD + (
+        "import os\n"
+        "weights = model_store.load_file(sys.argv[1])\n"
+        "if os.fork() == 0:\n"
+        "    sys.stdin.read()\n"
+        "    print(float(weights['0.weight'].sum()), flush=True)\n"
+    )
+    command = [sys.executable, "-c", text, str(saved(some_weights(), tmp_path / "w"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.wait(PATIENCE_S) == 0
+        assert seen.references == 1
+        told, _ = process.communicate()
+    assert float(told) == float(some_weights()["0.weight"].sum())
