@@ -101,12 +101,13 @@ def bracketed(host: str) -> str:
 def is_loopback_only(host: str) -> bool:
     """Whether what listens on this host is reached from this machine only. A name is looked up.
 
-    A host that cannot be looked up cannot be listened on either, so nobody reaches it.
+    ValueError where that finds nothing. What the system cannot read, such as `::%lo`, may be all addresses
+    to gRPC.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return True
+        raise ValueError(f"{host!r} is no address or name that can be looked up") from None
     return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
 
 

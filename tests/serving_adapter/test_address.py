@@ -120,6 +120,9 @@ def test_a_host_stands_in_brackets_once() -> None:
 def test_what_listens_on_all_addresses_is_not_of_this_machine_only() -> None:
     assert all(map(is_loopback_only, ("127.0.0.1", "127.3.2.1", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback_only, ("0.0.0.0", "::", "[::]", "192.0.2.1")))
+    for unheard_of in ("", "::%lo", "0.0.0.0%00", "%30.0.0.0"):  # all of which gRPC might listen on
+        with pytest.raises(ValueError, match="no address or name that can be looked up"):
+            is_loopback_only(unheard_of)
 
 
 @pytest.mark.parametrize("host", ["::1%lo", "0.0.0.0", "127.0.0.1"])

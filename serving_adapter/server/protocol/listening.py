@@ -92,8 +92,11 @@ def control_key(file: Path | None) -> str | None:
 
 def check_locked(host: str, key: str | None, has_tls: bool) -> None:
     """Ends the command where everybody on a network could change the configuration."""
-    if is_loopback_only(host):
-        return
+    try:
+        if is_loopback_only(host):
+            return
+    except ValueError as error:
+        fail(f"--host {error}; give one of this machine, such as 127.0.0.1")
     if key is None:
         fail(
             f"--host {host} lets others reach this server, and everybody who does could change its "

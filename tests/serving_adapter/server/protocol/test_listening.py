@@ -122,6 +122,12 @@ def test_it_does_not_listen_beyond_loopback_with_its_control_open():
     )
 
 
+def test_a_host_that_cannot_be_looked_up_is_refused_with_its_name(capsys):
+    with pytest.raises(SystemExit):
+        listening.check_locked("::%lo", None, has_tls=False)
+    assert "--host '::%lo' is no address or name that can be looked up" in capsys.readouterr().err
+
+
 def test_with_a_key_it_listens_beyond_loopback_and_nothing_it_starts_inherits_the_key(
     start_server, monkeypatch
 ):
