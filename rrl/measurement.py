@@ -196,5 +196,10 @@ def tells_nothing(measurement: Measurement) -> bool:
     return not answered and not waited and measurement.arrivals < MIN_UNANSWERED
 
 
+def all_failed(measurement: Measurement) -> bool:
+    """True if requests were answered, and every one of them with an error."""
+    return measurement.failures > 0 and measurement.completions == 0
+
+
 def has_traffic(measurement: Measurement) -> bool:
     return measurement.arrivals > 0 or measurement.answered > 0 or measurement.backlog > 0

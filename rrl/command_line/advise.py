@@ -33,9 +33,9 @@ from rrl.knobs import in_words
 from rrl.queueing.machine import Machine
 from rrl.space import with_fixed
 from rrl.tuning.change_limits import ChangeLimits
+from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
-from rrl.tuning.restore import TargetTaken
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.reference_table import Origin
 from serving_adapter.options import fail, in_a_sentence
@@ -68,7 +68,7 @@ def advise_on(options: TuneOptions, console: Console, stop: Stop, shared: Shared
 def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Change | None:
     """Puts back what a killed run had found, or only says so where nothing may be changed.
 
-    Raises TargetTaken if the other run is alive.
+    Raises GivenUp if the other run is alive.
     """
     point = restore_point(target)
     if restores:
@@ -166,6 +166,6 @@ def _apply(
     try:
         stop.says = PUTTING_BEST_IN_FORCE
         kept = change.run(console, stop.is_set)
-    except (TargetError, TargetTaken, OSError) as error:
+    except (TargetError, GivenUp, OSError) as error:
         return ended_early(point, keeping, error, stop.is_set())
     return INTERRUPTED if kept.stopped else DONE

@@ -27,10 +27,10 @@ from rrl.guarding.settings import GuardSettings
 from rrl.journal import Journal
 from rrl.queueing.machine import Machine
 from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import Tuning
-from rrl.tuning.restore import TargetTaken
 from rrl.tuning.settings import TuningSettings, baseline_for
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
 from rrl.views.exports import export, print_result
@@ -60,7 +60,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             summary = export(
                 log, server.target, run.onlookers.events, left, run.onlookers.start_beside.at_end()
             )
-        except (TargetError, TargetTaken, EmbeddedFailed, OSError) as error:
+        except (TargetError, GivenUp, EmbeddedFailed, OSError) as error:
             run.onlookers.view.close()
             with suppress(ValueError, OSError):  # The error that ended the run tells more.
                 show_again(log.path.parent)

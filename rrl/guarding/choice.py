@@ -55,7 +55,8 @@ class Choice:
         What was measured counts at the present load, or at the nearest load at which a fit one is.
         """
         if self.expected.known:
-            start = set() if self.start_harms else {self.start}
+            is_out = self.start_harms or self.start in self.fitness.outage.in_doubt
+            start = set() if is_out else {self.start}
             return self.expected.cheapest(sorted(self._fit | start or {self.start}))
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from rrl.guarding.interval_memory import SAME_LOAD, IntervalMemory, Seen
 from rrl.guarding.losses import Losses
+from rrl.guarding.outage import Outage
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Measurement, Progress
 
@@ -53,6 +54,7 @@ class Fitness:
     start: int
     settings: GuardSettings
     memory: IntervalMemory
+    outage: Outage = field(default_factory=Outage)
     _intervals: int = 0
     _aborted: dict[int, tuple[int, float]] = field(default_factory=dict)  # in which interval, at which rate
     _failing: dict[int, int] = field(default_factory=dict)  # how often each served since its requests failed
@@ -87,6 +89,16 @@ class Fitness:
     def failing(self, number: int) -> None:
         """Requests failed under it."""
         self._failing[number] = 0
+
+    def is_failing(self, number: int) -> bool:
+        """True if requests failed under it lately."""
+        return number in self._failing
+
+    def all_failed(self, number: int, measurement: Measurement) -> None:
+        """All requests failed under it, and not under another."""
+        self.failures(number, [measurement])
+        self.failing(number)
+        self.aborted(number, measurement.arrival_rate_per_s)
 
     def served(self, number: int) -> None:
         """It served without failures. If it has done so for long, clients had sent what cannot be served."""
@@ -175,4 +187,5 @@ class Fitness:
         broke = {seen.number for seen in near if seen.broke_limit}
         if self.start in broke:
             broke = set()
-        return broke | self.cooling | self._failing.keys() | self.failing_as_the_start | self.losing
+        failing = self._failing.keys() | self.failing_as_the_start | self.outage.in_doubt
+        return broke | self.cooling | failing | self.losing

@@ -21,13 +21,14 @@ configurations that somebody else chose. `replay` does all of it for an interval
 | `fitness` | whether something went wrong under a configuration, and whether that is forgiven |
 | `turns` | what the turns of the best and the start show |
 | `choice` | which configuration is best, and which to keep |
+| `outage` | whether the target fails all requests, whatever is in force |
 | `expected` | what each would have cost under the same arrivals, if the guard was given an expectation |
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rrl.guarding.backlog import Draining, Looks, overloads, runs_away
@@ -36,10 +37,11 @@ from rrl.guarding.expectation import CostExpectation, LikeWithLike
 from rrl.guarding.fitness import Fitness
 from rrl.guarding.interval_check import Finding, IntervalCheck, latency_ms
 from rrl.guarding.interval_memory import IntervalMemory, Seen
+from rrl.guarding.outage import DOWN, TEXTS, Outage
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
 from rrl.journal import Decision, Kind, Record
-from rrl.measurement import Measurement, Progress, has_traffic, tells_nothing
+from rrl.measurement import Measurement, Progress, all_failed, has_traffic, tells_nothing
 from rrl.objective import slo_violated
 
 
@@ -49,6 +51,7 @@ class Judgement(NamedTuple):
     rollback: bool  # run the next interval in the best configuration known
     learn: bool  # the interval tells what its configuration costs
     reason: str  # empty when all is well
+    gap: str = ""  # why the interval says nothing of its configuration, whatever was measured
 
 
 class Admission(NamedTuple):
@@ -86,7 +89,8 @@ class Guard:
     def __post_init__(self) -> None:
         self.expected = LikeWithLike(self.expectation)
         self.memory = IntervalMemory()
-        self.fitness = Fitness(self.start, self.settings, self.memory)
+        self._outage = Outage()
+        self.fitness = Fitness(self.start, self.settings, self.memory, self._outage)
         self.turns = Turns(self.start, self.memory)  # what the validation compares
         parts = (self.memory, self.fitness, self.turns, self.expected)
         self.choice = Choice(self.start, self.settings, *parts)
@@ -196,9 +200,16 @@ class Guard:
         tells_load = share == 1 and measurement.arrivals > 0  # a short turn's few requests do not
         if tells_load or not self.memory.rate_per_s:
             self.memory.rate_per_s = measurement.arrival_rate_per_s
+        after_rollback = self._in_force.after_rollback
+        if all_failed(measurement) and self.fitness.many_fail(measurement):
+            drains = self._draining.goes_on(measurement, after_rollback, failing=True)
+            if not drains and (judgement := self._all_failed(number, measurement)):
+                return judgement
+        else:
+            for blamed, seen in self._outage.served(number, measurement).items():
+                self.fitness.all_failed(blamed, seen)
         self.expected.learn(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.
-        after_rollback = self._in_force.after_rollback
         before = [] if settling is None or after_rollback else [settling]
         failed = self.fitness.failures(number, [*before, measurement])
         if self._draining.goes_on(measurement, after_rollback, failed > 0):
@@ -226,7 +237,10 @@ class Guard:
             self.enter(record.number)
         else:
             self.admit(record.number)
-        self.judge(record.number, record.cost, record.measurement, record.kind, record.share, record.settling)
+        measurement = record.measurement
+        if measurement.gap in TEXTS:  # it was said by the guard, which says it again
+            measurement = replace(measurement, gap="", gap_by_others=False)
+        self.judge(record.number, record.cost, measurement, record.kind, record.share, record.settling)
 
     def _enter(self, choice: Admission, after_rollback: bool = False) -> Admission:
         self._next = None
@@ -261,6 +275,15 @@ class Guard:
         if not self.fitness.was_lost_again(number) and not self.choice.improves_on(number):
             return self._hold(number, gap, must_act=False)
         return self._roll_back(False, gap, must_act=not is_safe)
+
+    def _all_failed(self, number: int, measurement: Measurement) -> Judgement | None:
+        """Whether that says nothing of the configuration; None where it is to blame."""
+        gap = self._outage.all_failed(number, measurement, self.fitness.is_failing(number))
+        if not gap:
+            return None
+        if gap == DOWN and number in (self.start, self.best):
+            return self._hold(number, gap, must_act=False)._replace(gap=gap)
+        return self._roll_back(False, gap)._replace(gap=gap)
 
     def _drain(self, number: int, measurement: Measurement) -> Judgement:
         after_rollback, start_ms = self._in_force.after_rollback, self.memory.start_latency_ms

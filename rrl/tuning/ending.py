@@ -7,7 +7,7 @@ A run ends in one of these ways. In all of them something is put in force and th
 | did all it was to do | what the validation showed to be better, else the start |
 | was stopped, or its time was up | the best known, if plainly better than the start, else what was found |
 | cannot measure the best or the start again | what was found |
-| failed | as when it was stopped; then the error goes on |
+| failed, or gave up | as when it was stopped; then the error goes on |
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import Ending, Journal
 from rrl.tuning.environment import Environment
+from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.in_force import InForce
 from rrl.tuning.pacing import TimeUp
 from rrl.tuning.scheduled import CannotMeasure
@@ -65,6 +66,10 @@ class EndOfRun:
             return self._keep(self._early("the time is up before the best could be measured in turns"))
         except CannotMeasure as refused:
             return self._keep(ToKeep(self._as_found, str(refused)))
+        except GivenUp as given_up:
+            with suppress(Exception):  # as below
+                self._keep(self._early(str(given_up)), stopped=True)
+            raise
         except BaseException:
             with suppress(Exception):  # the first error tells more than one from putting things back
                 self._keep(self._early("the run failed"), stopped=True)

@@ -21,10 +21,10 @@ from rrl.journal import Journal, Kind, Record
 from rrl.measurement import Progress
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
-from rrl.tuning.contention import Contention
 from rrl.tuning.decision_words import reason_in_words
 from rrl.tuning.ending import EndOfRun, Kept
 from rrl.tuning.environment import Environment
+from rrl.tuning.giving_up import Patience
 from rrl.tuning.in_force import InForce
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import Pacing
@@ -60,7 +60,7 @@ class Tuning:
         self.in_force = InForce(env.space, guard.start, self.found, self.limits, self.telling, clock)
         self.records = RecordWriter(journal, env.space, self.in_force, clock)
         self.pacing = Pacing(self.limits, journal, self.settings, clock, self.monotonic)
-        self.contention = Contention()
+        self.patience = Patience()
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)
         self.validation = Validation(self.settings.validation, self.agent, *parts)
@@ -96,10 +96,13 @@ class Tuning:
             raise Stopped
         judged = (seen.number, seen.cost, seen.measurement, kind, seen.share, seen.settling)
         judgement = self.guard.judge(*judged)
+        if judgement.gap:
+            nothing = replace(seen.measurement, gap=judgement.gap, gap_by_others=True)
+            seen = replace(seen, measurement=nothing, cost=math.nan)
         record = self.records.write(kind, choice, seen, judgement, decision_ms)
         self._teach(record)
         self.telling.measured(record)
-        self.contention.check(record, has_explored=self.finished("tune") > 0)
+        self.patience.check(record, has_explored=self.finished("tune") > 0)
         return record
 
     def _phases(self) -> ToKeep:

@@ -52,6 +52,8 @@ class Scheduled:
                 which = "the start" if number == self._guard.start else "the best known"
                 raise CannotMeasure(f"{which} cannot be measured again: {record.measurement.gap}")
             self._pacing.check_time()
+            if record.measurement.gap_by_others and self._guard.must_act:
+                self.wait(record.measurement.gap)  # in what shows whether this one is to blame
 
     def waited_to_change(self, number: int, changes: int) -> bool:
         """Waits until a configuration may come into force as the first of so many changes.

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rrl.guarding.guard import Admission
 from rrl.journal import Kind, Record
-from rrl.measurement import Measurement, has_traffic
+from rrl.measurement import Measurement, all_failed, has_traffic
 from rrl.space import Configuration
 from rrl.tuning.listener import Change, Listener
 
@@ -44,7 +44,7 @@ class Telling:
 
     def _silence(self, measurement: Measurement) -> None:
         """Says once that there is nothing to tune, and once that there is again."""
-        if measurement.gap_by_others:
+        if measurement.gap_by_others and not all_failed(measurement):
             self.notice(f"{measurement.gap}; nothing is learned from this interval")
             return
         silent = measurement.gap or ("" if has_traffic(measurement) else "no requests arrive")

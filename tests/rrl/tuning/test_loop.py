@@ -14,10 +14,9 @@ from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.region.q_learning import RegionQLearning
-from rrl.tuning.contention import MAX_BEFORE_EXPLORING, MAX_IN_A_ROW
+from rrl.tuning.giving_up import MAX_CHANGED_BEFORE_EXPLORING, MAX_CHANGED_BY_OTHERS, GivenUp
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import RECENT_CHANGES
-from rrl.tuning.restore import TargetTaken
 from rrl.tuning.settings import TuningSettings
 from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
 
@@ -256,7 +255,7 @@ class Contended(SimulatedServing):
         return measurement
 
 
-@pytest.mark.parametrize(("first", "most"), [(1, MAX_BEFORE_EXPLORING), (8, MAX_IN_A_ROW)])
+@pytest.mark.parametrize(("first", "most"), [(1, MAX_CHANGED_BEFORE_EXPLORING), (8, MAX_CHANGED_BY_OTHERS)])
 def test_a_target_that_others_change_in_every_interval_is_left_to_them(
     first: int, most: int, tmp_path: Path
 ) -> None:
@@ -264,7 +263,7 @@ def test_a_target_that_others_change_in_every_interval_is_left_to_them(
     env.first = first
     put: list[int] = []
     t = tuning(tmp_path, env, put_in_force=put.append)
-    with pytest.raises(TargetTaken, match=f"in {most} intervals in a row.*another tuner may be at work"):
+    with pytest.raises(GivenUp, match=f"in {most} intervals in a row.*another tuner may be at work"):
         run(t)
     assert len(read(tmp_path)[1]) == first - 1 + most
     assert put == [t.guard.to_keep()]
@@ -272,9 +271,9 @@ def test_a_target_that_others_change_in_every_interval_is_left_to_them(
 
 def test_a_run_outlasts_others_that_come_and_go(tmp_path: Path) -> None:
     env = simulated(Contended)
-    env.first, env.last = 5, 4 + MAX_IN_A_ROW - 1
+    env.first, env.last = 5, 4 + MAX_CHANGED_BY_OTHERS - 1
     run(tuning(tmp_path, env))
-    assert sum(record.measurement.gap_by_others for record in read(tmp_path)[1]) == MAX_IN_A_ROW - 1
+    assert sum(record.measurement.gap_by_others for record in read(tmp_path)[1]) == MAX_CHANGED_BY_OTHERS - 1
 
 
 def test_a_change_that_cannot_be_made_at_the_end_is_not_in_the_log(tmp_path: Path) -> None:
