@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from contextlib import closing
 from typing import BinaryIO
 
 import grpc
@@ -17,6 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.server.protocol import listening
+from serving_adapter.target import Target
 from tests.support.running_server import start
 from tests.support.waiting import until
 
@@ -140,6 +142,15 @@ def test_with_a_key_it_listens_beyond_loopback_and_nothing_it_starts_inherits_th
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert children
     assert not [child for child in children if listening.KEY_VARIABLE in child.environ()]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6")
+def test_what_a_server_on_ipv6_prints_can_be_called(start_server):
+    server = start_server("--model", "noop", "--host", "::1")
+    with closing(Target(server.address, metrics_url=server.metrics_url)) as target:
+        target.connect()
+        assert target.address == server.address
+        assert target.read().cores
 
 
 def test_a_key_that_others_may_read_is_noted(tmp_path, caplog):
