@@ -32,7 +32,12 @@ _LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*"(
 _NUMBER = re.compile(
     r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:inf|infinity)", re.IGNORECASE
 )
+# A sample's labels up to `model`, as servers write them: without spaces and escapes. Others are read in full.
+_PLAIN_MODEL = re.compile(r'[a-zA-Z0-9_:]+\{(?:[a-zA-Z0-9_]+="[^"\\]*",)*model="([^"\\]*)"[,}]')
+_OF_COLLECTORS = "exported_model"  # what they make of a server's label, as they have a `model` of their own
 _TOTAL = "_total"
+_MAX_CHARACTERS = 4 << 20  # of one model's series and the process's, which take a second at most
+_PER_LINE = 64  # what a line takes beside its characters, in characters
 _MOST = 1e30  # nothing that is counted or measured comes near, and the sum of many such is a number, too
 
 
@@ -52,18 +57,30 @@ class ModelPage:
     ) -> None:
         """Reads lines with these prefixes; of `of_models` only what is labelled with the model.
 
-        Names that contain `left_out` are none of its.
+        Names that contain `left_out` are none of its. Other models' series are hardly looked at: a page may
+        have very many.
         """
         self.series: dict[str, list[tuple[dict[str, str], str]]] = defaultdict(list)
         self.models: set[str] = set()
-        self.renamed_models: set[str] = set()  # as a collector calls them that has a label `model` of its own
+        self.renamed_models: set[str] = set()
         seen: set[tuple[str, ...]] = set()
+        characters = 0
         for line in text.split("\n"):
             line = line.strip()
             if not line.startswith(prefixes):
                 continue
+            plain = _PLAIN_MODEL.match(line)
+            if plain is not None and plain[1] != model and _OF_COLLECTORS not in line:
+                self.models.add(plain[1])
+                continue
+            characters += len(line) + _PER_LINE
+            if characters > _MAX_CHARACTERS:
+                raise ValueError(
+                    f"the metrics page has more than {_MAX_CHARACTERS >> 20} MiB of series beside those of "
+                    "other models; give the page of the server itself"
+                )
             name, labels, value = sample(line)
-            for key, models in (("model", self.models), ("exported_model", self.renamed_models)):
+            for key, models in (("model", self.models), (_OF_COLLECTORS, self.renamed_models)):
                 if key in labels:
                     models.add(labels[key])
             if labels.get("model", model) != model or left_out in name:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -111,6 +111,7 @@ _OF_MODELS = ("nv_inference_", _MLSERVER)  # names that mean nothing without the
 _SUMMARY = "_summary_us"  # quantiles are left out: they are not a number (Nan) while nothing was observed
 
 _US = 1e-6
+_MAX_NAMED = 10  # models in a sentence
 
 
 def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = False) -> Reading:
@@ -226,6 +227,11 @@ def _gauge(page: ModelPage, name: str) -> int | None:
     return None if value is None else round(value)
 
 
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MAX_NAMED])} and {more:,} more"
+
+
 def _why_not(text: str, page: ModelPage, model: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not text.strip():
@@ -243,7 +249,8 @@ def _why_not(text: str, page: ModelPage, model: str) -> str:
             "(exported_model); give the page of the server itself"
         )
     if page.models:
-        return f"the metrics page has no series of model {model!r}, only of {', '.join(sorted(page.models))}"
+        others = _some(sorted(page.models))
+        return f"the metrics page has no series of model {model!r}, only of {others}"
     return (
         "the metrics page has neither Triton's nv_inference_request_success nor MLServer's "
         "model_infer_request_success, so it is of another kind of server; give that of the target itself"

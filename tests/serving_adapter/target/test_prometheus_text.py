@@ -84,6 +84,37 @@ def test_what_cannot_be_right_is_refused_in_a_sentence(page: str, says: str) -> 
         parse_metrics(page, "m", 1.0)
 
 
+MANY = 200_000
+
+
+@pytest.mark.parametrize("labels", ["", 'x="' + 2000 * "\\n" + '",'])
+def test_very_many_series_of_other_models_are_read_past_or_refused_by_size(labels: str) -> None:
+    count = MANY // (1 + len(labels) // 40)
+    page = OURS + "".join(f'{COUNTER}{{{labels}model="other{n}",version="1"}} 7\n' for n in range(count))
+    if labels:  # with escapes, nothing but reading tells which model's they are
+        with pytest.raises(ValueError, match="more than 4 MiB of series beside those of other models"):
+            parse_metrics(page, "m", 1.0)
+        return
+    assert parse_metrics(page, "m", 1.0) == RIGHT
+    with pytest.raises(ValueError, match=r"only of m, other0, .{,100} and 199,991 more$"):
+        parse_metrics(page, "absent", 1.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'x="a,model=",y="b",model="m",version="2"',
+        'x="{model=",model="m"',
+        'x="\\",model=\\"b",model="m"',
+        'model_x="b",model="m"',
+        ' model = "m" , version="2"',
+    ],
+)
+def test_no_series_of_the_model_is_taken_for_anothers(line: str) -> None:
+    with_one_more = parse_metrics(f"{OURS}{COUNTER}{{{line}}} 5\n", "m", 1.0)
+    assert with_one_more.success == RIGHT.success + 5
+
+
 def test_openmetrics_of_a_server_is_read_as_its_plain_page_is() -> None:
     registry = CollectorRegistry()
     for name in (COUNTER, "nv_inference_request_failure", "nv_inference_request_duration_us"):
