@@ -58,6 +58,7 @@ async def serve(options: ServeOptions) -> None:
     server = listening.grpc_server(options.max_message_bytes, max_calls)
     port = listening.bind(server, options.host, options.port, options.tls_cert, options.tls_key)
     try:
+        listening.check_free(options.host, options.metrics_port)
         metrics_port = serve_metrics(models, options.host.strip("[]"), options.metrics_port)
     except OSError as error:
         fail(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import socket
 from pathlib import Path
 
 import grpc
@@ -60,9 +62,35 @@ def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
     return grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * max_calls)
 
 
+def check_free(host: str, port: int) -> None:
+    """OSError where the port cannot be had on all addresses of the host that this machine has.
+
+    Who listened on the rest of them would share the name with another server, and with it the clients.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, "this is no name of a host") from None
+    refusals = []
+    for family, _, _, _, address in found:
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            refusals.append(error)
+    for refusal in refusals:
+        if refusal.errno == errno.EADDRINUSE or len(refusals) == len(found):
+            raise refusal
+
+
 def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> int:
     """Takes the port and returns it; ends the command with a sentence where it cannot be had."""
     address = f"{bracketed(host)}:{port}"
+    try:
+        check_free(host, port)
+    except OSError as error:
+        fail(f"cannot listen on {address} ({error.strerror}); choose another --port or --host")
     try:
         if tls_cert is None and tls_key is None:
             return server.add_insecure_port(address)
@@ -73,9 +101,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, tls_cert: Path | None, t
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError:
         tls = "" if tls_cert is None else ", or the TLS files are no PEM certificate and its key"
-        fail(
-            f"cannot listen on {address}: taken, or not of this machine{tls}; choose another --port or --host"
-        )
+        fail(f"cannot listen on {address}: it is taken{tls}; choose another --port or --host")
     except OSError as error:
         fail(f"cannot read the TLS files: {error}")
 

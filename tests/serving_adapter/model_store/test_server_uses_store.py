@@ -143,6 +143,44 @@ def test_two_servers_of_one_model_share_its_memory(start_server, seen, model_fil
     assert np.allclose(answer(second), expected(model_file), atol=1e-5)
 
 
+def test_a_server_that_is_killed_leaves_the_other_its_weights_and_no_reference(
+    start_server, seen, model_file
+):
+    killed, other = start_server("--model", model_file), start_server("--model", model_file)
+    used_bytes = seen.tier().used_bytes
+    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    until(lambda: seen.references == 1)
+    assert np.allclose(answer(other), expected(model_file), atol=1e-5)
+    change(other, 2, 2, 1)
+    assert np.allclose(answer(other), expected(model_file), atol=1e-5)
+    assert seen.tier().used_bytes == used_bytes
+    other.stop()
+    until(lambda: seen.references == 0)
+
+
+def test_a_server_that_is_stopped_hinders_no_other_and_keeps_its_weights(start_server, seen, model_file):
+    stopped, other = start_server("--model", model_file), start_server("--model", model_file)
+    front = psutil.Process(stopped.process.pid)
+    family = [front, *front.children(recursive=True)]
+    for process in family:
+        process.suspend()
+    try:
+        change(other, 2, 2, 1)
+        assert np.allclose(answer(other), expected(model_file), atol=1e-5)
+        third = start_server("--model", model_file)
+        assert np.allclose(answer(third), expected(model_file), atol=1e-5)
+        assert seen.references == 3
+        for server in (third, other):
+            server.stop()
+        until(lambda: seen.references == 1)
+    finally:
+        for process in family:
+            process.resume()
+    assert np.allclose(answer(stopped), expected(model_file), atol=1e-5)
+    stopped.stop()
+    until(lambda: seen.references == 0)
+
+
 @pytest.mark.parametrize("how", ["--private-weights", "RRL_STORE=off"])
 def test_weights_may_stay_private(start_server, seen, model_file, monkeypatch, how):
     if how == "RRL_STORE=off":

@@ -226,14 +226,6 @@ def test_a_server_that_cannot_start_says_why_in_one_sentence(arguments, sentence
     assert sentence in line
 
 
-def test_a_taken_port_is_said_so(server):
-    command = [sys.executable, "-m", "serving_adapter.server.command_line", "--model", "noop"]
-    ports = ["--port", server.address.rpartition(":")[2], "--metrics-port", "0"]
-    ended = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert "choose another --port or --host" in ended.stderr
-
-
 def test_nothing_outlives_a_killed_front(start_server):
     server = start_server("--model", "sleep", "--instances", 2)
     family = psutil.Process(server.process.pid).children(recursive=True)

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from contextlib import closing
+from itertools import chain
 from typing import BinaryIO
 
 import grpc
@@ -106,6 +107,36 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
     finally:
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(("flag", "does"), [("--port", "listen"), ("--metrics-port", "serve metrics")])
+def test_a_port_of_another_server_is_refused_in_one_sentence(server, flag, does):
+    """`localhost` may have another address, where the port is free. It is not shared for all that."""
+    port = server.address.rpartition(":")[2]
+    ports = {"--port": "0", "--metrics-port": "0"} | {flag: port}
+    command = [*SERVE, "--model", "noop", "--host", "localhost", *chain.from_iterable(ports.items())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    (sentence,) = ended.stderr.splitlines()
+    assert f"cannot {does} on localhost:{port} (Address already in use); choose another {flag}" in sentence
+
+
+def test_a_port_is_free_only_if_no_address_of_the_host_has_it_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for host in ("127.0.0.1", "localhost", "0.0.0.0"):
+            with pytest.raises(OSError, match="Address already in use"):
+                listening.check_free(host, port)
+        listening.check_free("127.0.0.2", port)
+    listening.check_free("localhost", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "says"), [("192.0.2.1", "Cannot assign"), ("a.invalid", "known|resolution"), ("a..b", "no name")]
+)
+def test_a_host_that_is_not_this_machine_is_told_why(host, says):
+    with pytest.raises(OSError, match=says):
+        listening.check_free(host, 0)
 
 
 def test_compressed_requests_are_refused_by_name(server):
