@@ -48,9 +48,10 @@ from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, 
 from rrl.objective import Objective, make_objective
 from rrl.space import ConfigurationSpace
 from serving_adapter.options import fail, in_a_sentence, parse
+from serving_adapter.standard_streams import say
 
 TRUTH = "model"  # The service times are those of the table.
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.prior is not None:
         _learn_prior(options.prior, options)
         return
-    log = None
+    log: Journal | None = None
     try:
         training = OfflineTraining.of(options)
         log = training.journal
@@ -146,15 +147,21 @@ def main(argv: list[str] | None = None) -> None:
     except ValueError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"cannot write {error.filename}: {error.strerror}")
+        if log is None:
+            fail(in_a_sentence(error))
+        print(f"{in_a_sentence(error)}; {_so_far(log)}", file=sys.stderr)
+        raise SystemExit(FAILED) from None
     except KeyboardInterrupt:
-        if log is not None:
-            print(f"interrupted; {log.path} holds what was learned so far", file=sys.stderr)
+        print("interrupted" if log is None else f"interrupted; {_so_far(log)}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     finally:
         if log is not None:
             log.close()
     _print_result(training.journal, options.out)
+
+
+def _so_far(log: Journal) -> str:
+    return f"{log.path} holds what was learned so far"
 
 
 def _learn_prior(path: Path, options: OfflineTrainingOptions) -> None:
@@ -273,8 +280,8 @@ def _print_result(log: Journal, out: Path) -> None:
     if costs:
         tenth = math.ceil(len(costs) / 10)
         first, last = fmean(costs[:tenth]), fmean(costs[-tenth:])
-        print(f"mean cost of the first {tenth} decisions {first:.4g} {unit}, of the last {last:.4g} {unit}")
-    print(f"start from it with: rrl-tune --agent-from {out}")
+        say(f"mean cost of the first {tenth} decisions {first:.4g} {unit}, of the last {last:.4g} {unit}")
+    say(f"start from it with: rrl-tune --agent-from {out}")
 
 
 if __name__ == "__main__":

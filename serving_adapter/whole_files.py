@@ -33,10 +33,21 @@ def errors_name(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that is there under its name once it is complete and on the disk; `mode` as for `os.open`."""
+    """A file that is there under its name once it is complete and on the disk; `mode` as for `os.open`.
+
+    What is there and no file, as /dev/null, is written to as it is.
+    """
+    if path.exists() and not path.is_file():
+        with errors_name(path), path.open("wb") as device:
+            yield device
+        return
     name = os.fsdecode(os.fsencode(path.name)[:MAX_NAME_BYTES])
     unfinished = path.with_name(f".{name}.{secrets.token_hex(8)}.part")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        error.filename = str(path)  # which is what its user knows
+        raise
     try:
         with errors_name(path), os.fdopen(descriptor, "wb") as file:
             yield file

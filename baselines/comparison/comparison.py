@@ -8,7 +8,6 @@ file of its own, put in place in one move. A job whose file exists is not done a
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from baselines.comparison.workers import JobProgress, PlainProgress, Workers
 from envs.scenarios.scenario import Scenario
 from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
+from serving_adapter.whole_files import written_whole
 
 BENCH_FILE = "comparison.json"
 
@@ -193,7 +193,5 @@ def _check_same_bench(folder: Path, bench: dict[str, Any]) -> None:
 
 
 def _write_bench(folder: Path, bench: dict[str, Any]) -> None:
-    path = folder / BENCH_FILE
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(bench, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    with written_whole(folder / BENCH_FILE) as file:
+        file.write(f"{json.dumps(bench, indent=2)}\n".encode())

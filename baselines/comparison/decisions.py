@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from serving_adapter.whole_files import written_whole
 
 FILE_NAME = "decisions.csv"
 BEFORE_KNOBS = ("agent", "machine", "seed", "decision", "arrival_rate_per_s")
@@ -74,12 +76,10 @@ def read_decisions(path: Path) -> np.ndarray:
 
 def write_rows(path: Path, names: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
     """Writes a CSV file in one move, so that it exists whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    with unfinished.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+    with written_whole(path) as file:
+        writer = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
         writer.writerow(names)
         writer.writerows(rows)
-    os.replace(unfinished, path)
 
 
 def _cell(value: object) -> object:

@@ -5,7 +5,6 @@ A landscape is computed by one job, kept in a file, and read by every run that n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from envs.scenarios.scenario import Scenario
 from rrl.agent import Hindsight
 from rrl.queueing.machine import UNREADABLE
 from rrl.space import ConfigurationSpace
+from serving_adapter.whole_files import written_whole
 
 FOLDER = "expected"
 
@@ -62,10 +62,8 @@ class LandscapeJob:
         objective = self.settings.make_objective()
         expected = ExpectedCosts(self.scenario, self.space, objective, self.settings.requests_per_interval)
         landscape = Landscape(expected.costs(self.rate_per_s), expected.p95_ms(self.rate_per_s))
-        unfinished = self.path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
+        with written_whole(self.path) as file:
             np.savez(file, costs=landscape.costs, p95_ms=landscape.p95_ms)
-        os.replace(unfinished, self.path)
         return landscape
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from envs.serving import ServingEnv
 from rrl.agent import Agent, Hindsight, Task, Transition, live
 from rrl.objective import MeanLatency, slo_violated
 from rrl.space import ConfigurationSpace
+from serving_adapter.whole_files import written_whole
 
 FOLDER = "runs"
 SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_size=1,4,32")
@@ -48,10 +48,8 @@ class RunJob:
             raise RuntimeError(f"the run of {self} failed") from error
         finally:
             agent.close()
-        unfinished = self.path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
+        with written_whole(self.path) as file:
             np.save(file, rows)
-        os.replace(unfinished, self.path)
         return ratio(rows)
 
     def __str__(self) -> str:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.queueing.machine import UNREADABLE, Machine
+from serving_adapter.whole_files import written_whole
 
 FILE = "learned_prior.npz"
 UTILISATIONS = (0.4, 0.65, 0.9)  # η of the features' over-subscription
@@ -88,7 +89,7 @@ def save(kinds: Iterable[Kind], path: str | Path) -> None:
         arrays[kind.name] = np.concatenate([[kind.field_sd, *kind.cores], kind.mean, lower]).astype(
             np.float32
         )
-    with open(path, "wb") as file:
+    with written_whole(Path(path)) as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from rrl.space import Configuration
+from serving_adapter.whole_files import written_whole
 
 AXES = ("inter_op_threads", "intra_op_threads", "busy_instances", "batch_size")
 UNREADABLE = (
@@ -89,7 +90,7 @@ class Machine:
             raise ValueError(f"{str(path)!r}: {error}") from None
 
     def save(self, path: str | Path) -> None:
-        with open(path, "wb") as file:  # np.savez given a name would add a suffix to it
+        with written_whole(Path(path)) as file:  # np.savez given a name would add a suffix to it
             np.savez_compressed(file, **{name: getattr(self, name) for name in (*AXES, "service_time_s")})
 
     @classmethod

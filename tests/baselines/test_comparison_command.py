@@ -14,6 +14,7 @@ import pytest
 from baselines.comparison import read_decisions
 from baselines.comparison.command_line import main
 from envs.scenarios.families import family_machine
+from tests.support.full_disk import files_of_at_most
 
 SMALL = ("--knobs", "instances=1:3,intra_op_threads=1,2,4", "--machine", "family:0", "--decisions", "8")
 
@@ -158,3 +159,31 @@ def test_ctrl_c_ends_at_once_and_the_same_command_goes_on(tmp_path: Path) -> Non
     assert f"the finished runs are kept in {tmp_path}" in error
     assert "Traceback" not in error
     assert list(tmp_path.glob("expected/*.npz"))
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with files_of_at_most(512), pytest.raises(SystemExit) as ended:
+        compare(tmp_path, "--agents", "random")
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert f"cannot read or write {tmp_path}/" in error
+    assert "File too large; the finished runs are kept" in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("**/*.npz"))
+
+
+def test_a_reader_that_is_gone_ends_it_in_one_sentence(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "baselines.comparison.command_line", *SMALL, "--agents", "random")
+    with subprocess.Popen(
+        (*command, "--out", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("landscapes")
+        running.stdout.close()
+        assert running.stderr is not None
+        error = running.stderr.read()
+    assert running.returncode == 1
+    assert error == (
+        f"nobody reads what is printed any more; the finished runs are kept in {tmp_path}, "
+        "and the same command goes on with them\n"
+    )

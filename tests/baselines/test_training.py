@@ -14,9 +14,11 @@ from baselines import make_agent
 from baselines.training import OfflineTraining, OfflineTrainingOptions, main
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
+from rrl.belief import learned_prior
 from rrl.journal import FILE_NAME, SIMULATION, Record, read
 from rrl.queueing.machine import Machine
 from rrl.tuning.pretraining import Pretraining
+from tests.support.full_disk import files_of_at_most
 
 SMALL = ["--machine", "family:3", "--knobs", "instances=1:3,intra_op_threads=1,4"]
 
@@ -160,3 +162,23 @@ def test_an_interrupted_training_keeps_what_was_learned(
     assert exit_code(*SMALL, "--agent", "random", "--out", "out") == 130
     assert "holds what was learned so far" in capsys.readouterr().err
     assert len(Pretraining.read(Path("out")).records) == 4
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_learned_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    with files_of_at_most(16 << 10):
+        assert exit_code(*SMALL, "--agent", "random", "--out", "out") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        f"cannot read or write out/{FILE_NAME}: File too large; out/{FILE_NAME} holds what was learned so far"
+    )
+    assert Pretraining.read(Path("out")).records
+
+
+@pytest.mark.parametrize("save", [Machine.invent(2).save, lambda path: learned_prior.save([], path)])
+def test_a_file_that_a_full_disk_cuts_short_does_not_take_the_place_of_a_whole_one(save: Any) -> None:
+    path = Path("kept.npz")
+    path.write_bytes(b"whole")
+    with files_of_at_most(4), pytest.raises(OSError, match=r"File too large: 'kept\.npz'"):
+        save(path)
+    assert path.read_bytes() == b"whole"
+    assert not list(Path().glob("*.part"))

@@ -70,3 +70,16 @@ def test_a_name_of_the_greatest_length_is_written(tmp_path):
         with written_whole(tmp_path / name) as file:
             file.write(b"new")
         assert (tmp_path / name).read_bytes() == b"new"
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with written_whole(pipe) as file:
+            file.write(b"new")
+        assert os.read(reading, 10) == b"new"
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
