@@ -202,7 +202,7 @@ def _draw_machines(path: Path, curves: Sequence[Curves], what: str) -> None:
         if len(values) > 1 and ratios[worst] > WITHIN:
             at = (ratios[worst], rows[list(ratios).index(worst)])
             ax.annotate(worst, at, xytext=(6, 0), textcoords="offset points", va="center",
-                        fontsize=7.5, color=SOFT)  # fmt: skip
+                        fontsize=7.5, color=SOFT, parse_math=False)  # fmt: skip
     ax.axvline(WITHIN, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=2)
     ax.set_xscale("log")
     ax.set_xlim(0.98, 1.25 * top)
@@ -226,7 +226,8 @@ def _titles(figure: Figure, title: str, line: str) -> None:
     height, width = figure.get_figheight(), figure.get_figwidth()
     left, per_line = 0.2 / width, int(14.5 * width)
     figure.text(left, 1 - 0.28 / height, title, fontsize=13.5, fontweight="bold", color=INK, va="center")
-    figure.text(left, 1 - 0.48 / height, _wrapped(line, per_line), fontsize=8.5, color=SOFT, va="top")
+    at = (left, 1 - 0.48 / height)
+    figure.text(*at, _wrapped(line, per_line), fontsize=8.5, color=SOFT, va="top", parse_math=False)
 
 
 def _wrapped(text: str, width: int) -> str:

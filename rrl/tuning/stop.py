@@ -11,7 +11,8 @@ from threading import Thread
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from serving_adapter.standard_streams import go_nowhere
@@ -51,7 +52,12 @@ class Output(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str("".join(map(_shown, text)), **options)
+        return super().render_str(_printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """What is printed, whichever kind of text it was."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -61,8 +67,8 @@ class Output(Console):
             self.reader_gone()
 
 
-def _shown(character: str) -> str:
-    return character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class Stop:

@@ -61,7 +61,8 @@ def _title(figure: Figure, header: Header, summary: RunSummary) -> None:
     load = f"{best.arrival_rate_per_s:.0f} requests/s"
     line = f"{header.model} at {load}, agent {header.agent}, intervals of {header.interval_s:g} s"
     figure.text(0.105, 1 - 0.3 / height, title, fontsize=14, fontweight="bold", color=INK, va="center")
-    figure.text(0.105, 1 - 0.56 / height, line, fontsize=9.5, color=SOFT, va="center")
+    at = (0.105, 1 - 0.56 / height)
+    figure.text(*at, line, fontsize=9.5, color=SOFT, va="center", parse_math=False)  # a name may hold any $
 
 
 def _latency(ax: Axes, shown: Sequence[Record], ends_min: np.ndarray, summary: RunSummary) -> None:

@@ -150,7 +150,8 @@ class LiveView(Listener):
         rows.add_row("last change", Text(self._change))
         if self._waits:
             rows.add_row("waits", Text(self._waits, style="yellow"))
-        title = f"rrl-tune: {self._header.model} on {self._header.target}, agent {self._header.agent}"
+        # As a string it would be markup, whatever the console thinks of that.
+        title = Text(f"rrl-tune: {self._header.model} on {self._header.target}, agent {self._header.agent}")
         return Panel(Group(self._progress, Text(), rows), title=title, border_style="blue", padding=(1, 2))
 
 

@@ -260,7 +260,7 @@ def test_pictures_are_drawn_of_any_number_of_agents_and_decisions(tmp_path: Path
             [
                 run(name, machine, 0, 1.0 + (name != "oracle") * rng.exponential(size=decisions))
                 for name in names
-                for machine in ("m1", "m2")
+                for machine in ("m1", "a file of $\\frac$")
             ]
         )
         settings = ComparisonSettings(tuple(names), decisions=decisions, slo_p95_ms=300.0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Group
+from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from rrl.tuning.stop import Output
 from serving_adapter.options import fail, in_a_sentence
@@ -22,6 +25,14 @@ def test_no_text_is_markup_or_moves_the_cursor() -> None:
     console.print(HOSTILE, style="yellow")
     console.print(table)
     assert file.getvalue().count(SHOWN) == 2
+
+
+def test_no_renderable_moves_the_cursor_either() -> None:
+    file = io.StringIO()
+    console = Output(file=file, width=200, force_terminal=True, color_system=None, highlight=False)
+    console.print(Panel(Group(Text(HOSTILE)), title=Text(HOSTILE)))
+    assert file.getvalue().count("\ufffd[2J") == 2
+    assert "\x1b" not in file.getvalue()
 
 
 def test_an_error_does_not_either(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
+from rrl.tuning.stop import Output
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.exports import LATENCY_PICTURE, export, print_result
 from rrl.views.figure import draw
@@ -355,6 +356,23 @@ def test_the_text_says_all_a_person_needs(folder: Path) -> None:
     live = (folder / "live.txt").read_text()
     for words in ("load", "in force", "at the start", "last interval", "best known", "guard", "left"):
         assert words in live
+
+
+def test_a_model_of_any_name_is_shown_and_drawn(run: tuple[Header, list[Record]], tmp_path: Path) -> None:
+    header, records = run
+    name, shown = "a[/b] $\\frac$", StringIO()
+    screen = Output(file=shown, force_terminal=True, width=150)
+    view = LiveView(
+        screen, replace(header, model=f"{name} \x1b[2J"), Guard(header.space.number(header.start)), 16
+    )
+    view.notice("lost \x1b[2J")
+    view.close()
+    assert "rrl-tune: a[/b] $\\frac$ \ufffd[2J on" in shown.getvalue()
+    assert shown.getvalue().count("\ufffd[2J") > 1
+    assert "\x1b[2J" not in shown.getvalue()
+    header = replace(header, model=name)
+    draw(header, records, summarise(header, records), tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 0
 
 
 def test_words_for_configurations_and_bars_for_latencies() -> None:
