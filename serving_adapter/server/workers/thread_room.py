@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
@@ -50,8 +51,12 @@ async def _started(wanted: int) -> int:
         trial = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
         )
-    except OSError:
-        return 0
+    except OSError as error:
+        if error.errno == errno.EAGAIN:  # there may not even be another process
+            return 0
+        raise ModelFailed(
+            f"whether {wanted} threads more can be started cannot be tried ({error.strerror or error})"
+        ) from None
     try:
         told, _ = await asyncio.wait_for(trial.communicate(), TRIAL_TIMEOUT_S)
     except TimeoutError:

@@ -1,6 +1,9 @@
 """Where the system limits processes and threads: a change that needs more is refused, and nobody is lost."""
 
+import asyncio
+import errno
 import os
+import re
 import subprocess
 
 import grpc
@@ -8,6 +11,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.server.workers.thread_room import try_threads
 from tests.serving_adapter.server.test_faults import answer_of, load_request, override, request_of
 from tests.support.running_server import start
 
@@ -60,3 +65,19 @@ def test_a_server_with_more_threads_than_there_may_be_does_not_start(limited, ca
     with pytest.raises(RuntimeError):
         start("--model", "noop", "--instances", 2, "--intra-op-threads", 64, before=limited)
     assert "raise the limit of processes" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EAGAIN, "the system lets this user start only 0"),
+        (errno.EMFILE, "whether 8 threads more can be started cannot be tried (Too many open files)"),
+    ],
+)
+def test_what_is_lacking_to_try_threads_is_told_as_it_is(monkeypatch, number, says):
+    async def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    with pytest.raises(ModelFailed, match=re.escape(says)):
+        asyncio.run(try_threads([], 2, 4))
