@@ -10,7 +10,7 @@ Pure bookkeeping: no clock, no process, no event loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,13 +23,20 @@ Tensors = Mapping[str, np.ndarray]
 class Member:
     """A batch in a coding group: its queries, and its outputs once they are there."""
 
-    __slots__ = ("group", "outputs", "queries", "rows")
+    __slots__ = ("_join", "_queries", "group", "outputs", "rows")
 
-    def __init__(self, queries: Tensors) -> None:
-        self.queries = queries
-        self.rows = len(next(iter(queries.values())))
+    def __init__(self, rows: int, join: Callable[[], Tensors]) -> None:
+        """`join` puts its queries together, which is done when they are first needed."""
+        self.rows, self._join = rows, join
+        self._queries: Tensors | None = None
         self.outputs: Tensors | None = None
         self.group: CodingGroup | None = None
+
+    @property
+    def queries(self) -> Tensors:
+        if self._queries is None:
+            self._queries = self._join()
+        return self._queries
 
 
 class CodingGroup:
@@ -80,15 +87,16 @@ class CodingGroup:
         """Approximate outputs of the missing members; the group must be decodable.
 
         Members whose queries are lost beside much larger ones are left out: their outputs would be those of
-        the others' rounding.
+        the others' rounding. A thread may do it: outputs that come meanwhile count as missing.
         """
+        outputs, parities = [member.outputs for member in self.members], list(self.parities)
         swallowed = self._swallowed()
-        names = next(parity for parity in self.parities if parity is not None).keys()
-        decoded = {name: self._decode(name) for name in names}
+        names = next(parity for parity in parities if parity is not None).keys()
+        decoded = {name: self._decode(name, outputs, parities) for name in names}
         return {
-            member: {name: decoded[name][i][: member.rows] for name in names}
+            member: {name: _first(member.rows, decoded[name][i]) for name in names}
             for i, member in enumerate(self.members)
-            if member.outputs is None and not swallowed[i]
+            if outputs[i] is None and not swallowed[i]
         }
 
     def _swallowed(self) -> np.ndarray:
@@ -105,13 +113,12 @@ class CodingGroup:
             swallowed |= ~(sizes.max(axis=0) <= max_ratio * sizes).all(axis=1)
         return swallowed
 
-    def _decode(self, name: str) -> dict[int, np.ndarray]:
-        outputs = [
-            None if member.outputs is None else repeated_to(self.rows, member.outputs[name])
-            for member in self.members
-        ]
-        parities = [None if parity is None else parity[name] for parity in self.parities]
-        return decode(self.coefficients, outputs, parities)
+    def _decode(
+        self, name: str, outputs: Sequence[Tensors | None], parities: Sequence[Tensors | None]
+    ) -> dict[int, np.ndarray]:
+        known = [None if output is None else repeated_to(self.rows, output[name]) for output in outputs]
+        coded = [None if parity is None else parity[name] for parity in parities]
+        return decode(self.coefficients, known, coded)
 
 
 class CodingGroups:
@@ -168,7 +175,12 @@ def repeated_to(rows: int, array: np.ndarray) -> np.ndarray:
     return array if len(array) == rows else array[np.arange(rows) % len(array)]
 
 
+def _first(rows: int, array: np.ndarray) -> np.ndarray:
+    """Its first rows, in memory of their own."""
+    return array if len(array) == rows else array[:rows].copy()
+
+
 def _copy(member: Member) -> Member:
-    copy = Member(member.queries)
+    copy = Member(member.rows, lambda: member.queries)
     copy.outputs = member.outputs
     return copy

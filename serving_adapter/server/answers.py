@@ -14,7 +14,7 @@ import numpy as np
 from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.requests import EXACT, Answer, Batch, Overloaded, Request, cut, tell
+from serving_adapter.server.requests import EXACT, Answer, Batch, Overloaded, Request, cut, cut_bytes, tell
 from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import Memory, read_outputs
@@ -208,18 +208,19 @@ class Answers:
         if request.future.done():
             self.abandon(request)
             return
-        answer = Answer(cut(outputs, self._outputs, first_row, request.rows, request.wanted), origin)
-        if answer.size_bytes > self._protection.max_answer_bytes:
-            sentence = _too_large(answer, self._protection.max_answer_bytes)
+        size_bytes = cut_bytes(outputs, request.rows, request.wanted)
+        if size_bytes > self._protection.max_answer_bytes:
+            sentence = _too_large(size_bytes, self._protection.max_answer_bytes)
             self._failures.note(sentence)
             self._fail(request, sentence, FailureReason.BACKEND)
             return
         try:
-            request.hold_answer(answer.size_bytes)
+            request.hold_answer(size_bytes)
         except Overloaded as full:
             self._settle_failed(request, FailureReason.REJECTED)
             request.future.set_exception(full)
             return
+        answer = Answer(cut(outputs, self._outputs, first_row, request.rows, request.wanted), origin)
         self._in_flight.leave(request)
         queue_ns = dispatched_ns - request.arrived_ns
         service_ns = self._now_ns() - dispatched_ns
@@ -249,9 +250,9 @@ class Execution:
         self._answers.handed_back(self.batch)
 
 
-def _too_large(answer: Answer, most_bytes: float) -> str:
+def _too_large(size_bytes: int, most_bytes: float) -> str:
     return (
-        f"the answer would have {answer.size_bytes} bytes, the server gives at most {most_bytes:.0f}; "
+        f"the answer would have {size_bytes} bytes, the server gives at most {most_bytes:.0f}; "
         "ask for fewer rows or outputs, or start the server with a larger --max-message-bytes"
     )
 

@@ -44,10 +44,6 @@ class Answer(NamedTuple):
     origin: str
     """Where it comes from: one of the four below."""
 
-    @property
-    def size_bytes(self) -> int:
-        return sum([len(output.data) for output in self.outputs])
-
 
 EXACT = "model"  # from the deployed model
 RECONSTRUCTED, BACKUP, DEFAULT = "reconstructed", "backup", "default"  # approximate; the response says which
@@ -182,13 +178,12 @@ class Batch:
         """Whether somebody waits who would take an approximate answer."""
         return any(request.accepts_approximation and not request.future.done() for request in self.requests)
 
-    def queries(self, specs: Specs) -> dict[str, np.ndarray]:
-        """Its inputs by name, (rows, *item) each; they have one shape, since coding takes no other models."""
-        queries = {}
-        for i, spec in enumerate(specs.values()):
-            parts = [as_array(request.inputs[i], spec) for request in self.requests]
-            queries[spec.name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return queries
+    def parts(self, specs: Specs) -> dict[str, list[np.ndarray]]:
+        """Its inputs by name, (rows, *item) of each request. Coding takes models of one shape alone."""
+        return {
+            spec.name: [as_array(request.inputs[i], spec) for request in self.requests]
+            for i, spec in enumerate(specs.values())
+        }
 
     def write(self, specs: Specs, arena: Arena) -> list[Placed]:
         """Puts its inputs into a worker's arena, padded to one shape."""
@@ -223,6 +218,17 @@ def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
 def _larger(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """What both shapes are padded to."""
     return tuple(map(max, shape, other))
+
+
+def joined(parts: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    """The inputs of a batch by name, (rows, *item)."""
+    return {name: part[0] if len(part) == 1 else np.concatenate(part) for name, part in parts.items()}
+
+
+def cut_bytes(outputs: Mapping[str, np.ndarray], rows: int, wanted: Collection[str] = ()) -> int:
+    """The size of what `cut` gives."""
+    sizes = [array.nbytes // len(array) for name, array in outputs.items() if not wanted or name in wanted]
+    return rows * sum(sizes)
 
 
 def cut(

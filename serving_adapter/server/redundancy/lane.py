@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,12 +31,19 @@ QUEUE_SIZE_TO_PRUNE = 64  # from this size on, batches that nobody wants are tak
 DRAIN_S = 5.0
 
 
+class BatchInputs(NamedTuple):
+    """Where the inputs of a batch lie in a worker's arena, and what is left to be done in a thread."""
+
+    placed: list[Placed]
+    fill: Callable[[], None] | None = None
+
+
 class RedundantBatch(Protocol):
     """What a lane runs."""
 
     def is_wanted(self) -> bool: ...
 
-    def write(self, arena: Arena) -> list[Placed]: ...
+    def write(self, arena: Arena) -> BatchInputs: ...
 
     def lane_answered(self, outputs: dict[str, np.ndarray]) -> None:
         """`outputs` are views of the worker's arena: copy what shall last."""
@@ -121,14 +128,17 @@ class Lane:
     def _run(self, batch: RedundantBatch, number: int) -> None:
         worker = self.pool.idle.pop()
         try:
-            placed = batch.write(worker.inputs)
+            inputs = batch.write(worker.inputs)
         except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
             log.warning("a redundant batch is dropped: it does not fit in shared memory (%r)", error)
             self.pool.idle.append(worker)
             return
         self.executed += 1
         run = LaneRun(self, batch, number, self._host.surroundings.now_ns())
-        self.pool.run(worker, run, placed, self._intra_op_threads)
+        if inputs.fill is None:
+            self.pool.run(worker, run, inputs.placed, self._intra_op_threads)
+        else:
+            self.pool.run_once_filled(worker, run, inputs.placed, self._intra_op_threads, inputs.fill)
 
     def worker_answered(self, run: LaneRun, outputs: Memory, reply: BatchReply) -> None:
         if isinstance(reply, BatchError):

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import numpy as np
 
-from serving_adapter.server.redundancy.lane import Dispatching, Lane, LaneHost
+from serving_adapter.server.redundancy.lane import BatchInputs, Dispatching, Lane, LaneHost
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import BACKUP, DEFAULT, Batch, Request
-from serving_adapter.server.workers.arena import Arena, Placed
+from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.pool import Parallelism
 
 RECENT_SERVICE_TIMES = 1000  # the percentile is taken of so many
@@ -174,7 +174,10 @@ class DefaultAnswer(ResilienceMode):
 
     def _answer(self, request: Request) -> None:
         if not request.future.done():
-            outputs = {name: np.repeat(row, request.rows, axis=0) for name, row in self._default.items()}
+            outputs = {
+                name: np.broadcast_to(row, (request.rows, *row.shape[1:]))
+                for name, row in self._default.items()
+            }
             self._host.answers.approximate_request(request, outputs, DEFAULT)
 
 
@@ -198,8 +201,8 @@ class BackupCopy:
     def is_wanted(self) -> bool:
         return self._batch.may_be_approximated()
 
-    def write(self, arena: Arena) -> list[Placed]:
-        return self._batch.write(self._host.inputs, arena)
+    def write(self, arena: Arena) -> BatchInputs:
+        return BatchInputs(self._batch.write(self._host.inputs, arena))
 
     def lane_answered(self, outputs: dict[str, np.ndarray]) -> None:
         self._host.answers.approximate_batch(self._batch, outputs, BACKUP)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from serving_adapter.parity.coding import Encoder
-from serving_adapter.parity.groups import CodingGroup, CodingGroups, Member
-from serving_adapter.server.redundancy.lane import Lane
+from serving_adapter.parity.groups import CodingGroup, CodingGroups, Member, Tensors
+from serving_adapter.server.redundancy.lane import BatchInputs, Lane
 from serving_adapter.server.redundancy.modes import NS_PER_US, Host, Lateness, ResilienceMode, call_after
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.requests import RECONSTRUCTED, Batch
-from serving_adapter.server.workers.arena import Arena, Placed, place
+from serving_adapter.server.requests import RECONSTRUCTED, Batch, joined
+from serving_adapter.server.workers.arena import Arena, lasting, place
+from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, in_a_thread
+
+log = logging.getLogger(__name__)
 
 
 class Parity(ResilienceMode):
@@ -38,6 +44,7 @@ class Parity(ResilienceMode):
         self._batches: dict[Member, Batch] = {}  # of the members whose exact answer is out
         self._flush_timer: asyncio.TimerHandle | None = None
         self._late_timers: dict[CodingGroup, asyncio.TimerHandle] = {}
+        self._decoding: set[CodingGroup] = set()  # in threads
 
     # --- what happens to batches -----------------------------------------------------------------------
 
@@ -48,7 +55,7 @@ class Parity(ResilienceMode):
     def _group(self, batch: Batch) -> None:
         if not batch.copies:  # answered or lost meanwhile
             return
-        member = Member(batch.queries(self._host.inputs))
+        member = Member(batch.rows, partial(joined, batch.parts(self._host.inputs)))
         batch.member = member
         self._batches[member] = batch
         group = self._groups.add(member)
@@ -63,7 +70,7 @@ class Parity(ResilienceMode):
         member = batch.member
         if member is None or member.outputs is not None:
             return
-        self._groups.member_answered(member, {name: array.copy() for name, array in outputs.items()})
+        self._groups.member_answered(member, lasting(outputs))
         self._batches.pop(member, None)
         if member.group is not None:
             self._reconstruct(member.group)
@@ -99,16 +106,19 @@ class Parity(ResilienceMode):
         batches = (self._batches.get(member) for member in group.missing)
         return any(batch is not None and batch.may_be_approximated() for batch in batches)
 
-    def encode(self, group: CodingGroup, row: int, arena: Arena) -> list[Placed]:
+    def encode(self, group: CodingGroup, row: int, arena: Arena) -> BatchInputs:
         specs = self._host.inputs.values()
         placed, needed_bytes = place((s.name, s.datatype, (group.rows, *s.shape)) for s in specs)
         arena.ensure_for_batch(needed_bytes)
-        for tensor in placed:
-            group.encode(row, tensor.name, self._encoder, arena.array(tensor))
-        return placed
+        parity_query = {tensor.name: arena.array(tensor) for tensor in placed}
+        encode = partial(_encode, group, row, self._encoder, parity_query)
+        if group.k * needed_bytes > MOST_BYTES_ON_LOOP:
+            return BatchInputs(placed, encode)
+        encode()
+        return BatchInputs(placed)
 
     def parity_answered(self, group: CodingGroup, row: int, outputs: dict[str, np.ndarray]) -> None:
-        group.parities[row] = {name: array.copy() for name, array in outputs.items()}
+        group.parities[row] = lasting(outputs)
         self._reconstruct(group)
 
     def _reconstruct(self, group: CodingGroup) -> None:
@@ -120,22 +130,57 @@ class Parity(ResilienceMode):
         timer = self._late_timers.pop(group, None)
         if timer is not None:
             timer.cancel()
-        if not group.is_decodable or not self.needs_parity(group):
+        if group in self._decoding or not group.is_decodable or not self.needs_parity(group):
             return
         now_ns = self._host.surroundings.now_ns()
-        due = {member: self._unavailable_ns(member) for member in group.missing if member in self._batches}
-        if any(due_ns <= now_ns for due_ns in due.values()):
-            for member, outputs in group.reconstruct().items():
-                if member in due and due[member] <= now_ns and _are_numbers(outputs):
-                    self._host.answers.approximate_batch(self._batches[member], outputs, RECONSTRUCTED)
-        later = [due_ns for due_ns in due.values() if due_ns > now_ns]
+        is_due = any(due_ns <= now_ns for due_ns in self._unavailable_ns(group).values())
+        if is_due and self._bytes_to_decode(group) > MOST_BYTES_ON_LOOP:
+            decoding = in_a_thread(partial(_decode, group))
+            if decoding is not None:
+                self._decoding.add(group)
+                decoding.add_done_callback(partial(self._was_decoded, group))
+                return
+        if is_due:
+            self._approximate(group, _decode(group))
+        self._reconstruct_later(group)
+
+    def _was_decoded(self, group: CodingGroup, decoding: asyncio.Future[dict[Member, Tensors]]) -> None:
+        self._decoding.discard(group)
+        if decoding.cancelled():
+            return
+        if decoding.exception() is not None:
+            log.warning("answers could not be reconstructed: %r", decoding.exception())
+            return
+        self._approximate(group, decoding.result())
+        self._reconstruct_later(group)
+
+    def _approximate(self, group: CodingGroup, decoded: Mapping[Member, Tensors]) -> None:
+        """Answers what is unavailable, of all that could be decoded."""
+        now_ns = self._host.surroundings.now_ns()
+        for member, due_ns in self._unavailable_ns(group).items():
+            if member in decoded and due_ns <= now_ns:
+                self._host.answers.approximate_batch(self._batches[member], decoded[member], RECONSTRUCTED)
+
+    def _reconstruct_later(self, group: CodingGroup) -> None:
+        """Looks again when the next of the missing answers becomes unavailable."""
+        now_ns = self._host.surroundings.now_ns()
+        later = [due_ns for due_ns in self._unavailable_ns(group).values() if due_ns > now_ns]
         if later:
             self._late_timers[group] = call_after(min(later) - now_ns, self._reconstruct, group)
 
-    def _unavailable_ns(self, member: Member) -> int:
-        """The time from which on a missing answer counts as unavailable."""
-        batch = self._batches[member]
-        return 0 if batch.losses else batch.dispatched_ns + self._lateness.late_ns
+    def _unavailable_ns(self, group: CodingGroup) -> dict[Member, int]:
+        """The time from which on each answer that is out counts as unavailable."""
+        batches = {member: self._batches[member] for member in group.missing if member in self._batches}
+        return {
+            member: 0 if batch.losses else batch.dispatched_ns + self._lateness.late_ns
+            for member, batch in batches.items()
+        }
+
+    def _bytes_to_decode(self, group: CodingGroup) -> int:
+        """Of the queries, whose sizes are compared, and the outputs."""
+        query_bytes = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in self._host.inputs.values())
+        parity = next(parity for parity in group.parities if parity is not None)
+        return group.k * (group.rows * query_bytes + sum(array.nbytes for array in parity.values()))
 
     def _cancel_flush(self) -> None:
         if self._flush_timer is not None:
@@ -157,11 +202,20 @@ class ParityBatch:
     def is_wanted(self) -> bool:
         return self._parity.needs_parity(self._group)
 
-    def write(self, arena: Arena) -> list[Placed]:
+    def write(self, arena: Arena) -> BatchInputs:
         return self._parity.encode(self._group, self._row, arena)
 
     def lane_answered(self, outputs: dict[str, np.ndarray]) -> None:
         self._parity.parity_answered(self._group, self._row, outputs)
+
+
+def _encode(group: CodingGroup, row: int, encoder: Encoder, parity_query: Tensors) -> None:
+    for name, array in parity_query.items():
+        group.encode(row, name, encoder, array)
+
+
+def _decode(group: CodingGroup) -> dict[Member, Tensors]:
+    return {member: outputs for member, outputs in group.reconstruct().items() if _are_numbers(outputs)}
 
 
 def _are_numbers(outputs: Mapping[str, np.ndarray]) -> bool:

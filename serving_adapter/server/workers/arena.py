@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -122,6 +122,11 @@ class CopiedOutputs:
 
     def array(self, tensor: Placed) -> np.ndarray:
         return self._arrays[tensor.name]
+
+
+def lasting(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A worker's outputs for longer than its next batch: copied, but for those that are copies."""
+    return {name: array if array.base is None else array.copy() for name, array in outputs.items()}
 
 
 def read_outputs(placed: Iterable[Placed], memory: Memory) -> dict[str, np.ndarray]:

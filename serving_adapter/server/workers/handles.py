@@ -67,7 +67,7 @@ class WorkerHandle:
         self.pidfd: int | None = None  # None where the kernel has none
         self.job: Job | None = None  # the batch it holds
         self.number = 0  # of the last batch it got
-        self.is_read = False  # its outputs are being copied, for which it waits with its job
+        self.is_copied = False  # its inputs or outputs are, for which it waits with its job
         self.retired = False
         self.health = Health()
         self.slow: Delay | None = None  # extra time of its batches: an injected fault

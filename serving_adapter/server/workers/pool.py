@@ -16,6 +16,7 @@ import numpy as np
 
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import CopiedOutputs, Memory, Placed
+from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, in_a_thread
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, WorkerParent
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
@@ -34,8 +35,6 @@ from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 log = logging.getLogger(__name__)
 
 FIRST_REPAIR_DELAY_S, MAX_REPAIR_DELAY_S = 0.1, 5.0
-MOST_READ_BYTES = 4 << 20
-"""Of outputs, on the event loop: it copies so many in 2 ms. A thread copies more."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +207,50 @@ class WorkerPool:
     ) -> None:
         """Hands a batch, already in the worker's input arena, to an idle worker; `model` is an index."""
         worker.job = job
+        self._send(worker, job, placed, intra_op_threads, model)
+
+    def run_once_filled(
+        self,
+        worker: WorkerHandle,
+        job: Job,
+        placed: list[Placed],
+        intra_op_threads: int,
+        fill: Callable[[], None],
+    ) -> None:
+        """The same, of the first model, when a thread has put the batch there; handed back if it cannot."""
+        worker.job = job
+        filling = in_a_thread(fill)
+        if filling is None:
+            self._not_filled(worker, job)
+            return
+        worker.is_copied = True
+        send = partial(self._send, worker, job, placed, intra_op_threads, 0)
+        filling.add_done_callback(partial(self._was_filled, worker, job, send))
+
+    def _was_filled(
+        self, worker: WorkerHandle, job: Job, send: Callable[[], None], filling: asyncio.Future[None]
+    ) -> None:
+        worker.is_copied = False
+        if worker.job is not job or filling.cancelled():
+            return  # the worker has ended meanwhile
+        if filling.exception() is None:
+            send()
+            return
+        log.warning("a batch could not be put together: %r", filling.exception())
+        self._not_filled(worker, job)
+
+    def _not_filled(self, worker: WorkerHandle, job: Job) -> None:
+        worker.job = None
+        if worker.retired:
+            self._close(worker)
+        else:
+            self.idle.append(worker)
+        job.handed_back()
+        self._on_free()
+
+    def _send(
+        self, worker: WorkerHandle, job: Job, placed: list[Placed], intra_op_threads: int, model: int
+    ) -> None:
         slow_ms = 0.0 if worker.slow is None else worker.slow.draw_ms(self._rng)
         worker.number += 1
         capacity_bytes = worker.inputs.capacity_bytes
@@ -235,29 +278,26 @@ class WorkerPool:
         if reply is None:
             self._worker_died(worker)
             return
-        if worker.job is None or worker.is_read or reply.number != worker.number:
+        if worker.job is None or worker.is_copied or reply.number != worker.number:
             self._replace(worker, "it answers what it was not asked")
-        elif isinstance(reply, BatchOutputs) and reply.size_bytes > MOST_READ_BYTES:
+        elif isinstance(reply, BatchOutputs) and reply.size_bytes > MOST_BYTES_ON_LOOP:
             self._read_aside(worker, worker.job, reply)
         else:
             self._take_answer(worker, worker.job, worker.outputs, reply)
 
     def _read_aside(self, worker: WorkerHandle, job: Job, reply: BatchOutputs) -> None:
         """Has a thread copy large outputs, so that the event loop goes on; the worker waits for it."""
-        try:
-            copying = asyncio.get_running_loop().run_in_executor(
-                None, CopiedOutputs, reply.outputs, worker.outputs
-            )
-        except RuntimeError:  # no thread is to be had
+        copying = in_a_thread(partial(CopiedOutputs, reply.outputs, worker.outputs))
+        if copying is None:
             self._take_answer(worker, job, worker.outputs, reply)
             return
-        worker.is_read = True
+        worker.is_copied = True
         copying.add_done_callback(partial(self._was_read, worker, job, reply))
 
     def _was_read(
         self, worker: WorkerHandle, job: Job, reply: BatchOutputs, copying: asyncio.Future[CopiedOutputs]
     ) -> None:
-        worker.is_read = False
+        worker.is_copied = False
         if worker.job is not job or copying.cancelled():
             return  # the worker has ended meanwhile, and its batch runs elsewhere
         # Whatever kept the outputs from being copied keeps the job from reading them, and it says so.

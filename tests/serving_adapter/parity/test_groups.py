@@ -23,7 +23,7 @@ def linear(queries: np.ndarray) -> dict[str, np.ndarray]:
 
 def member(rows: int, first: float = 1.0) -> Member:
     values = first + np.arange(rows * WIDTH, dtype=np.float32).reshape(rows, WIDTH)
-    return Member({"x": values**2})
+    return Member(rows, lambda: {"x": values**2})
 
 
 def parity_outputs(group: CodingGroup, row: int) -> dict[str, np.ndarray]:
@@ -141,8 +141,8 @@ def test_a_group_is_given_up_where_too_few_were_answered_before_or_nothing_is_mi
 )
 def test_a_query_that_a_much_larger_one_swallows_is_not_reconstructed(factor, is_reconstructed):
     group = CodingGroup(2, 1)
-    small, other = member(2), member(2)
-    other.queries = {"x": small.queries["x"] * np.array([[1.0], [factor]], np.float32)}
+    small = member(2)
+    other = Member(2, lambda: {"x": small.queries["x"] * np.array([[1.0], [factor]], np.float32)})
     for each in (small, other):
         group.add(each)
     other.outputs = linear(other.queries["x"])

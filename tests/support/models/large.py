@@ -18,3 +18,11 @@ class Large(nn.Module):
 
 def large():
     return Model(Large(), (TensorSpec("x", "FP32", (2,)),))
+
+
+WIDE = 4 * PER_MIB
+
+
+def wide():
+    """Linear, so that it is its own parity model: it answers the 4 MiB that it is given."""
+    return Model(nn.Identity(), (TensorSpec("x", "FP32", (WIDE,)),))

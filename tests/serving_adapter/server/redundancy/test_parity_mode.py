@@ -25,7 +25,7 @@ WIDTH = 4
 
 def identity_parity(batch, arena: Arena) -> dict[str, np.ndarray]:
     """What the identity, a linear model, answers to a parity batch."""
-    (placed,) = batch.write(arena)
+    (placed,) = batch.write(arena).placed
     return {"y": arena.array(Placed(*placed)).copy()}
 
 

@@ -255,7 +255,7 @@ def told(monkeypatch) -> Iterator[list[socket.socket]]:
 
 def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(told, monkeypatch):
     read, job = threading.Event(), WatchedJob()
-    monkeypatch.setattr(workers_of_a_model, "MOST_READ_BYTES", -1)
+    monkeypatch.setattr(workers_of_a_model, "MOST_BYTES_ON_LOOP", -1)
     monkeypatch.setattr(workers_of_a_model, "CopiedOutputs", lambda *_: read.wait(PATIENCE_S))
 
     async def scenario() -> None:
@@ -264,10 +264,10 @@ def test_a_worker_whose_outputs_are_read_while_its_pool_ends_is_not_used_again(t
         worker = pool.idle.pop()
         pool.run(worker, job, [], 1)
         messages.send(told[0], BatchOutputs([], 0, ComputeTimes(0, 0, 0), worker.number))
-        await eventually(lambda: worker.is_read)
+        await eventually(lambda: worker.is_copied)
         await pool.close()
         read.set()
-        await eventually(lambda: not worker.is_read)
+        await eventually(lambda: not worker.is_copied)
         assert (pool.idle, job.answers) == ([], 0)
 
     asyncio.run(scenario())
