@@ -23,14 +23,15 @@ holds at once for the batches in service too: they share the processors with its
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
-_compiled = numba.njit(cache=True, nogil=True)
+from rrl.queueing.compiling import compiled as _compiled
+
 # What the innermost loops call is put into them: calls with arrays cost a tenth of the simulator's speed.
-_inlined = numba.njit(cache=True, nogil=True, inline="always")
+_inlined = partial(_compiled, inline="always")
 
 # Rows of the arrays in which a column is a request or a batch.
 ARRIVAL, SIZE = 0, 1  # waiting requests
