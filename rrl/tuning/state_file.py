@@ -106,8 +106,16 @@ class State:
 
 
 def state_folder() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "rrl-tune"
+    """ValueError, in one sentence, for a user who has none, as in a container."""
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / "rrl-tune"
+    try:
+        return Path.home() / ".local" / "state" / "rrl-tune"
+    except RuntimeError:
+        raise ValueError(
+            "this user has no home to keep in how a target was found; set XDG_STATE_HOME to a folder of this "
+            "machine that can be written"
+        ) from None
 
 
 def path_of(names: Sequence[str], target: str, model: str) -> Path:

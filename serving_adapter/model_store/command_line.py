@@ -153,9 +153,11 @@ def _settings(options: StoreServeOptions) -> StoreSettings:
 
 def _cache(options: StoreServeOptions) -> Path:
     """The cache folder; each endpoint has its own, as two stores in one would delete each other's files."""
-    if options.cache is not None:
-        return options.cache.expanduser()
-    return Path("~/.cache/rrl-store").expanduser() / quote(str(endpoint_in(options.folder).folder), safe="")
+    own = Path("~/.cache/rrl-store") / quote(str(endpoint_in(options.folder).folder), safe="")
+    try:
+        return (options.cache or own).expanduser()
+    except RuntimeError:
+        fail("this user has no home to keep the cache in; give --cache FOLDER")
 
 
 def _file_system_bytes(folder: Path) -> int:

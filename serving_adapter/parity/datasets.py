@@ -108,7 +108,10 @@ def _cifar10(folder: Path) -> Dataset:
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/rrl-tune").expanduser()
+    try:
+        return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/rrl-tune").expanduser()
+    except RuntimeError:
+        raise DataError(f"this user has no home to keep data in; set {CACHE_VARIABLE} to a folder") from None
 
 
 def _normalised(pixels: np.ndarray) -> np.ndarray:

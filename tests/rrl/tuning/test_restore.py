@@ -239,6 +239,17 @@ def test_a_state_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, m
         RestorePoint("localhost:1", model).claim(FOUND)
 
 
+def test_a_user_without_a_home_is_told_where_to_keep_the_state(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever a container is started as."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_007)
+    with pytest.raises(ValueError, match=r"this user has no home .* set XDG_STATE_HOME to a folder"):
+        RestorePoint("localhost:1", model)
+
+
 def test_no_file_is_opened_through_a_link_in_its_place(state_home: Path, tmp_path: Path, model: str) -> None:
     point = RestorePoint("localhost:1", model)
     state_home.mkdir()

@@ -277,6 +277,16 @@ def test_whoever_reads_how_a_store_was_set_up_reads_all_of_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [endpoint.options.name]
 
 
+def test_a_user_without_a_home_is_told_where_to_keep_the_cache(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_007)
+    with pytest.raises(SystemExit):
+        command_line._cache(command_line.StoreServeOptions(folder=tmp_path))
+    assert "this user has no home to keep the cache in; give --cache FOLDER" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command_line._cache(command_line.StoreServeOptions(folder=tmp_path, cache=Path("~/cache")))
+
+
 def test_the_store_switched_off_is_not_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in (("ls",), ("stats",)):
