@@ -44,8 +44,9 @@ from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
 from rrl.agent_names import present_name
 from rrl.belief.learned_prior import save
-from rrl.journal import FILE_NAME, SIMULATION, Decision, Header, Journal, Kind, Record
+from rrl.journal import FILE_NAME, Journal
 from rrl.objective import Objective, make_objective
+from rrl.records import SIMULATION, Decision, Header, Kind, Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rrl.agent import Agent, Hindsight, Task, Transition, live, observe
-    from rrl.journal import Header, Journal, Record, read
+    from rrl.journal import Journal, read
     from rrl.knobs import in_words
     from rrl.load_levels import LoadLevels
     from rrl.measured_costs import best_known
     from rrl.measurement import LatencySummary, Measurement, ServiceTimes
     from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO, make_objective
     from rrl.queueing.machine import Machine
+    from rrl.records import Header, Record
     from rrl.space import Configuration, ConfigurationSpace, Knob
 
 __all__ = [
@@ -51,13 +52,14 @@ __all__ = [
 
 _MODULES = {
     "rrl.agent": ("Agent", "Hindsight", "Task", "Transition", "live", "observe"),
-    "rrl.journal": ("Header", "Journal", "Record", "read"),
+    "rrl.journal": ("Journal", "read"),
     "rrl.knobs": ("in_words",),
     "rrl.load_levels": ("LoadLevels",),
     "rrl.measured_costs": ("best_known",),
     "rrl.measurement": ("LatencySummary", "Measurement", "ServiceTimes"),
     "rrl.objective": ("LeastResources", "MeanLatency", "Objective", "StrictSLO", "make_objective"),
     "rrl.queueing.machine": ("Machine",),
+    "rrl.records": ("Header", "Record"),
     "rrl.space": ("Configuration", "ConfigurationSpace", "Knob"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -22,9 +22,10 @@ from rrl.belief.belief import Belief
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Header, Journal
+from rrl.journal import Journal
 from rrl.knobs import in_words
 from rrl.objective import make_objective
+from rrl.records import Header
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from rrl.agent import Transition
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Record
 from rrl.knobs import in_words
 from rrl.measurement import Measurement, has_traffic
+from rrl.records import Record
 from rrl.space import Configuration
 from rrl.tuning.environment import Environment
 from rrl.views.summary import Standing

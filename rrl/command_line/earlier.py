@@ -19,8 +19,9 @@ from envs.live import LiveServing
 from rrl import journal
 from rrl.agent import Agent
 from rrl.command_line.options import TuneOptions, change_limits, check_interval, tuning_intervals
-from rrl.journal import EMBEDDED, SIMULATION, Header, Journal, Record
+from rrl.journal import Journal
 from rrl.knobs import change_in_words, in_words
+from rrl.records import EMBEDDED, SIMULATION, Header, Record
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import times_since

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rrl.command_line.child_process import ChildProcess
-from rrl.journal import Record
+from rrl.records import Record
 from rrl.tuning.listener import Listener
 from rrl.tuning.stop import Stopped
 from serving_adapter.target import Reading, Target, TargetLost

@@ -22,7 +22,7 @@ from rrl.command_line.earlier import Earlier
 from rrl.command_line.embedded import Embedded, EmbeddedSettings, EmbeddedTarget, LoadWatch
 from rrl.command_line.options import TuneOptions
 from rrl.guarding.guard import Guard
-from rrl.journal import Header
+from rrl.records import Header
 from rrl.space import ConfigurationSpace
 from rrl.tuning.keeping import BestInStateFile
 from rrl.tuning.listener import Change, Listener

@@ -18,9 +18,9 @@ from rrl.command_line.core_budget import over_budget, share
 from rrl.command_line.earlier import limits_to_json
 from rrl.command_line.options import TuneOptions, forbidden_knobs, seconds, tuning_intervals
 from rrl.command_line.reach import connected
-from rrl.journal import EMBEDDED, Header
 from rrl.objective import Objective, make_objective
 from rrl.queueing.machine import Machine
+from rrl.records import EMBEDDED, Header
 from rrl.space import Configuration, ConfigurationSpace, with_values
 from rrl.tuning.stop import Stop
 from serving_adapter.target import Target

@@ -40,9 +40,9 @@ from rrl.guarding.interval_memory import IntervalMemory, Seen
 from rrl.guarding.outage import DOWN, TEXTS, Outage
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
-from rrl.journal import Decision, Kind, Record
 from rrl.measurement import Measurement, Progress, all_failed, has_traffic, tells_nothing
 from rrl.objective import slo_violated
+from rrl.records import Decision, Kind, Record
 
 
 class Judgement(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.journal import Kind
 from rrl.measured_costs import costs_by_configuration
+from rrl.records import Kind
 
 SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
 LEAST_RATE_PER_S = 0.01  # what is less counts as this

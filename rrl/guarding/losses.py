@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import comb
 
-from rrl.journal import Record
+from rrl.records import Record
 
 MIN_LOSSES = 2  # one may always be chance
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from rrl.guarding.gain import MAX_ERROR, UNKNOWN, Gain, Noise, gain_interval, neighbours_noise
 from rrl.guarding.interval_memory import IntervalMemory, costs_of
-from rrl.journal import Kind
 from rrl.measurement import SoFar
+from rrl.records import Kind
 
 PLANNED_PAIRS = 2  # where nobody plans another number
 SHARE_OF_LOOKS_WITHIN = 0.1  # of the error allowed

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rrl.journal import Decision, Kind
+from rrl.records import Decision, Kind
 
 PUT_BACK = "again"
 """The decision of a change that nobody chose: the run's own configuration comes back into force."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.interval import Watch
-from rrl.journal import Ending, Journal
+from rrl.journal import Journal
+from rrl.records import Ending
 from rrl.tuning.environment import Environment
 from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.in_force import InForce

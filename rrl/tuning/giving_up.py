@@ -6,8 +6,8 @@ for ever there, and measure nothing. The one that has explored nothing yet gives
 
 from __future__ import annotations
 
-from rrl.journal import Record
 from rrl.measurement import all_failed
+from rrl.records import Record
 
 MAX_CHANGED_BY_OTHERS = 8  # intervals in a row
 MAX_CHANGED_BEFORE_EXPLORING = 3

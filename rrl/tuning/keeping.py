@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
-from rrl.journal import Record
 from rrl.knobs import in_words
+from rrl.records import Record
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint, ToRestore

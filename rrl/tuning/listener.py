@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from rrl.journal import Decision, Kind, Record
 from rrl.knobs import change_in_words
+from rrl.records import Decision, Kind, Record
 
 TIME, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
 

@@ -17,8 +17,9 @@ from rrl.agent import Agent
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Admission, Guard
 from rrl.interval import UNWATCHED, Watch
-from rrl.journal import Journal, Kind, Record
+from rrl.journal import Journal
 from rrl.measurement import Progress
+from rrl.records import Kind, Record
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.decision_words import reason_in_words

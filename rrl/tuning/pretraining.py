@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rrl import journal
 from rrl.agent import OBSERVATION_FIELDS, Agent, Transition, number_in_force
-from rrl.journal import Header, Record
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace, with_values
 from rrl.tuning.stop import Stopped
 

@@ -10,7 +10,8 @@ import numpy as np
 from rrl.agent import Transition
 from rrl.guarding.guard import Admission, Judgement
 from rrl.interval import Interval
-from rrl.journal import Journal, Kind, Record
+from rrl.journal import Journal
+from rrl.records import Kind, Record
 from rrl.space import ConfigurationSpace
 from rrl.tuning.in_force import InForce
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from rrl.guarding.guard import Admission, Guard
 from rrl.interval import UNWATCHED, Watch
-from rrl.journal import Kind, Record
+from rrl.records import Kind, Record
 from rrl.tuning.in_force import InForce
 from rrl.tuning.pacing import Pacing
 

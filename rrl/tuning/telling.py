@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from rrl.guarding.guard import Admission
-from rrl.journal import Kind, Record
 from rrl.measurement import Measurement, all_failed, has_traffic
+from rrl.records import Kind, Record
 from rrl.space import Configuration
 from rrl.tuning.listener import Change, Listener
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from rrl.journal import Kind, Record
+from rrl.records import Kind, Record
 
 Part = Literal["search", "validation"]
 

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from rrl.guarding.choice import ToKeep
 from rrl.journal import FILE_NAME as JOURNAL
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
+from rrl.records import Header, Record
 from rrl.tuning import change_log
 from rrl.views import figure, intervals_csv, reference_table, tensorboard_events
 from rrl.views.html_report import page

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rrl.journal import Header, Record
 from rrl.knobs import in_words, shown, words_of
+from rrl.records import Header, Record
 from rrl.views import time_axis
 from rrl.views.figure_style import INK, SOFT, blank_figure, log_axis, plain
 from rrl.views.summary import RunSummary

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rrl.journal import Header, Record
+from rrl.records import Header, Record
 
 FILE_NAME = "intervals.csv"
 

@@ -12,10 +12,10 @@ import yaml
 
 from rrl.guarding.losses import Losses
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Record
 from rrl.load_levels import LoadLevels
 from rrl.measured_costs import best_known, costs_by_configuration
 from rrl.objective import slo_violated
+from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.address import canonical
 

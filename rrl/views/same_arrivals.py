@@ -21,9 +21,9 @@ from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Header, Record
 from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, make_objective
+from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
 from rrl.views.exploration_cost import StartLatencies, part_of
 

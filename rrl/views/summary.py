@@ -14,8 +14,8 @@ from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Header, Record
 from rrl.measured_costs import costs_by_configuration
+from rrl.records import Header, Record
 from rrl.space import Configuration
 from rrl.views.exploration_cost import CostOfExploration, StartLatencies, cost_of_exploration
 from rrl.views.reference_table import Origin, ReferenceTable

@@ -8,8 +8,8 @@ from pathlib import Path
 import matplotlib.image
 from torch.utils.tensorboard import SummaryWriter
 
-from rrl.journal import Header, Record
 from rrl.knobs import in_words
+from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
 from rrl.views.summary import RunSummary
 

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from rrl.guarding.gain import EXPECTED_CONFIDENCE, GAIN_CONFIDENCE
 from rrl.guarding.guard import Guard
-from rrl.journal import Decision, Header, Journal, Kind, Record
+from rrl.journal import Journal
 from rrl.knobs import in_words
+from rrl.records import Decision, Header, Kind, Record
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.settings import TuningSettings

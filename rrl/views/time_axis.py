@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rrl.journal import Record
+from rrl.records import Record
 
 MAX_PAUSE_INTERVALS = 4  # A little longer than an interval that settles long.
 

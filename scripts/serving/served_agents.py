@@ -16,8 +16,9 @@ from envs.live import LiveServing
 from rrl import journal
 from rrl.agent import Agent
 from rrl.guarding.guard import Admission, Guard
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
 from rrl.objective import MeanLatency
+from rrl.records import Header, Record
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning

@@ -15,8 +15,9 @@ from baselines.training import OfflineTraining, OfflineTrainingOptions, main
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
 from rrl.belief import learned_prior
-from rrl.journal import FILE_NAME, SIMULATION, Record, read
+from rrl.journal import FILE_NAME, read
 from rrl.queueing.machine import Machine
+from rrl.records import SIMULATION, Record
 from rrl.tuning.pretraining import Pretraining
 from tests.support.full_disk import files_of_at_most
 

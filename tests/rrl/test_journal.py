@@ -18,8 +18,9 @@ import pytest
 
 from rrl.agent import Transition, observe
 from rrl.folder_sync import sync_folder
-from rrl.journal import FILE_NAME, Ending, Header, Journal, Record, read, read_ending
+from rrl.journal import FILE_NAME, Journal, read, read_ending
 from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
+from rrl.records import Ending, Header, Record
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4, 8])

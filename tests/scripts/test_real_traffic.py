@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rrl.agent import Transition
-from rrl.journal import Record
 from rrl.measurement import Measurement
+from rrl.records import Record
 from scripts.benchmarks.tuner.burst_arrivals import arrivals_named, moments_of, variation_of_gaps
 from scripts.benchmarks.tuner.real_traffic import grid, rule_of_thumb, windows
 from scripts.benchmarks.tuner.real_traffic_report import (

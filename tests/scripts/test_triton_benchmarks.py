@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rrl.agent import Agent, Transition, observe
-from rrl.journal import Header, Record
 from rrl.measurement import LatencySummary, Measurement, Progress
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.triton.head_to_head import (
     Options,

@@ -12,9 +12,10 @@ import numpy as np
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent
 from rrl.guarding.guard import Guard
-from rrl.journal import Header, Journal, Record, read
+from rrl.journal import Journal, read
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings

@@ -12,7 +12,8 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Transition
 from rrl.guarding.guard import Guard
 from rrl.interval import MeasuredInterval, Watch
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
 from rrl.tuning.ending import Kept
 from rrl.tuning.listener import Change, Listener

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from rrl.guarding.gain import CONFIDENCE, pooled_noise
-from rrl.journal import Record
 from rrl.knobs import in_words
+from rrl.records import Record
 from rrl.views.confidence import Estimate, mean_interval
 from rrl.views.html_report import charts
 from rrl.views.html_report.headline import AIMS

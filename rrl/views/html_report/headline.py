@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element
 
 from rrl.guarding.gain import GAIN_CONFIDENCE
 from rrl.guarding.turns import best_goes_first
-from rrl.journal import EMBEDDED, SIMULATION
 from rrl.knobs import in_words
+from rrl.records import EMBEDDED, SIMULATION
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView

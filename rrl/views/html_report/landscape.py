@@ -17,9 +17,9 @@ import numpy as np
 
 from rrl.guarding.gain import CONFIDENCE, Noise, pooled_noise
 from rrl.guarding.interval_memory import SAME_LOAD
-from rrl.journal import Record
 from rrl.knobs import shown, words_of
 from rrl.measured_costs import costs_by_configuration
+from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from rrl.views.confidence import Estimate, mean_interval
 from rrl.views.html_report import charts

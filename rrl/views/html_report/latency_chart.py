@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from rrl.journal import Record
+from rrl.records import Record
 from rrl.views.html_report import charts
 from rrl.views.html_report.markup import Children, percent
 from rrl.views.html_report.numbers import log_ticks, ms, share_of_log

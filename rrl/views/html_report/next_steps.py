@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit, urlunsplit
 from xml.etree.ElementTree import Element
 
-from rrl.journal import EMBEDDED, SIMULATION, Header
 from rrl.knobs import shown, words_of
+from rrl.records import EMBEDDED, SIMULATION, Header
 from rrl.views.html_report.markup import Children, scrolled, tag
 from rrl.views.html_report.numbers import NOTHING
 from rrl.views.html_report.run_view import RunView

@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from rrl.journal import Header, Record
 from rrl.knobs import in_words
+from rrl.records import Header, Record
 from rrl.views.html_report import charts, next_steps
 from rrl.views.html_report.changes_table import changes_table
 from rrl.views.html_report.comparison import comparison

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from rrl.journal import Record
 from rrl.knobs import in_words
+from rrl.records import Record
 from rrl.tuning.decision_words import reason_in_words, who_decided
 from rrl.views.html_report.markup import plain_text
 from rrl.views.html_report.numbers import duration, ms

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rrl.journal import EMBEDDED, SIMULATION, Header, Record
 from rrl.objective import slo_violated
+from rrl.records import EMBEDDED, SIMULATION, Header, Record
 from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis

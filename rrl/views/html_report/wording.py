@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rrl.journal import Record
+from rrl.records import Record
 
 
 def in_arrows(what: str) -> str:

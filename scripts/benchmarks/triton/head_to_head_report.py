@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rrl.journal import Record
 from rrl.knobs import in_words
+from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from rrl.views.figure_style import COLOURS, FAINT, INK, blank_figure, log_axis, plain
 from scripts.serving.client_log import Requests

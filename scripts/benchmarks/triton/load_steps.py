@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from rrl.journal import Record
 from rrl.knobs import in_words
+from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from scripts.benchmarks.triton.served import (
     COLD_S,

@@ -47,8 +47,9 @@ from rrl.agent import Task
 from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
 from rrl.objective import FAILURE_WEIGHT, MeanLatency
+from rrl.records import Header, Record
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.tuner.commit import commit_in_force

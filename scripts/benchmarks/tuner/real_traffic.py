@@ -32,7 +32,8 @@ import yaml
 from baselines import DEFAULT_AGENT
 from rrl.command_line.options import DEFAULT_INTERVALS
 from rrl.guided.first_choice import RULE_OF_THUMB
-from rrl.journal import Header, Record, read
+from rrl.journal import read
+from rrl.records import Header, Record
 from rrl.views.summary import BEST_CONFIGURATION
 from scripts.benchmarks.triton.head_to_head_report import changes
 from scripts.benchmarks.tuner.burst_arrivals import arrivals_named, moments_of, variation_of_gaps

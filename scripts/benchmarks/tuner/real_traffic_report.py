@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rrl.journal import Record
+from rrl.records import Record
 
 REACH_RATIO = 1.10  # of the best of the sweep
 REACH_SHARE = 0.9  # of all runs

@@ -21,8 +21,9 @@ from rrl.agent import Agent
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.interval import Watch
-from rrl.journal import Journal, Record, read
+from rrl.journal import Journal, read
 from rrl.measurement import LatencySummary, Measurement
+from rrl.records import Record
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
 from rrl.tuning.listener import Change, Listener

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rrl.journal import Decision, Kind
+from rrl.records import Decision, Kind
 from rrl.tuning.change_log import FILE_NAME, ChangeLog, times_since
 from rrl.tuning.decision_words import reason_in_words
 from rrl.tuning.listener import Change

@@ -18,9 +18,10 @@ from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard
 from rrl.guided.agent import Guided
 from rrl.interval import Watch
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
 from rrl.measurement import NOTHING_OBSERVED, Measurement
 from rrl.queueing.machine import Machine
+from rrl.records import Header, Record
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.giving_up import MAX_ALL_FAILED, GivenUp
 from rrl.tuning.listener import Change, Listener

@@ -16,7 +16,8 @@ import pytest
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.interval import Interval, Watch
-from rrl.journal import Ending, Record, read, read_ending
+from rrl.journal import read, read_ending
+from rrl.records import Ending, Record
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from tests.support import CHECKOUT

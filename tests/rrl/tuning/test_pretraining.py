@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rrl.agent import Agent, Transition, observe
-from rrl.journal import Header, Journal, Record
+from rrl.journal import Journal
 from rrl.measurement import Measurement
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
 from rrl.tuning.pretraining import Pretraining, moved
 from tests.rrl.test_journal import SPACE, header, record

@@ -15,8 +15,9 @@ from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from rrl.command_line import main
-from rrl.journal import Ending, Journal
+from rrl.journal import Journal
 from rrl.knobs import in_words
+from rrl.records import Ending
 from rrl.views.exports import export, print_result, write_views
 from rrl.views.summary import summarise
 from serving_adapter.target.kept_configuration import KeptConfiguration

@@ -14,9 +14,10 @@ from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.guided.agent import Guided
-from rrl.journal import Header, Journal, read
+from rrl.journal import Journal, read
 from rrl.objective import make_objective
 from rrl.queueing.machine import Machine
+from rrl.records import Header
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings

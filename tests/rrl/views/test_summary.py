@@ -15,11 +15,12 @@ from envs.simulated import SimulatedServing
 from rrl.agent import Agent
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
-from rrl.journal import Header, Journal, Record, read
+from rrl.journal import Journal, read
 from rrl.knobs import in_words
 from rrl.measured_costs import best_known
 from rrl.measurement import LatencySummary
 from rrl.queueing.machine import Machine
+from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings

@@ -17,8 +17,8 @@ from rrl.command_line.earlier import as_before
 from rrl.command_line.options import TuneOptions
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import Gain, pooled_noise
-from rrl.journal import Header
 from rrl.knobs import in_words
+from rrl.records import Header
 from rrl.views.confidence import mean_interval
 from rrl.views.exports import write_views
 from rrl.views.html_report import next_steps, page
