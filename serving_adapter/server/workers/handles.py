@@ -9,10 +9,18 @@ import signal
 import socket
 from typing import Protocol
 
-from serving_adapter.server.workers.arena import Arena, Memory
+from serving_adapter.server.workers import messages
+from serving_adapter.server.workers.arena import Arena, Memory, Placed
 from serving_adapter.server.workers.fault_file import Delay
 from serving_adapter.server.workers.health import Health
-from serving_adapter.server.workers.messages import SIGNALS, BatchReply, WorkerSignal
+from serving_adapter.server.workers.messages import (
+    SIGNALS,
+    BatchError,
+    BatchOutputs,
+    BatchReply,
+    RunBatch,
+    WorkerSignal,
+)
 
 
 class ModelFailed(Exception):
@@ -93,6 +101,24 @@ class WorkerHandle:
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, SIGNALS[what])
+
+    def hand(self, placed: list[Placed], intra_op_threads: int, model: int, slow_ms: float) -> None:
+        """Has it run the batch that lies in its input arena; OSError if it is gone."""
+        self.number += 1
+        capacity_bytes = self.inputs.capacity_bytes
+        order = RunBatch(model, placed, capacity_bytes, intra_op_threads, slow_ms, self.number)
+        messages.send(self.channel, order)
+
+    def reply(self) -> BatchReply | None:
+        """What it answered, its outputs within reach; None if it is gone."""
+        try:
+            reply = messages.receive(self.channel, messages.parse_batch_reply)
+            if isinstance(reply, BatchOutputs):
+                self.outputs.ensure(reply.capacity_bytes)
+            return reply
+        except Exception as error:  # no memory to map its outputs, or no message of ours
+            sentence = f"the server could not read what a worker answered ({error!r})"
+            return BatchError(sentence, worker_is_broken=True, number=self.number)
 
     def close(self) -> None:
         """Ends the process, which has nothing to save and may hang or be stopped."""

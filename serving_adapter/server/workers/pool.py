@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import CopiedOutputs, Memory, Placed
 from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, in_a_thread
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, WorkerParent
@@ -26,15 +25,13 @@ from serving_adapter.server.workers.messages import (
     ForkWorker,
     ModelDescription,
     ModelReference,
-    RunBatch,
     WorkerSignal,
 )
-from serving_adapter.server.workers.model_files import ModelFiles
-from serving_adapter.server.workers.zygote_handle import ZygoteHandle
+from serving_adapter.server.workers.repair import Repair
+from serving_adapter.server.workers.zygote_handle import CLOSED, ZygoteHandle
+from serving_adapter.server.workers.zygote_succession import ZygoteSuccession
 
 log = logging.getLogger(__name__)
-
-FIRST_REPAIR_DELAY_S, MAX_REPAIR_DELAY_S = 0.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -69,17 +66,12 @@ class WorkerPool:
         start_timeout_s: float,
         is_redundant: bool = False,
     ) -> None:
-        self._new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
-        self._zygote = self._new_zygote()
-        self._files = ModelFiles(models)
-        self._superseded: list[ZygoteHandle] = []  # whose workers serve on until there are others
-        self._endings: set[asyncio.Task[None]] = set()
-        self._description: ModelDescription | None = None
+        self._zygotes = ZygoteSuccession(models, device, launch, start_timeout_s, self._zygote_ended)
         self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
         self._lock = asyncio.Lock()
-        self._repair: asyncio.Task[None] | None = None
+        self._repair = Repair(self._is_repaired)
         self._closing = False
         self.workers: list[WorkerHandle] = []  # in the order in which they were started
         self.idle: list[WorkerHandle] = []
@@ -100,22 +92,17 @@ class WorkerPool:
 
     @property
     def has_parallel_branches(self) -> bool:
-        return self._description is not None and self._description.has_parallel_branches
+        description = self._zygotes.description
+        return description is not None and description.has_parallel_branches
 
     @property
     def pids(self) -> list[int]:
         """The zygote and the running workers; safe to read from the thread that serves the metrics."""
-        return [self._zygote.pid, *(worker.pid for worker in list(self.workers) if worker.pid)]
+        return [self._zygotes.present.pid, *(worker.pid for worker in list(self.workers) if worker.pid)]
 
     async def start(self) -> ModelDescription:
         """Starts the zygote and has it build the models; returns the description of the first one."""
-        self._files.look()
-        description = await self._zygote.start()
-        if self._description not in (None, description):
-            await self._zygote.close()
-            raise ModelFailed("it has other inputs or outputs than when the server started")
-        self._description = description
-        return description
+        return await self._zygotes.start()
 
     async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         """Brings number and kind of workers to `parallelism`; returns when new batches go to such only.
@@ -148,14 +135,16 @@ class WorkerPool:
         """Forks what is missing, from another zygote if this one turns out to be gone or to hang."""
         failed: list[Exception] = []
         for is_last in (False, True):
-            if not self._zygote.is_serving:
-                await self._replace_zygote()
+            if not self._zygotes.present.is_serving:
+                if self._closing:
+                    raise ModelFailed(CLOSED)
+                await self._zygotes.succeed(self.workers)
             missing = self._parallelism.instances - len(self._serving()[0])
             forked = await asyncio.gather(*(self._fork() for _ in range(missing)), return_exceptions=True)
             failed = [error for error in forked if isinstance(error, Exception)]
             if not failed:
                 return
-            if is_last or self._zygote.is_serving or self._closing:
+            if is_last or self._zygotes.present.is_serving or self._closing:
                 break
         raise ModelFailed(f"a worker could not be started: {failed[0]}")
 
@@ -166,35 +155,19 @@ class WorkerPool:
         wrong: list[WorkerHandle] = []
         for worker in self.workers:
             if not worker.retired:
-                is_right = worker.kind == kind and worker.zygote is self._zygote
+                is_right = worker.kind == kind and worker.zygote is self._zygotes.present
                 (right if is_right else wrong).append(worker)
         return right, wrong
-
-    async def _replace_zygote(self) -> None:
-        """Starts another zygote. Workers of one that hangs serve on until there are others."""
-        if self._closing:
-            raise ModelFailed("the server is shutting down")
-        self._superseded.append(self._zygote)
-        self._zygote = self._new_zygote()
-        self._end_unused_zygotes()
-        await self.start()
-
-    def _end_unused_zygotes(self) -> None:
-        """Ends the superseded zygotes that have no workers any more."""
-        used = {worker.zygote for worker in self.workers}
-        for zygote in [each for each in self._superseded if each not in used]:
-            self._superseded.remove(zygote)
-            ending = asyncio.get_running_loop().create_task(zygote.close())
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
 
     async def _fork(self) -> None:
         parallelism = self._parallelism
         threads = ForkWorker(parallelism.inter_op_threads, parallelism.intra_op_threads)
-        worker = await self._zygote.fork(threads, parallelism.worker_kind(self.has_parallel_branches))
+        worker = await self._zygotes.present.fork(
+            threads, parallelism.worker_kind(self.has_parallel_branches)
+        )
         if self._closing:
             worker.close()
-            raise ModelFailed("the server is shutting down")
+            raise ModelFailed(CLOSED)
         self.workers.append(worker)
         self.idle.append(worker)
         asyncio.get_running_loop().add_reader(worker.channel, self._worker_answered, worker)
@@ -252,11 +225,8 @@ class WorkerPool:
         self, worker: WorkerHandle, job: Job, placed: list[Placed], intra_op_threads: int, model: int
     ) -> None:
         slow_ms = 0.0 if worker.slow is None else worker.slow.draw_ms(self._rng)
-        worker.number += 1
-        capacity_bytes = worker.inputs.capacity_bytes
-        order = RunBatch(model, placed, capacity_bytes, intra_op_threads, slow_ms, worker.number)
         try:
-            messages.send(worker.channel, order)
+            worker.hand(placed, intra_op_threads, model, slow_ms)
         except OSError:  # it died in this instant: its reader will tell, and the batch is not to blame
             worker.job = None
             self.kill(worker)
@@ -274,7 +244,7 @@ class WorkerPool:
         worker.signal(WorkerSignal.RESUME)
 
     def _worker_answered(self, worker: WorkerHandle) -> None:
-        reply = _reply(worker)
+        reply = worker.reply()
         if reply is None:
             self._worker_died(worker)
             return
@@ -363,24 +333,14 @@ class WorkerPool:
     # --- repair and end ----------------------------------------------------------------------------
 
     def _start_repair(self) -> None:
-        if self._closing:
-            return
-        if self._repair is None or self._repair.done():
-            self._repair = asyncio.get_running_loop().create_task(self._repair_workers())
+        if not self._closing:
+            self._repair.start()
 
-    async def _repair_workers(self) -> None:
-        """Brings the workers back to their number, again and again until it works."""
-        delay_s = FIRST_REPAIR_DELAY_S
-        while not self._closing:
-            try:
-                async with self._lock:
-                    await self._reshape()
-                if len(self._serving()[0]) >= self._parallelism.instances:
-                    return
-            except Exception as error:  # whatever it is, nobody else would try again
-                log.error("workers could not be replaced (%s); trying again in %.1f s", error, delay_s)
-            await asyncio.sleep(delay_s)
-            delay_s = min(MAX_REPAIR_DELAY_S, 2 * delay_s)
+    async def _is_repaired(self) -> bool:
+        """Brings the workers back to their number, if it can."""
+        async with self._lock:
+            await self._reshape()
+        return len(self._serving()[0]) >= self._parallelism.instances
 
     def _zygote_ended(self, zygote: ZygoteHandle) -> None:
         if not self._closing:
@@ -409,25 +369,12 @@ class WorkerPool:
         if worker in self.idle:
             self.idle.remove(worker)
         worker.close()
-        self._end_unused_zygotes()
+        self._zygotes.end_unused(self.workers)
 
     async def close(self) -> None:
         """Ends all processes at once. A change or a repair that is under way fails."""
         self._closing = True
-        if self._repair is not None:
-            self._repair.cancel()
+        self._repair.cancel()
         for worker in list(self.workers):
             self.end(worker)  # also of its batch: large outputs may still be read
-        await asyncio.gather(self._zygote.close(), *self._endings)
-
-
-def _reply(worker: WorkerHandle) -> BatchReply | None:
-    """What a worker answered, its outputs within reach; None if it is gone."""
-    try:
-        reply = messages.receive(worker.channel, messages.parse_batch_reply)
-        if isinstance(reply, BatchOutputs):
-            worker.outputs.ensure(reply.capacity_bytes)
-        return reply
-    except Exception as error:  # no memory to map its outputs, or no message of ours
-        sentence = f"the server could not read what a worker answered ({error!r})"
-        return BatchError(sentence, worker_is_broken=True, number=worker.number)
+        await self._zygotes.close()
