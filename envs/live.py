@@ -11,6 +11,7 @@ from typing import Any
 from envs.profiler import measure
 from envs.serving import ServingEnv
 from envs.settling import MAX_SETTLING_INTERVALS, Settling
+from envs.suspension import MIN_SUSPENDED_S, suspended_s
 from envs.target_like import TargetLike
 from envs.target_space import check_space, cores_of, default_space
 from envs.waiting import UNCHANGED, Waiting
@@ -120,7 +121,7 @@ class LiveServing(ServingEnv):
     | `known`       | configuration or None     | None          | another that the target was found in,    |
     |               |                           |               | earlier: its values need not be checked  |
 
-    `clock` and `sleep` replace the monotonic clock in tests.
+    `clock`, `sleep` and `suspended` replace the monotonic clock in tests.
 
     ## Version History
 
@@ -140,6 +141,7 @@ class LiveServing(ServingEnv):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         known: Configuration | None = None,
+        suspended: Callable[[], float] = suspended_s,
     ) -> None:
         if not 0 <= settle_s < interval_s or (poll_s is not None and poll_s <= 0):
             raise ValueError(
@@ -167,6 +169,7 @@ class LiveServing(ServingEnv):
         self.interval_s, self.settle_s, self.advise = interval_s, settle_s, advise
         self._clock, self._sleep = clock, sleep
         self._waiting = Waiting(target, poll_s, reconnect_s, not advise, clock, sleep)
+        self._suspended, self._suspended_s = suspended, suspended()  # until the last interval's end
         self._refusals, self._applied_once = 0, False
         self._last: Reading | None = None  # since which nothing has gone uncounted
         self._held: Configuration | None = None  # in force then, and settled
@@ -270,15 +273,27 @@ class LiveServing(ServingEnv):
         measurement = replace(measure(before, after, self._waiting.looks), aborted=aborted)
         gap = measure(in_force, after).gap  # a restart while it settled counts as well
         self.target.prolong_lease()  # what happened while another tuner had it says nothing of this one
-        others = "" if gap or self.advise else self._changed_by_others(running.configuration)
+        slept = self._slept()
+        if slept:
+            running.settling = None
+        others = "" if gap else slept or self._changed_by_others(running.configuration)
         if not (gap or others):
             self._last = after
             if not aborted:
                 self._held = running.configuration
         return replace(measurement, gap=gap or others, gap_by_others=bool(others))
 
+    def _slept(self) -> str:
+        """That this machine was suspended: its clock does not tell how long the counters went on for."""
+        before_s, self._suspended_s = self._suspended_s, self._suspended()
+        if self._suspended_s - before_s < MIN_SUSPENDED_S:
+            return ""
+        return f"this machine was suspended for {self._suspended_s - before_s:.0f} s within the interval"
+
     def _changed_by_others(self, configuration: Configuration) -> str:
         """What another client has changed since this configuration came into force; empty if nothing."""
+        if self.advise:
+            return ""
         now = self.target.configuration()
         if gone := [in_words({name: value}) for name, value in configuration.items() if name not in now]:
             return f"another client took away what is tuned, within the interval: {', '.join(gone)}"

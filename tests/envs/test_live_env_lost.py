@@ -255,3 +255,23 @@ def test_a_knob_that_somebody_takes_away_leaves_a_gap_and_ends_the_run(target, c
     assert measurement.gap_by_others
     with pytest.raises(NoSuchKnob, match="no knob max_batch_size"):
         env.step(env.space.action(0))
+
+
+def test_an_interval_in_which_this_machine_slept_tells_nothing(target, clock):
+    slept_s = [100.0]
+    env = live(target, suspended=lambda: slept_s[0])
+    env.reset(seed=0)
+    assert env.step(env.space.action(0))[4]["measurement"].gap == ""
+
+    def sleep():  # the server goes on, and no clock of ours does
+        slept_s[0] += 3600.0
+        target.arrived += 40.0 * 3600.0
+        target.done += 40.0 * 3600.0
+
+    for configuration in (0, 1):
+        clock.after(2.0, sleep)
+        info = env.step(env.space.action(configuration))[4]
+        assert info["measurement"].gap == "this machine was suspended for 3600 s within the interval"
+        assert info["measurement"].gap_by_others
+        assert "settling" not in info
+        assert env.step(env.space.action(configuration))[4]["measurement"].arrivals < 250
