@@ -51,5 +51,7 @@ class Telling:
         if silent and not self._silent:
             self.notice(f"{silent}: waiting, nothing is learned meanwhile")
         if not silent and self._silent:
+            if not measurement.completions:
+                return
             self.notice("requests are answered again")
         self._silent = bool(silent)

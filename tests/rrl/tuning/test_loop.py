@@ -13,6 +13,7 @@ from envs.simulated import SimulatedServing
 from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
 from rrl.measurement import NOTHING_OBSERVED, Measurement
+from rrl.records import Record
 from rrl.region.q_learning import RegionQLearning
 from rrl.tuning.giving_up import MAX_CHANGED_BEFORE_EXPLORING, MAX_CHANGED_BY_OTHERS, GivenUp
 from rrl.tuning.listener import Listener
@@ -274,6 +275,41 @@ def test_a_run_outlasts_others_that_come_and_go(tmp_path: Path) -> None:
     env.first, env.last = 5, 4 + MAX_CHANGED_BY_OTHERS - 1
     run(tuning(tmp_path, env))
     assert sum(record.measurement.gap_by_others for record in read(tmp_path)[1]) == MAX_CHANGED_BY_OTHERS - 1
+
+
+class Silent(SimulatedServing):
+    """No requests come in the third interval, and none is answered in the fourth."""
+
+    asked = 0
+
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        self.asked += 1
+        measurement = super()._measurement(number, watch)
+        if self.asked == 3:
+            return replace(measurement, arrivals=0, completions=0, latency=NOTHING_OBSERVED, backlog=0)
+        if self.asked == 4:
+            return replace(measurement, completions=0, latency=NOTHING_OBSERVED)
+        return measurement
+
+
+def test_requests_are_told_to_be_answered_again_once_they_are(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Told(Listener):
+        def notice(self, text: str) -> None:
+            told.append(text)
+
+        def measured(self, record: Record) -> None:
+            told.append("answered" if record.measurement.completions else "not answered")
+
+    run(tuning(tmp_path, simulated(Silent), listeners=[Told()]))
+    assert told[2:7] == [
+        "no requests arrive: waiting, nothing is learned meanwhile",
+        "not answered",
+        "not answered",
+        "requests are answered again",
+        "answered",
+    ]
 
 
 def test_a_change_that_cannot_be_made_at_the_end_is_not_in_the_log(tmp_path: Path) -> None:
