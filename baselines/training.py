@@ -50,6 +50,7 @@ from rrl.records import SIMULATION, Decision, Header, Kind, Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.standard_streams import say
+from serving_adapter.whole_files import check_place
 
 TRUTH = "model"  # The service times are those of the table.
 FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
@@ -167,6 +168,7 @@ def _so_far(log: Journal) -> str:
 
 def _learn_prior(path: Path, options: OfflineTrainingOptions) -> None:
     try:
+        check_place(path)
         paths = [name for name in options.machines.split(",") if name]
         files = {prior_learning.MEASURED: prior_learning.measured(paths, options.cores)} if paths else {}
         machines = prior_learning.generated() | files

@@ -37,8 +37,9 @@ from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
 from serving_adapter.control_key import read_control_key
 from serving_adapter.model_configuration import KNOBS, Limits, check
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.target import Target, TargetError
+from serving_adapter.whole_files import check_place
 
 FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
 AS_FOUND = "the target is as it was found"
@@ -238,7 +239,7 @@ def main() -> None:
     except ValueError as error:
         fail(str(error))
     except (TargetError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(in_a_sentence(error), file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -251,6 +252,7 @@ def _connected(options: ProfileOptions) -> Target:
     if not options.out.parent.is_dir():
         fail(f"there is no folder {str(options.out.parent)!r} to write {options.out.name!r} into: make it")
     try:
+        check_place(options.out)
         target = Target(
             options.target,
             options.model,
@@ -259,6 +261,8 @@ def _connected(options: ProfileOptions) -> Target:
             None if options.tls_ca is None else str(options.tls_ca),
         )
         target.connect()
+    except OSError as error:
+        fail(in_a_sentence(error))
     except (ValueError, TargetError) as error:
         fail(str(error))
     for note in target.notes:

@@ -7,9 +7,11 @@ that somebody has laid there is never written through.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +31,17 @@ def errors_name(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+def check_place(path: Path) -> None:
+    """OSError, which names the file, where it cannot be written: asked before the work that it is to hold."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from serving_adapter.stop_signal import (
     end_quietly_on_interrupt,
     stop_on_signal,
 )
+from serving_adapter.whole_files import check_place
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +132,12 @@ def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> N
             f"--record-items {options.record_items} of {spec.datatype} {list(spec.shape)} would take "
             f"{kept_bytes / 1e9:.1f} GB of memory; at most {MAX_RECORDED_BYTES / 1e9:g} GB are kept"
         )
-    if options.record.suffix != ".npz" or not os.access(options.record.parent, os.W_OK):
-        fail(f"--record must be a file NAME.npz in a folder that can be written to, got {options.record}")
+    if options.record.suffix != ".npz":
+        fail(f"--record must be a file NAME.npz, got {options.record}")
+    try:
+        check_place(options.record)
+    except OSError as error:
+        fail(f"--record: {in_a_sentence(error)}")
     model.recording = Recording(options.record, options.record_items)
 
 

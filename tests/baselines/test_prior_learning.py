@@ -109,3 +109,12 @@ def test_wrong_use_is_one_sentence(
     assert sentence in said
     assert "\n" not in said
     assert not Path("p.npz").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_learned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prior_learning, "generated", pytest.fail)
+    with pytest.raises(SystemExit):
+        main(["--prior", "/proc/prior.npz"])
+    assert "cannot read or write /proc/prior.npz" in capsys.readouterr().err

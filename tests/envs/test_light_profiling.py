@@ -193,6 +193,8 @@ def test_a_grid_the_target_cannot_have_gets_one_sentence(tmp_path, more, says):
         (("--target", "127.0.0.1:1", "--out", "m.npz"), "does not answer (connection refused)"),
         (("--target", "nowhere", "--out", "m.npz"), "must be HOST:PORT"),
         (("--target", "127.0.0.1:1", "--out", "no/such/folder/m.npz"), "there is no folder"),
+        (("--target", "127.0.0.1:1", "--out", "/proc/m.npz"), "cannot read or write /proc/m.npz: "),
+        (("--target", "127.0.0.1:1", "--out", "/proc"), "cannot read or write /proc: Is a directory"),
         (("--target", "127.0.0.1:1", "--out", "m.npz", "--size", "0"), "must be at least 1"),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from serving_adapter import whole_files
-from serving_adapter.whole_files import UNFINISHED, written_whole
+from serving_adapter.whole_files import UNFINISHED, check_place, written_whole
 
 
 def test_a_file_appears_once_it_is_whole_with_the_users_own_mode(tmp_path):
@@ -83,3 +85,12 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path):
     finally:
         os.close(reading)
     assert pipe.is_fifo()
+
+
+def test_a_place_where_nothing_can_be_written_is_known_before_and_none_is_left_there(tmp_path):
+    check_place(tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+    for place in (tmp_path, tmp_path / "no" / "file", Path("/proc/file")):
+        with pytest.raises(OSError, match=re.escape(str(place))) as refused:
+            check_place(place)
+        assert refused.value.filename == str(place)
