@@ -67,10 +67,7 @@ def check_free(host: str, port: int) -> None:
 
     Who listened on the rest of them would share the name with another server, and with it the clients.
     """
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except UnicodeError:
-        raise OSError(errno.EINVAL, "this is no name of a host") from None
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     refusals = []
     for family, _, _, _, address in found:
         try:

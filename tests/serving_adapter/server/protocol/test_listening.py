@@ -131,12 +131,9 @@ def test_a_port_is_free_only_if_no_address_of_the_host_has_it_taken():
     listening.check_free("localhost", port)
 
 
-@pytest.mark.parametrize(
-    ("host", "says"), [("192.0.2.1", "Cannot assign"), ("a.invalid", "known|resolution"), ("a..b", "no name")]
-)
-def test_a_host_that_is_not_this_machine_is_told_why(host, says):
-    with pytest.raises(OSError, match=says):
-        listening.check_free(host, 0)
+def test_a_host_that_is_not_this_machine_is_told_why():
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        listening.check_free("192.0.2.1", 0)
 
 
 def test_compressed_requests_are_refused_by_name(server):
