@@ -176,7 +176,7 @@ def _learn_prior(path: Path, options: OfflineTrainingOptions) -> None:
         save(kinds, path)
     except (OSError, ValueError) as error:
         fail(in_a_sentence(error))
-    Console().print(prior_learning.table_of(kinds, machines, path))
+    Console(markup=False).print(prior_learning.table_of(kinds, machines, path))
 
 
 @dataclass(frozen=True)

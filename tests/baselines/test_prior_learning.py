@@ -51,12 +51,12 @@ def test_the_prior_that_comes_with_the_package_has_the_generated_kinds() -> None
 
 @pytest.mark.usefixtures("few")
 def test_a_prior_is_learned_and_read_again(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--prior", "prior.npz"])
-    kinds = load("prior.npz")
+    main(["--prior", "prior[bold].npz"])
+    kinds = load("prior[bold].npz")
     assert [kind.name for kind in kinds] == KINDS
     expect_usable(kinds)
     told = capsys.readouterr().out
-    assert all(name in told for name in KINDS)
+    assert all(name in told for name in (*KINDS, "prior[bold].npz"))
     assert f"{kinds[0].field_sd:.1%}" in told
 
 
