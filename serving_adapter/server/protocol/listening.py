@@ -24,6 +24,7 @@ CALLS_BESIDE_QUEUES = 1024  # of health, statistics and metadata, and those that
 HANDSHAKE_TIMEOUT_MS = 10_000
 KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
 MAX_IDLE_MS = 15 * 60_000
+GREATEST = 2**31 - 1  # of gRPC's options, which are C's int
 
 
 def most_calls(max_queued: int) -> int:
@@ -58,6 +59,7 @@ def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
     ]
+    options = [(name, min(value, GREATEST)) for name, value in options]
     # One connection opens half of them at most, so however it behaves, others find room.
     return grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * max_calls)
 

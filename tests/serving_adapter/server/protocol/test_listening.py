@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import socket
@@ -18,6 +19,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
 from serving_adapter.target import Target
 from tests.support.running_server import start
@@ -209,6 +211,20 @@ def test_descriptors_are_allowed_for_many_connections_whatever_the_shell_allows(
         allowed = psutil.Process(server.process.pid).rlimit(psutil.RLIMIT_NOFILE)[0]
         assert server.stop() == 0
     assert allowed == min(hard, listening.MAX_DESCRIPTORS)
+
+
+def test_a_server_listens_with_the_largest_limits_that_its_options_take():
+    options = ServeOptions(max_message_bytes=1 << 30, max_queue_size=1_000_000)
+    models = 1000
+
+    async def listen() -> None:
+        most_calls = listening.most_calls(models * options.max_queue_size)
+        server = listening.grpc_server(options.max_message_bytes, most_calls)
+        assert listening.bind(server, "127.0.0.1", 0, None, None)
+        await server.start()
+        await server.stop(None)
+
+    asyncio.run(listen())
 
 
 def test_a_key_that_no_header_can_carry_is_refused(tmp_path, capsys):
