@@ -61,7 +61,7 @@ def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
     ]
     options = [(name, min(value, GREATEST)) for name, value in options]
     # One connection opens half of them at most, so however it behaves, others find room.
-    return grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * max_calls)
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=min(2 * max_calls, GREATEST))
 
 
 def check_free(host: str, port: int) -> None:
