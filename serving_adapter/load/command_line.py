@@ -32,6 +32,7 @@ from serving_adapter.stop_signal import ENDING_AT_ONCE
 from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
+MOST_CONNECTIONS = 10_000  # as many as rrl-serve takes
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class LoadOptions:
         for flag in ("rate", "timeout_s", "connections"):
             if not 0 < getattr(self, flag) < math.inf:
                 raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {getattr(self, flag)}")
+        if self.connections > MOST_CONNECTIONS:
+            raise ValueError(f"--connections must be at most {MOST_CONNECTIONS}, got {self.connections}")
         for flag in ("duration_s", "wait_s", "seed"):
             if not 0 <= getattr(self, flag) < math.inf:
                 raise ValueError(f"--{flag.replace('_', '-')} must be at least 0, got {getattr(self, flag)}")

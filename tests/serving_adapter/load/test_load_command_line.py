@@ -206,6 +206,7 @@ def test_an_unknown_model_is_refused_with_those_there(
         (["--rate", "0"], "--rate must be above 0, got 0.0"),
         (["--duration-s", "-1"], "--duration-s must be at least 0, got -1.0"),
         (["--connections", "0"], "--connections must be above 0, got 0"),
+        (["--connections", "1000000000"], "--connections must be at most 10000, got 1000000000"),
         (["--arrivals", "posson"], "unknown arrivals 'posson'"),
         (["--arrivals", "missing.csv"], "cannot read the trace missing.csv"),
         (["--sizes", "big"], "sizes 'big' are not understood"),
