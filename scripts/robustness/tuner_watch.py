@@ -12,6 +12,8 @@ from scripts.robustness.process_usage import HeldByProcesses, family, held
 MOST_GROWTH_BYTES = 50 << 20
 MOST_TUNER_BYTES_AN_INTERVAL = 32 << 10  # it holds its journal in memory
 MOST_JOURNAL_GROWTH = 1.25  # of the bytes an interval
+TYPICAL_INTERVALS = 100  # fewer do not tell what one takes in the journal
+SETTLED_INTERVALS = 5  # before them a tuner has not opened all that it needs
 MOST_MORE = 2  # descriptors, threads: a connection or two more may be open
 ENDING_S = 120.0
 
@@ -48,7 +50,7 @@ class TunerWatch:
         if self.process is None or self.is_over:
             return
         lines, size = self._journal()
-        if lines > 1:
+        if lines > SETTLED_INTERVALS:
             self.samples.append((lines - 1, size, held(family(self.process.pid))))
 
     def end(self) -> None:
@@ -61,7 +63,7 @@ class TunerWatch:
         self.changes = log.read_bytes().count(b"\n") if log.exists() else 0
 
     def rows(self) -> list[HeldRow]:
-        """The run's end against its first sixtieth, or the second look where it was short."""
+        """The run's end against the second look at it, which is early in the run."""
         if len(self.samples) < 3:
             return [HeldRow("looks at the tuner that lack", 0, 3 - len(self.samples), 0, "")]
         (n0, size0, start), (n1, size1, end) = self.samples[1], self.samples[-1]
@@ -70,13 +72,16 @@ class TunerWatch:
         status = 99 if self._exit_status is None else self._exit_status
         before, after = start.memory_bytes / 2**20, end.memory_bytes / 2**20
         each0, each1 = size0 / n0, (size1 - size0) / max(1, n1 - n0)
-        return [
+        rows = [
             HeldRow("memory of the tuner", before, after, before + grown / 2**20, "MiB"),
             HeldRow("descriptors of the tuner", fds0, end.descriptors, fds0 + 2 * MOST_MORE, ""),
             HeldRow("threads of the tuner", threads0, end.threads, threads0 + MOST_MORE, ""),
-            HeldRow("journal", each0, each1, MOST_JOURNAL_GROWTH * each0, "bytes an interval"),
             HeldRow("exit status of the tuner", 0, status, 0, ""),
         ]
+        if n0 >= TYPICAL_INTERVALS:
+            journal = HeldRow("journal", each0, each1, MOST_JOURNAL_GROWTH * each0, "bytes an interval")
+            rows.insert(3, journal)
+        return rows
 
     def _journal(self) -> tuple[int, int]:
         path = self.folder / "journal.jsonl"
