@@ -35,7 +35,7 @@ from serving_adapter.target import Target
 
 TUNED, CHANGED = "minilm", "noop"
 AT_REST = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 4, "max_queue_delay_us": 0}
-STARTING_S = 60.0  # of the tuner
+STARTING_S = 60.0  # of tuner and load
 INTERVAL_S, SETTLE_S = 0.12, 0.02  # a day has 17,280 intervals of 5 s, this hour about as many
 RATE = {TUNED: 40, CHANGED: 100}  # requests/s; 100 an hour long are a day's at 4
 SAMPLES = 60
@@ -160,8 +160,9 @@ def _load(folder: Path, address: str, model: str, seconds: float, seed: int) -> 
         ("--arrivals", "wiki", "--day-s", str(seconds)) if model == TUNED else ("--arrivals", "poisson")
     )
     sizes = ("--sizes", "uniform:2:12")
-    out = folder / f"load-{model}"
-    out.mkdir(exist_ok=True)
+    out = _out_of_load(folder, model)
+    shutil.rmtree(out, ignore_errors=True)  # of the load before
+    out.mkdir()
     rate = ("--rate", str(RATE[model]), "--duration-s", "0", "--seed", str(seed), "--out", str(out))
     return (
         "serving_adapter.load.command_line",
@@ -184,6 +185,21 @@ class _Loaded(NamedTuple):
     tuner: TunerWatch
 
 
+def _wait_for_load(folder: Path) -> None:
+    """Until both have written what they sent in a second."""
+    deadline_s = time.monotonic() + STARTING_S
+    while not all((_out_of_load(folder, model) / "load.csv").exists() for model in (TUNED, CHANGED)):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(
+                f"no load within {STARTING_S:g} s: {(folder / 'clients.log').read_text()[-1000:]}"
+            )
+        time.sleep(0.1)
+
+
+def _out_of_load(folder: Path, model: str) -> Path:
+    return folder / f"load-{model}"
+
+
 @dataclass
 class _Soak:
     """A server under load and changes, and looks at what it holds."""
@@ -203,6 +219,7 @@ class _Soak:
             for model in (TUNED, CHANGED):
                 command = _load(self.folder, self.address, model, seconds, options.seed)
                 stack.enter_context(started(*command, log=log))
+            _wait_for_load(self.folder)
             if tunes:
                 stack.enter_context(_tuning(options, self.address, watch, log))
             longest_s = seconds + (STARTING_S + ENDING_S) * tunes
@@ -289,7 +306,7 @@ def _shm_bytes() -> int:
 
 def _failed_and_answered(folder: Path) -> tuple[int, int]:
     """Requests of the last load, as its clients saw them."""
-    reports = [json.loads((folder / f"load-{m}" / "load.json").read_text()) for m in (TUNED, CHANGED)]
+    reports = [json.loads((_out_of_load(folder, m) / "load.json").read_text()) for m in (TUNED, CHANGED)]
     return sum(sum(r["failed"].values()) for r in reports), sum(r["completed"] for r in reports)
 
 
