@@ -21,7 +21,7 @@ configurations that somebody else chose. `replay` does all of it for an interval
 | `fitness` | whether something went wrong under a configuration, and whether that is forgiven |
 | `turns` | what the turns of the best and the start show |
 | `choice` | which configuration is best, and which to keep |
-| `outage` | whether the target fails all requests, whatever is in force |
+| `fitness.outage` | whether the target fails all requests, whatever is in force |
 | `expected` | what each would have cost under the same arrivals, if the guard was given an expectation |
 """
 
@@ -37,7 +37,7 @@ from rrl.guarding.expectation import CostExpectation, LikeWithLike
 from rrl.guarding.fitness import Fitness
 from rrl.guarding.interval_check import Finding, IntervalCheck, latency_ms
 from rrl.guarding.interval_memory import IntervalMemory, Seen
-from rrl.guarding.outage import DOWN, TEXTS, Outage
+from rrl.guarding.outage import DOWN, TEXTS
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
 from rrl.measurement import Measurement, Progress, all_failed, has_traffic, tells_nothing
@@ -89,8 +89,7 @@ class Guard:
     def __post_init__(self) -> None:
         self.expected = LikeWithLike(self.expectation)
         self.memory = IntervalMemory()
-        self._outage = Outage()
-        self.fitness = Fitness(self.start, self.settings, self.memory, self._outage)
+        self.fitness = Fitness(self.start, self.settings, self.memory)
         self.turns = Turns(self.start, self.memory)  # what the validation compares
         parts = (self.memory, self.fitness, self.turns, self.expected)
         self.choice = Choice(self.start, self.settings, *parts)
@@ -206,7 +205,7 @@ class Guard:
             if not drains and (judgement := self._all_failed(number, measurement)):
                 return judgement
         else:
-            for blamed, seen in self._outage.served(number, measurement).items():
+            for blamed, seen in self.fitness.outage.served(number, measurement).items():
                 self.fitness.all_failed(blamed, seen)
         self.expected.learn(number, measurement)
         # After a rollback, failures while settling belong to the configuration before.
@@ -278,7 +277,7 @@ class Guard:
 
     def _all_failed(self, number: int, measurement: Measurement) -> Judgement | None:
         """Whether that says nothing of the configuration; None where it is to blame."""
-        gap = self._outage.all_failed(number, measurement, self.fitness.is_failing(number))
+        gap = self.fitness.outage.all_failed(number, measurement, self.fitness.is_failing(number))
         if not gap:
             return None
         if gap == DOWN and number in (self.start, self.best):

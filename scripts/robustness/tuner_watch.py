@@ -79,8 +79,7 @@ class TunerWatch:
             HeldRow("exit status of the tuner", 0, status, 0, ""),
         ]
         if n0 >= TYPICAL_INTERVALS:
-            journal = HeldRow("journal", each0, each1, MOST_JOURNAL_GROWTH * each0, "bytes an interval")
-            rows.insert(3, journal)
+            rows.append(HeldRow("journal", each0, each1, MOST_JOURNAL_GROWTH * each0, "bytes an interval"))
         return rows
 
     def _journal(self) -> tuple[int, int]:

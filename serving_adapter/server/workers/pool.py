@@ -66,12 +66,13 @@ class WorkerPool:
         start_timeout_s: float,
         is_redundant: bool = False,
     ) -> None:
-        self._zygotes = ZygoteSuccession(models, device, launch, start_timeout_s, self._zygote_ended)
+        new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
+        self._zygotes = ZygoteSuccession(models, new_zygote)
         self._on_free = on_free
         self.is_redundant = is_redundant
         self._parallelism = Parallelism()
         self._lock = asyncio.Lock()
-        self._repair = Repair(self._is_repaired)
+        self._repair = Repair(self._try_to_repair)
         self._closing = False
         self.workers: list[WorkerHandle] = []  # in the order in which they were started
         self.idle: list[WorkerHandle] = []
@@ -336,8 +337,8 @@ class WorkerPool:
         if not self._closing:
             self._repair.start()
 
-    async def _is_repaired(self) -> bool:
-        """Brings the workers back to their number, if it can."""
+    async def _try_to_repair(self) -> bool:
+        """Brings the workers back to their number; False where some still lack."""
         async with self._lock:
             await self._reshape()
         return len(self._serving()[0]) >= self._parallelism.instances

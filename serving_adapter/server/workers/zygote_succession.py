@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
-from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import ModelDescription, ModelReference
 from serving_adapter.server.workers.model_files import ModelFiles
 from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 
 
 class ZygoteSuccession:
-    """Zygotes that build the same models, one after the other; `present` is the one that forks.
+    """Zygotes that build the same models, one after the other; `present` is the one that forks."""
 
-    `on_end` is called on the event loop if one ends before it is closed.
-    """
-
-    def __init__(
-        self,
-        models: Sequence[ModelReference],
-        device: str,
-        launch: Launch,
-        start_timeout_s: float,
-        on_end: Callable[[ZygoteHandle], None],
-    ) -> None:
-        self._new = partial(ZygoteHandle, models, device, launch, start_timeout_s, on_end)
-        self.present = self._new()
+    def __init__(self, models: Sequence[ModelReference], new: Callable[[], ZygoteHandle]) -> None:
+        """`new` makes a zygote that builds these models."""
+        self._new = new
+        self.present = new()
         self.description: ModelDescription | None = None  # of the first model, once it was built
         self._files = ModelFiles(models)
         self._before: list[ZygoteHandle] = []
