@@ -42,8 +42,6 @@ def started(
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 @contextlib.contextmanager
