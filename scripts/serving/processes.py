@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from tritonclient.grpc import service_pb2 as pb
 
@@ -44,16 +44,31 @@ def started(
             process.stdout.close()
 
 
+class Served(NamedTuple):
+    """An `rrl-serve` of a benchmark."""
+
+    address: str
+    metrics_url: str
+    front_pid: int
+
+
 @contextlib.contextmanager
 def serving(model: str, *arguments: object) -> Iterator[str]:
     """`rrl-serve` of a model on free ports; yields its address."""
-    with serving_with_metrics(model, *arguments) as (address, _):
-        yield address
+    with served(model, *arguments) as server:
+        yield server.address
 
 
 @contextlib.contextmanager
 def serving_with_metrics(model: str, *arguments: object, quiet: bool = False) -> Iterator[tuple[str, str]]:
     """The same; yields its address and the URL of its metrics page."""
+    with served(model, *arguments, quiet=quiet) as server:
+        yield server.address, server.metrics_url
+
+
+@contextlib.contextmanager
+def served(model: str, *arguments: object, quiet: bool = False) -> Iterator[Served]:
+    """The same; yields its front's process, too."""
     command = ("--model", model, "--port", 0, "--metrics-port", 0, *arguments)
     with started("serving_adapter.server.command_line", *command, quiet=quiet) as process:
         assert process.stdout is not None
@@ -61,7 +76,7 @@ def serving_with_metrics(model: str, *arguments: object, quiet: bool = False) ->
         match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
         if match is None:
             raise RuntimeError(f"rrl-serve did not start: {line.strip() or 'it said nothing'}")
-        yield match.group(1), match.group(2)
+        yield Served(match.group(1), match.group(2), process.pid)
 
 
 def infer_request(model: str, name: str, datatype: str, shape: list[int], data: bytes) -> bytes:
