@@ -7,7 +7,7 @@ Parallelism", SC 2016, section IV.
 |---|---|---|
 | profiler | `profile`: the service time of each parallelism tuple (n in service, inter, intra) | IV-B |
 | model | `rrl.queueing.interference`: latency of a configuration at a rate | IV-C |
-| reference table | `SERF.best`, `SERF.reference_table`: load level -> best configuration | IV-A, Fig. 8 |
+| reference table | `SERF.best`, `SERF.reference_table`; `serf_table` writes it | IV-A, Fig. 8 |
 | scheduler | `SERF.act`: looks the present load up | IV-D |
 
 SERF learns nothing while it serves: the profile of the machine is all it ever knows. It has no batching, so
@@ -53,7 +53,9 @@ class SERF(Agent):
         self.space = task.space
         self.objective = task.objective
         self.settings = settings or SERFSettings()
-        self.numbers = candidates(task.space, task.machine)  # (K,) the configurations to choose from
+        self.numbers = candidates(
+            task.space, task.machine, task.cores
+        )  # (K,) the configurations to choose from
         self.instances = instances(task.space)[self.numbers]
         self.service_time_s = profile(task.machine, task.space, self.numbers)
         self._best: dict[int, int] = {}  # level -> index into `numbers`
@@ -107,10 +109,11 @@ class SERF(Agent):
         return np.where(prediction.utilisation < 1, costs, np.inf)
 
 
-def candidates(space: ConfigurationSpace, machine: Machine) -> np.ndarray:
+def candidates(space: ConfigurationSpace, machine: Machine, cores: int | None = None) -> np.ndarray:
     """(K,) numbers of the configurations without batching whose service times were profiled.
 
-    ValueError with one sentence if there is none.
+    Where the cores F are known, intra-op threads are at most F/c (section IV-C), if any configuration
+    keeps to that. ValueError with one sentence if there is none.
     """
     allowed = np.ones(len(space), dtype=bool)
     for k, knob in enumerate(space.knobs):
@@ -131,7 +134,16 @@ def candidates(space: ConfigurationSpace, machine: Machine) -> np.ndarray:
                     f"{largest}: widen the space, or measure a larger table"
                 )
             allowed &= values <= largest
-    return np.flatnonzero(allowed)
+    fits = allowed & _fits(space, cores)
+    return np.flatnonzero(fits if fits.any() else allowed)
+
+
+def _fits(space: ConfigurationSpace, cores: int | None) -> np.ndarray:
+    """(size,) whether instances times intra-op threads are no more than the cores, where these are known."""
+    if cores is None or "intra_op_threads" not in space.names:
+        return np.ones(len(space), dtype=bool)
+    threads = space.values[:, space.names.index("intra_op_threads")]
+    return np.asarray(instances(space) * threads <= cores)
 
 
 def instances(space: ConfigurationSpace) -> np.ndarray:

@@ -8,6 +8,7 @@ What an agent learns from is the journal, so that is all that is written: the si
 included, in the format of a live run's. There is no guard, as nobody waits for these requests.
 
 With `--prior FILE` no agent is trained. What many machines have in common is learned (`prior_learning`).
+With `--reference-table FILE` none is either. SERF's table is filled from the machine file (`serf_table`).
 """
 
 from __future__ import annotations
@@ -27,22 +28,14 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from baselines import (
-    AGENTS,
-    DEFAULT_AGENT,
-    NEED_HINDSIGHT,
-    NEED_MACHINE,
-    called_now,
-    make_agent,
-    prior_learning,
-    unknown_agent,
-)
+from baselines import called_now, make_agent, prior_learning
 from baselines.comparison.settings import default_space
-from envs.scenarios.families import RATE_PER_S, scenarios
+from baselines.serf_table import filled_table, write_table
+from baselines.training_options import OfflineTrainingOptions
+from envs.scenarios.families import scenarios
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
-from rrl.agent_names import present_name
 from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, Journal
 from rrl.objective import Objective, make_objective
@@ -56,87 +49,15 @@ TRUTH = "model"  # The service times are those of the table.
 FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
 
 
-@dataclass(frozen=True)
-class OfflineTrainingOptions:
-    """Trains an agent offline in simulation; `rrl-tune --agent-from` starts from what it learned.
-
-    With `--prior` it learns instead what the default agent expects of service times, over many machines.
-    """
-
-    machine: str = ""
-    """The machine to simulate: a file of rrl-profile, or an invented one, such as family:SEED."""
-    out: Path = Path("runs/trained")
-    """Folder for the journal of the training."""
-    agent: str = DEFAULT_AGENT
-    """The agent to train, one of those that rrl-tune knows."""
-    knobs: tuple[str, ...] = ()
-    """What to tune, e.g. instances=1:4,max_batch_size=1,2,4,8; without it, rrl-compare's grid."""
-    workload: str = "stationary"
-    """The load to train under: stationary, dynamic, wiki or TRACE.csv (the whole trace, spread over the
-    decisions)."""
-    rate: float = RATE_PER_S
-    """Its mean arrival rate over time, requests per second."""
-    decisions: int = 300
-    """Intervals to train for."""
-    requests_per_interval: int = 100
-    """Length of an interval."""
-    objective: str = "latency"
-    """latency, strict-slo or least-resources."""
-    slo_p95_ms: float | None = None
-    """Limit on the p95 latency."""
-    seed: int = 0
-    """Of the agent, the load and the arrivals."""
-    prior: Path | None = None
-    """Trains no agent, but writes a prior of service times to this file, learned over some 1,400 invented
-    machines."""
-    machines: str = ""
-    """FILE.npz,FILE.npz[,...] of rrl-profile, from which --prior learns a kind of its own."""
-    cores: tuple[int, ...] = ()
-    """Of those machines: one number for all, or one each (default: the most threads or instances in its
-    table)."""
-
-    def __post_init__(self) -> None:
-        self._check_prior()
-        make_objective(self.objective, self.slo_p95_ms)
-        if present_name(self.agent) not in AGENTS:
-            raise ValueError(unknown_agent(self.agent, _trainable()))
-        if self.agent in NEED_MACHINE:
-            raise ValueError(
-                f"{self.agent} needs no training, it schedules by the machine file: "
-                f"use rrl-tune --agent {self.agent} --machine FILE"
-            )
-        if self.decisions < 1:
-            raise ValueError(f"--decisions must be at least 1, got {self.decisions}")
-        if self.requests_per_interval < 1:
-            raise ValueError(f"--requests-per-interval must be at least 1, got {self.requests_per_interval}")
-        if not 0 < self.rate < math.inf:
-            raise ValueError(f"--rate must be above 0 requests per second, got {self.rate:g}")
-        if self.seed < 0:
-            raise ValueError(f"--seed must be at least 0, got {self.seed}")
-        if self.knobs:
-            ConfigurationSpace.parse(self.knobs)
-
-    def _check_prior(self) -> None:
-        if bool(self.machine) == (self.prior is not None):
-            raise ValueError("give either --machine, to train an agent on it, or --prior FILE")
-        if self.prior is None and (self.machines or self.cores):
-            raise ValueError("--machines and --cores go with --prior FILE; an agent is trained on --machine")
-        if self.cores and not self.machines:
-            raise ValueError("--cores are those of --machines: give these too")
-        if min(self.cores, default=1) < 1:
-            raise ValueError(f"--cores must be at least 1, got {min(self.cores)}")
-
-
-def _trainable() -> list[str]:
-    return [name for name in AGENTS if name not in (*NEED_HINDSIGHT, *NEED_MACHINE)]
-
-
 def main(argv: list[str] | None = None) -> None:
     options = parse(OfflineTrainingOptions, argv)
     options = replace(options, agent=called_now(options.agent))
     torch.set_num_threads(1)
     if options.prior is not None:
         _learn_prior(options.prior, options)
+        return
+    if options.reference_table is not None:
+        _fill_table(options.reference_table, options)
         return
     log: Journal | None = None
     try:
@@ -179,6 +100,25 @@ def _learn_prior(path: Path, options: OfflineTrainingOptions) -> None:
     Console(markup=False).print(prior_learning.table_of(kinds, machines, path))
 
 
+def _fill_table(path: Path, options: OfflineTrainingOptions) -> None:
+    try:
+        (scenario,) = _one(options.machine)
+        space = ConfigurationSpace.parse(options.knobs) if options.knobs else None
+        objective = make_objective(options.objective, options.slo_p95_ms)
+        cores = options.cores[0] if options.cores else None
+        table = filled_table(scenario.machine, scenario.name, objective, options.objective, space, cores)
+        say(write_table(table, path))
+    except (OSError, ValueError) as error:
+        fail(in_a_sentence(error))
+
+
+def _one(machine: str) -> list[Scenario]:
+    found = scenarios(machine, TRUTH)
+    if len(found) != 1:
+        raise ValueError(f"an agent is trained on one machine, got {len(found)}: {machine}")
+    return found
+
+
 @dataclass(frozen=True)
 class OfflineTraining:
     """An agent, the simulated server that it is trained on, and the journal of it."""
@@ -193,10 +133,7 @@ class OfflineTraining:
     @classmethod
     def of(cls, options: OfflineTrainingOptions) -> OfflineTraining:
         """ValueError with one sentence, and nothing written, if the options do not go together."""
-        found = scenarios(options.machine, TRUTH)
-        if len(found) != 1:
-            raise ValueError(f"an agent is trained on one machine, got {len(found)}: {options.machine}")
-        (scenario,) = found
+        (scenario,) = found = _one(options.machine)
         space = ConfigurationSpace.parse(options.knobs) if options.knobs else default_space(found, TRUTH)
         objective = make_objective(options.objective, options.slo_p95_ms)
         make_workload(options.workload, options.rate, options.requests_per_interval)

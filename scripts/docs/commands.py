@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from baselines.comparison.options import CompareOptions
-from baselines.training import OfflineTrainingOptions
+from baselines.training_options import OfflineTrainingOptions
 from envs.light_profiling import ProfileOptions
 from rrl.command_line.options import TuneOptions
 from scripts.benchmarks.__main__ import BENCHMARKS

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from baselines import make_agent
-from baselines.training import OfflineTraining, OfflineTrainingOptions, main
+from baselines.training import OfflineTraining, main
+from baselines.training_options import OfflineTrainingOptions
 from envs.simulated import SimulatedServing
 from rrl.agent import Agent, Task
 from rrl.belief import learned_prior

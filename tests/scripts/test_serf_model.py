@@ -145,7 +145,7 @@ def test_a_file_that_holds_something_else_is_one_sentence(tmp_path: Path, line: 
 
 def test_rows_of_another_setting_are_refused(tmp_path: Path) -> None:
     Rows.open(tmp_path / "runs.jsonl", {"seed": 0}).add(ran(), PROFILE)
-    with pytest.raises(ValueError, match="holds runs of {'seed': 0}, not of {'seed': 1}"):
+    with pytest.raises(ValueError, match="holds runs of"):
         Rows.open(tmp_path / "runs.jsonl", {"seed": 1})
 
 

@@ -22,7 +22,8 @@ import torch
 
 from baselines import DEFAULT_AGENT, make_agent
 from baselines.comparison.summary import decisions_until_within
-from baselines.training import OfflineTraining, OfflineTrainingOptions
+from baselines.training import OfflineTraining
+from baselines.training_options import OfflineTrainingOptions
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.scenario import Scenario
