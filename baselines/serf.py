@@ -168,10 +168,3 @@ def profile(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) ->
         for row in threads
     ]
     return np.array(tuples_s)[row_of.reshape(-1)]
-
-
-def profiling_time_s(service_time_s: np.ndarray, instances: np.ndarray) -> float:
-    """How long profiling takes (Table II): c requests at once for each tuple (c, inter, intra)."""
-    c = np.asarray(instances)
-    rounds = np.ceil(PROFILE_REQUESTS / c)
-    return float((rounds * service_time_s[np.arange(len(c)), c - 1]).sum())

@@ -2,7 +2,7 @@
 
 All configurations of a workload are measured by a long simulation, at 10 loads up to 0.9 of the largest
 capacity. There is one machine for each seed. Beside the best by measurement stands the one that SERF's model
-takes.
+takes from a light profile (`serf_profiling`). Not more than 8 cores are used: c·a is at most 8.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """SERF, Fig. 9: the latency of the best configuration by load, measured and by four queueing models.
 
 The workload is the one with interference (ImageNet-22K), with one machine for each seed. It runs at 10 loads
-up to 0.9 of the largest capacity. At each load the paper's model predicts the configuration that is best by
-measurement, a long simulation. So do three models that leave out interference, or deterministic service
-times, or both. The second panel has the same errors over all configurations that are stable at the load (ρ up
-to 0.95).
+up to 0.9 of the largest capacity. The paper's model predicts from a light profile (`serf_profiling`), at each
+load the configuration that is best by measurement, a long simulation. So do three models that leave out
+interference, or deterministic service times, or both. The second panel has the same errors over all
+configurations that are stable at the load (ρ up to 0.95).
 """
 
 from __future__ import annotations

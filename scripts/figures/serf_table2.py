@@ -3,9 +3,10 @@
 | profiling | for each | measures |
 |---|---|---|
 | exhaustive | configuration at each of 10 loads | the latency of 5,000 requests, which takes 5,000/λ |
-| SERF | parallelism tuple (c, inter, intra) | 10 requests, c of them at a time |
+| SERF | parallelism tuple (c, inter, intra) | 10 requests, c of them at a time, with their noise |
+| at high load only | configuration at 0.9 of the largest capacity | the latency of 5,000 requests |
 
-Both are counted in the simulated time of the workload's machine, one for each seed. The workloads' service
+All are counted in the simulated time of the workload's machine, one for each seed. The workloads' service
 times are invented, so that only the ratios compare with the paper's.
 """
 
@@ -16,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.serf import PROFILE_REQUESTS, profiling_time_s
+from baselines.serf import PROFILE_REQUESTS
 from rrl.queueing.interference import capacity_per_s
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
-from scripts.figures.result import NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
+from scripts.figures.result import FAILS, NOT_COMPARABLE, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
+from scripts.figures.serf_profiling import exact_times_s, light_profile
 from scripts.figures.serf_workloads import (
     CIFAR_10,
     DNN,
@@ -61,6 +63,18 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
                 REPRODUCES if ratios[workload.name].min() > 1000 else PARTLY,
             )
         )
+    high_load = np.array(
+        [[row["high_load_ratio"] for row in rows if row["workload"] == w.name] for w in workloads]
+    )
+    least = high_load.mean(axis=1).argmin()
+    claims.append(
+        Claim(
+            f"profiling at high load only / SERF's, time, {workloads[least].name}, where it is least",
+            "more than 100x",
+            bootstrap_mean(high_load[least]).text(",.0f", "x"),
+            REPRODUCES if high_load.min() > 100 else PARTLY if high_load[least].mean() > 100 else FAILS,
+        )
+    )
     for requests in (EXHAUSTIVE_REQUESTS // 10, EXHAUSTIVE_REQUESTS):
         spread = bootstrap_mean(np.array([_spread(IMAGENET_22K, s, requests, repeats) for s in range(seeds)]))
         claims.append(
@@ -86,11 +100,12 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
 
 
 def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
-    times_s = workload.profile(workload.machine(seed))
-    capacities_per_s = capacity_per_s(times_s, workload.instances)
+    machine = workload.machine(seed)
+    capacities_per_s = capacity_per_s(exact_times_s(workload, machine), workload.instances)
     one_each_s = EXHAUSTIVE_REQUESTS / (LOADS * capacities_per_s.max())
     exhaustive_s = len(capacities_per_s) * float(one_each_s.sum())
-    serf_s = profiling_time_s(times_s, workload.instances)
+    high_load_s = len(capacities_per_s) * float(one_each_s[-1])
+    serf_s = light_profile(workload, machine, seed).cost_s
     return {
         "workload": workload.name,
         "seed": seed,
@@ -102,6 +117,7 @@ def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
         "exhaustive_min": exhaustive_s / 60,
         "serf_min": serf_s / 60,
         "ratio": exhaustive_s / serf_s,
+        "high_load_ratio": high_load_s / serf_s,
     }
 
 

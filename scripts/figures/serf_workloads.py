@@ -12,8 +12,8 @@ its model is how service times depend on the parallelism. Each stand-in draws th
 | μ | the workload's range | interference of each further request once two fit the cache (Figs. 3 and 6) |
 | ε | normal, standard deviation 0.01 | roughness |
 
-The inter-node parallelism of the paper is i here. Configurations are those with c·a at most 8: 20, 40 and 80
-of them, as in the paper.
+The inter-node parallelism of the paper is i here. There are no nodes: nothing is sent between them, and
+none serves less for it. Configurations are those with c·a at most 8: 20, 40 and 80 of them, as in the paper.
 """
 
 from __future__ import annotations
@@ -66,10 +66,6 @@ class DNN:
     def instances(self) -> np.ndarray:
         """(K,) c of each configuration."""
         return np.array([configuration["instances"] for configuration in self.configurations])
-
-    def profile(self, machine: Machine) -> np.ndarray:
-        """(K, CORES) seconds a request takes with 1 .. CORES in service, under each configuration."""
-        return np.array([machine.table(c | {"instances": CORES})[:, 0] for c in self.configurations])
 
 
 CIFAR_10 = DNN("CIFAR-10", (1,), 0.005, (0.0, 0.03))

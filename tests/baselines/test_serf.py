@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from baselines.serf import SERF, SERFSettings, candidates, profile, profiling_time_s
+from baselines.serf import SERF, SERFSettings, candidates, profile
 from rrl.agent import Task, Transition, observe
 from rrl.measurement import LatencySummary, Measurement
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
@@ -75,12 +75,6 @@ def test_the_profile_is_the_machines_service_time_of_every_parallelism_tuple() -
         np.testing.assert_array_equal(
             times_s[number], MACHINE.table(SPACE.configuration(number) | {"instances": 6})[:, 0]
         )
-
-
-def test_profiling_runs_ten_requests_for_each_tuple() -> None:
-    # c = 1: ten one after another; c = 4: three rounds of four, of 0.5 s each.
-    times_s = np.array([[0.2, 0.3, 0.4, 0.5], [0.2, 0.3, 0.4, 0.5]])
-    assert profiling_time_s(times_s, np.array([1, 4])) == pytest.approx(10 * 0.2 + 3 * 0.5)
 
 
 def test_no_stable_configuration_leaves_the_one_of_largest_capacity() -> None:
