@@ -31,10 +31,11 @@ _STREAM = int.from_bytes(b"prof")  # of random numbers
 def profiled_machine(seed: int) -> tuple[Machine, int]:
     """The machine of this seed, and its cores."""
     utilisation = np.random.default_rng([seed, _STREAM]).uniform(*paper_load.UTILISATION)
-    measured = _measured(MODELS[seed % len(MODELS)])
-    return paper_load.at_utilisation(measured, float(utilisation), LARGEST_BATCH), CORES
+    table = measured(MODELS[seed % len(MODELS)])
+    return paper_load.at_utilisation(table, float(utilisation), LARGEST_BATCH), CORES
 
 
 @cache
-def _measured(model: str) -> Machine:
+def measured(model: str) -> Machine:
+    """The table of one of `MODELS`, at the speed that it was measured at."""
     return Machine.load(_FOLDER / f"{model}.npz")

@@ -24,10 +24,17 @@ FIGURES = {
     "rrl-fig13": "the same for batching knobs, on a simulated stand-in of a GPU",
     "rrl-fig14": "latency CCDF under a strict SLO, and the share of violations",
     "rrl-fig15": "an SLO with least resources: latency and CPU use over time",
+    "serf-fig2": "latency of every configuration of one node at a low and a high load",
+    "serf-fig3": "speed-up of service by intra-node, inter-node and service parallelism",
+    "serf-fig4": "intra-node speed-up by inter-node parallelism",
+    "serf-fig5": "how alike service times are, on the real server",
+    "serf-fig6": "interference among requests in service",
+    "serf-fig7": "six configurations by load (Table I, too)",
     "serf-fig9": "four queueing models against measurement",
     "serf-fig11": "prediction errors of SERF's model",
     "serf-fig12": "best configuration by load",
     "serf-fig13": "latency under changing load: SERF against fixed configurations",
+    "serf-fig14": "prediction errors on five served models",
     "serf-table2": "what filling the reference table costs: exhaustive profiling and SERF",
 }
 RESULTS = "results"

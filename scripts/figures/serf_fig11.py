@@ -110,8 +110,8 @@ def run(
 
 def _cases(workload: DNN, seed: int, testbed: Testbed, loads: Sequence[float]) -> list[dict[str, object]]:
     machine = workload.machine(seed)
-    times_s = profiled_times_s(workload, machine, seed, testbed.variation)
-    capacities_per_s = capacity_per_s(exact_times_s(workload, machine), workload.instances)
+    times_s = profiled_times_s(workload.configurations, machine, seed, testbed.variation)
+    capacities_per_s = capacity_per_s(exact_times_s(workload.configurations, machine), workload.instances)
     rows: list[dict[str, object]] = []
     for load in loads:
         rates_per_s = load * capacities_per_s

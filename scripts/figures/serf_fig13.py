@@ -132,7 +132,7 @@ def _one_machine(workload: DNN, seed: int, intervals: int) -> dict[str, tuple[li
     low_per_s, moderate_per_s = _rates_per_s(exhaustive)
     fixed = _fixed(exhaustive, low_per_s, moderate_per_s)
     assert fixed is not None, "machines_with_other took this machine for that"
-    serf = _by(workload, light_profile(workload, machine, seed).machine)
+    serf = _by(workload, light_profile(workload.configurations, machine, seed).machine)
     phases = np.repeat([moderate_per_s, low_per_s, moderate_per_s], intervals)
     rates_per_s = np.append(phases[0], phases)  # the first is the reset's interval
     agents: dict[str, SERF | int] = {

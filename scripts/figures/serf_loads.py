@@ -23,7 +23,7 @@ class MeasuredLoads(NamedTuple):
 def landscape(workload: DNN, seed: int, loads: np.ndarray) -> MeasuredLoads:
     """Measures at `loads`, shares of the largest capacity. At each load all see the same arrivals."""
     machine = workload.machine(seed)
-    capacities_per_s = capacity_per_s(exact_times_s(workload, machine), workload.instances)
+    capacities_per_s = capacity_per_s(exact_times_s(workload.configurations, machine), workload.instances)
     rates_per_s = np.asarray(loads) * capacities_per_s.max()
     measured_s = np.full((len(loads), len(capacities_per_s)), np.inf)
     for row, rate_per_s in enumerate(rates_per_s):
@@ -35,5 +35,5 @@ def landscape(workload: DNN, seed: int, loads: np.ndarray) -> MeasuredLoads:
             measured_s[row, k] = measured_latency_s(
                 machine, configuration, rate_per_s, requests, seed, scv=scv
             )
-    times_s = profiled_times_s(workload, machine, seed)
+    times_s = profiled_times_s(workload.configurations, machine, seed)
     return MeasuredLoads(times_s, workload.instances, rates_per_s, measured_s)

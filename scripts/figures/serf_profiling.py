@@ -12,6 +12,7 @@ variation more do. So the figures take that reading, and Fig. 11 shows both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ import numpy as np
 
 from baselines.serf import PROFILE_REQUESTS
 from rrl.queueing.machine import Machine
-from scripts.figures.serf_workloads import CORES, DNN
 
 
 class Variation(NamedTuple):
@@ -43,12 +43,15 @@ class Profiled(NamedTuple):
 
 
 def light_profile(
-    workload: DNN, machine: Machine, seed: int, variation: Variation = AS_THE_RANGES
+    configurations: Sequence[dict[str, int]],
+    machine: Machine,
+    seed: int,
+    variation: Variation = AS_THE_RANGES,
 ) -> Profiled:
-    """Profiles every tuple of the workload's configurations; other entries of the table stay exact."""
-    rng = np.random.default_rng([seed, len(workload.inter), PROFILE_REQUESTS])
+    """Profiles the tuple of every configuration; other entries of the table stay exact."""
+    rng = np.random.default_rng([seed, len(configurations), PROFILE_REQUESTS])
     times_s, cost_s = machine.service_time_s.copy(), 0.0
-    for configuration in workload.configurations:
+    for configuration in configurations:
         n, inter, intra = (
             configuration[name] for name in ("instances", "inter_op_threads", "intra_op_threads")
         )
@@ -66,13 +69,17 @@ def light_profile(
     return Profiled(replace(machine, service_time_s=times_s), cost_s)
 
 
-def exact_times_s(workload: DNN, machine: Machine) -> np.ndarray:
-    """(K, CORES) seconds a request takes with 1 .. CORES in service, under each configuration."""
-    return np.array([machine.table(c | {"instances": CORES})[:, 0] for c in workload.configurations])
+def exact_times_s(configurations: Sequence[dict[str, int]], machine: Machine) -> np.ndarray:
+    """(K, c_max) seconds a request takes with 1 .. c_max in service, under each configuration."""
+    most = max(configuration["instances"] for configuration in configurations)
+    return np.array([machine.table(each | {"instances": most})[:, 0] for each in configurations])
 
 
 def profiled_times_s(
-    workload: DNN, machine: Machine, seed: int, variation: Variation = AS_THE_RANGES
+    configurations: Sequence[dict[str, int]],
+    machine: Machine,
+    seed: int,
+    variation: Variation = AS_THE_RANGES,
 ) -> np.ndarray:
     """The same from a light profile."""
-    return exact_times_s(workload, light_profile(workload, machine, seed, variation).machine)
+    return exact_times_s(configurations, light_profile(configurations, machine, seed, variation).machine)

@@ -101,11 +101,11 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
 
 def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
     machine = workload.machine(seed)
-    capacities_per_s = capacity_per_s(exact_times_s(workload, machine), workload.instances)
+    capacities_per_s = capacity_per_s(exact_times_s(workload.configurations, machine), workload.instances)
     one_each_s = EXHAUSTIVE_REQUESTS / (LOADS * capacities_per_s.max())
     exhaustive_s = len(capacities_per_s) * float(one_each_s.sum())
     high_load_s = len(capacities_per_s) * float(one_each_s[-1])
-    serf_s = light_profile(workload, machine, seed).cost_s
+    serf_s = light_profile(workload.configurations, machine, seed).cost_s
     return {
         "workload": workload.name,
         "seed": seed,

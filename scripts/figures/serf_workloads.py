@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,6 +85,36 @@ def enough_requests(utilisation: float) -> int:
     return int(np.clip(4000 / (1 - utilisation) ** 2, 20_000, 400_000))
 
 
+class MeasuredMeans(NamedTuple):
+    service_s: float
+    wait_s: float
+
+    @property
+    def latency_s(self) -> float:
+        return self.service_s + self.wait_s
+
+
+def measured_means_s(
+    machine: Machine,
+    configuration: dict[str, int],
+    rate_per_s: float,
+    requests: int,
+    seed: int | list[int],
+    discipline: Discipline = "fcfs",
+    scv: float = 0.0,
+) -> MeasuredMeans:
+    """Means of a long simulation from an empty server; `scv` is that of the service times."""
+    rng = np.random.default_rng(seed)
+    arrivals_s = np.cumsum(rng.exponential(1 / rate_per_s, requests))
+    factors = lognormal_factors(math.sqrt(math.log(1 + scv)), rng)
+    simulation = Simulation(machine, discipline=discipline, service_factors=factors)
+    outcome = simulation.run(arrivals_s, None, configuration, math.inf)
+    return MeasuredMeans(
+        float(np.mean(outcome.finish_s - outcome.start_s)),
+        float(np.mean(outcome.start_s - outcome.arrival_s)),
+    )
+
+
 def measured_latency_s(
     machine: Machine,
     configuration: dict[str, int],
@@ -93,10 +124,5 @@ def measured_latency_s(
     discipline: Discipline = "fcfs",
     scv: float = 0.0,
 ) -> float:
-    """Mean latency of a long simulation from an empty server; `scv` is that of the service times."""
-    rng = np.random.default_rng(seed)
-    arrivals_s = np.cumsum(rng.exponential(1 / rate_per_s, requests))
-    factors = lognormal_factors(math.sqrt(math.log(1 + scv)), rng)
-    simulation = Simulation(machine, discipline=discipline, service_factors=factors)
-    outcome = simulation.run(arrivals_s, None, configuration, math.inf)
-    return float(np.mean(outcome.finish_s - outcome.arrival_s))
+    """The mean latency of the same."""
+    return measured_means_s(machine, configuration, rate_per_s, requests, seed, discipline, scv).latency_s
