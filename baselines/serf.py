@@ -13,12 +13,15 @@ Parallelism", SC 2016, section IV.
 SERF learns nothing while it serves: the profile of the machine is all it ever knows. It has no batching, so
 it serves batches of 1 where a space has such knobs. Objectives that look at the 95th percentile get the
 model's approximate one. Where every configuration is unstable, SERF takes the one of the largest capacity.
+
+Where the machine has times after a rest, too (`rrl-profile --rested`), the paper's model gets them as a
+start-up (`rrl.queueing.start_up`). The 95th percentile then moves by as much as the mean.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,10 +30,12 @@ from rrl.agent import Agent, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
-from rrl.space import ConfigurationSpace
+from rrl.queueing.start_up import predict_with_start_up
+from rrl.space import Configuration, ConfigurationSpace
 from rrl.views.reference_table import ReferenceEntry, ReferenceTable
 
 PROFILE_REQUESTS = 10  # for each parallelism tuple (section V-D)
+IDLE_RATE_PER_S = 1e-9  # stands for no load at all
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,11 @@ class SERF(Agent):
         self.space = task.space
         self.objective = task.objective
         self.settings = settings or SERFSettings()
-        self.numbers = candidates(
-            task.space, task.machine, task.cores
-        )  # (K,) the configurations to choose from
+        # (K,) the configurations to choose from
+        self.numbers = candidates(task.space, task.machine, task.cores)
         self.instances = instances(task.space)[self.numbers]
         self.service_time_s = profile(task.machine, task.space, self.numbers)
+        self.rested_time_s = profile_rested(task.machine, task.space, self.numbers)
         self._best: dict[int, int] = {}  # level -> index into `numbers`
         self._last_rate_per_s = 0.0
 
@@ -78,7 +83,12 @@ class SERF(Agent):
 
     def predicted(self, arrival_rate_per_s: float) -> Prediction:
         """What the model predicts for each of `numbers`."""
-        return predict(self.service_time_s, self.instances, arrival_rate_per_s, self.settings.queue)
+        found = predict(self.service_time_s, self.instances, arrival_rate_per_s, self.settings.queue)
+        if self.rested_time_s is None or self.settings.queue is not Queue.MD_INTERF_C:
+            return found
+        return _with_start_up(
+            found, self.service_time_s, self.rested_time_s, self.instances, arrival_rate_per_s
+        )
 
     def reference_table(self, rates_per_s: Iterable[float], objective: str, model: str) -> ReferenceTable:
         """The entries of these rates' levels. Their costs are predictions, so they were measured 0 times."""
@@ -159,12 +169,42 @@ def profile(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) ->
     In simulation all requests are alike. So a few of them under each parallelism tuple show the machine's own
     service times.
     """
+    return _of_tuples(space, numbers, lambda configuration: machine.table(configuration)[:, 0])
+
+
+def profile_rested(machine: Machine, space: ConfigurationSpace, numbers: np.ndarray) -> np.ndarray | None:
+    """The same of requests that find their instance at rest; None where that was not measured."""
+    if machine.rested_time_s is None:
+        return None
+    return _of_tuples(space, numbers, machine.rested_table)
+
+
+def _of_tuples(
+    space: ConfigurationSpace, numbers: np.ndarray, times_of: Callable[[Configuration], np.ndarray | None]
+) -> np.ndarray:
+    """(len(numbers), c_max) the times of each configuration's threads with 1 .. c_max in service."""
     c_max = int(instances(space)[numbers].max())
     columns = [space.names.index(n) for n in ("inter_op_threads", "intra_op_threads") if n in space.names]
     names = [space.names[column] for column in columns]
     threads, row_of = np.unique(space.values[numbers][:, columns], axis=0, return_inverse=True)
     tuples_s = [
-        machine.table(dict(zip(names, map(int, row), strict=True)) | {"instances": c_max})[:, 0]
-        for row in threads
+        times_of(dict(zip(names, map(int, row), strict=True)) | {"instances": c_max}) for row in threads
     ]
     return np.array(tuples_s)[row_of.reshape(-1)]
+
+
+def _with_start_up(
+    found: Prediction, warm_s: np.ndarray, rested_s: np.ndarray, instances: np.ndarray, rate_per_s: float
+) -> Prediction:
+    """The prediction for instances that start from rest where a request need not wait."""
+    rate_per_s = max(rate_per_s, IDLE_RATE_PER_S)
+    each = [
+        predict_with_start_up(warm_s[k, :c], rested_s[k, :c], rate_per_s)
+        for k, c in enumerate(instances.tolist())
+    ]
+    wait, mean_wait_s, service_s, latency_s = np.array([row[1:] for row in each]).T
+    stable = found.utilisation < 1
+    later_s = np.subtract(latency_s, found.mean_latency_s, out=np.zeros_like(latency_s), where=stable)
+    return Prediction(
+        found.utilisation, wait, mean_wait_s, service_s, latency_s, found.p95_latency_s + later_s
+    )

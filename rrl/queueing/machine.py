@@ -8,7 +8,8 @@
 | S[i, a, n, b] | `service_time_s` | seconds from the start of a batch to its end |
 
 A machine is measured from a live target (light profiling) or invented, and lives in one `.npz` file with
-these five arrays.
+these five arrays. A profile may add a sixth, `rested_time_s` (I, A, N): the time of a batch of one request
+that found its instance at rest. The simulator does not use it, SERF does (`start_up`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rrl.space import Configuration
 from serving_adapter.whole_files import written_whole
 
 AXES = ("inter_op_threads", "intra_op_threads", "busy_instances", "batch_size")
+RESTED = "rested_time_s"
 UNREADABLE = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),  # RuntimeError: encrypted, or compressed in another way
@@ -44,24 +46,15 @@ class Machine:
     busy_instances: np.ndarray  # (N,) int, ascending
     batch_size: np.ndarray  # (B,) int, ascending
     service_time_s: np.ndarray  # (I, A, N, B) float64
+    rested_time_s: np.ndarray | None = None  # (I, A, N) float64; None where it was not measured
     _tables: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in AXES:
             object.__setattr__(self, name, _checked_axis(name, np.asarray(getattr(self, name))))
-        times_s = np.asarray(self.service_time_s)
-        shape = tuple(len(getattr(self, name)) for name in AXES)
-        if times_s.shape != shape:
-            raise ValueError(
-                f"machine table: service_time_s must have shape {shape}, one entry for each value of "
-                f"{', '.join(AXES)}, got {times_s.shape}"
-            )
-        if times_s.dtype.kind not in "fiu" or not np.all(np.isfinite(times_s) & (times_s > 0)):
-            raise ValueError(
-                "machine table: every service_time_s must be a positive number of seconds; "
-                "found NaN, infinite, non-positive or non-numeric entries"
-            )
-        object.__setattr__(self, "service_time_s", times_s.astype(np.float64))
+        for name, axes in (("service_time_s", AXES), (RESTED, AXES[:-1])):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, self._checked_times(name, axes))
 
     @classmethod
     def load(cls, path: str | Path) -> Machine:
@@ -70,7 +63,7 @@ class Machine:
             # numpy leaves a file it cannot read open, so it is opened here
             with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 missing = [name for name in (*AXES, "service_time_s") if name not in file]
-                arrays = {name: file[name] for name in (*AXES, "service_time_s") if name in file}
+                arrays = {name: file[name] for name in (*AXES, "service_time_s", RESTED) if name in file}
         except FileNotFoundError:
             raise ValueError(
                 f"there is no machine file {str(path)!r}; rrl-profile measures one from a server"
@@ -90,8 +83,9 @@ class Machine:
             raise ValueError(f"{str(path)!r}: {error}") from None
 
     def save(self, path: str | Path) -> None:
+        arrays = {name: getattr(self, name) for name in (*AXES, "service_time_s", RESTED)}
         with written_whole(Path(path)) as file:  # np.savez given a name would add a suffix to it
-            np.savez_compressed(file, **{name: getattr(self, name) for name in (*AXES, "service_time_s")})
+            np.savez_compressed(file, **{name: array for name, array in arrays.items() if array is not None})
 
     @classmethod
     def invent(
@@ -138,7 +132,8 @@ class Machine:
 
     def slower(self, factor: float) -> Machine:
         """The machine on which every batch takes `factor` times as long."""
-        return replace(self, service_time_s=factor * self.service_time_s)
+        rested_s = None if self.rested_time_s is None else factor * self.rested_time_s
+        return replace(self, service_time_s=factor * self.service_time_s, rested_time_s=rested_s)
 
     def table(self, configuration: Configuration) -> np.ndarray:
         """(instances, max_batch_size) float64, read-only: [n-1, b-1] is S with n busy, of b requests.
@@ -157,6 +152,17 @@ class Machine:
             self._tables[key] = self._interpolated(*key)
         return self._tables[key]
 
+    def rested_table(self, configuration: Configuration) -> np.ndarray | None:
+        """(instances,) seconds of a request that finds its instance at rest, with 1 .. instances busy.
+
+        None where that was not measured. Between the grid's values as in `table`.
+        """
+        if self.rested_time_s is None:
+            return None
+        axes = (self.inter_op_threads, self.intra_op_threads, self.busy_instances, np.ones(1, int))
+        of_one = Machine(*axes, self.rested_time_s[..., None])
+        return of_one.table({**configuration, "max_batch_size": 1})[:, 0]
+
     def capacity_per_s(self, configuration: Configuration) -> float:
         """The rate from which a configuration is overloaded: max b·c/S[c, b]."""
         times_s = self.table(configuration)[-1]  # with all instances busy
@@ -167,6 +173,21 @@ class Machine:
         """The largest value of a knob that the table covers; None for a knob it does not depend on."""
         axis = {"instances": "busy_instances", "max_batch_size": "batch_size"}.get(knob, knob)
         return int(getattr(self, axis)[-1]) if axis in AXES else None
+
+    def _checked_times(self, name: str, axes: Sequence[str]) -> np.ndarray:
+        times_s = np.asarray(getattr(self, name))
+        shape = tuple(len(getattr(self, axis)) for axis in axes)
+        if times_s.shape != shape:
+            raise ValueError(
+                f"machine table: {name} must have shape {shape}, one entry for each value of "
+                f"{', '.join(axes)}, got {times_s.shape}"
+            )
+        if times_s.dtype.kind not in "fiu" or not np.all(np.isfinite(times_s) & (times_s > 0)):
+            raise ValueError(
+                f"machine table: every {name} must be a positive number of seconds; "
+                "found NaN, infinite, non-positive or non-numeric entries"
+            )
+        return times_s.astype(np.float64)
 
     def _interpolated(self, inter: int, intra: int, instances: int, max_batch_size: int) -> np.ndarray:
         if min(inter, intra, instances, max_batch_size) < 1:

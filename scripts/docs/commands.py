@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from baselines.comparison.options import CompareOptions
 from baselines.training_options import OfflineTrainingOptions
-from envs.light_profiling import ProfileOptions
+from envs.profile_options import ProfileOptions
 from rrl.command_line.options import TuneOptions
 from scripts.benchmarks.__main__ import BENCHMARKS
 from scripts.docs.option_fields import OptionField, default_in_words, option_fields, type_in_words

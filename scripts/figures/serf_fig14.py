@@ -2,8 +2,8 @@
 
 The paper ranks web pages. Here are five served models, of text, speech and images: their service times were
 measured on the real server (`serf_speedups`), and their queue is simulated. The model predicts from a light
-profile of 10 requests a tuple with its noise (`serf_profiling`), one for each seed. Configurations have 1 .. 4
-instances with 1 and 2 intra-op threads. Loads are shares of each one's own capacity, as in Fig. 11.
+profile of 10 requests a tuple with its noise (`serf_profiling`), one for each seed. Configurations have 1 to
+4 instances with 1 and 2 intra-op threads. Loads are shares of each one's own capacity, as in Fig. 11.
 """
 
 from __future__ import annotations

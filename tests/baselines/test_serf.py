@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,3 +165,26 @@ def test_a_space_without_threads_works() -> None:
     space = ConfigurationSpace.of(instances=[1, 2, 3])
     assert chosen(serf(space=space), 1.0)["instances"] >= 1
     assert chosen(serf(space=ConfigurationSpace.of(intra_op_threads=[1, 4])), 1.0)["intra_op_threads"] == 4
+
+
+def test_a_profile_with_times_after_a_rest_gives_the_model_a_start_up() -> None:
+    rested_s = 1.3 * MACHINE.service_time_s[..., 0]
+    plain = SERF(Task(SPACE, machine=MACHINE))
+    rested = SERF(Task(SPACE, machine=replace(MACHINE, rested_time_s=rested_s)))
+    light, alike, heavy = rested.predicted(0.0), plain.predicted(0.0), rested.predicted(1e6)
+    np.testing.assert_allclose(light.mean_latency_s, 1.3 * alike.mean_latency_s, rtol=1e-6)
+    np.testing.assert_allclose(light.p95_latency_s, 1.3 * alike.p95_latency_s, rtol=1e-6)
+    assert np.isinf(heavy.mean_latency_s).all()
+    assert np.isinf(heavy.p95_latency_s).all()
+    busy, alike = rested.predicted(10.0), plain.predicted(10.0)
+    stable = alike.utilisation < 1
+    assert (busy.mean_latency_s[stable] > alike.mean_latency_s[stable]).all()
+    assert (busy.mean_latency_s[stable] < 2.5 * alike.mean_latency_s[stable]).all()
+    # The simpler models stay what they are.
+    blind = SERF(
+        Task(SPACE, machine=replace(MACHINE, rested_time_s=rested_s)), SERFSettings(queue=Queue.MM_C)
+    )
+    np.testing.assert_array_equal(
+        blind.predicted(10.0).mean_latency_s,
+        SERF(Task(SPACE, machine=MACHINE), SERFSettings(queue=Queue.MM_C)).predicted(10.0).mean_latency_s,
+    )

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from envs.filled_times import fill
-from envs.light_profiling import Grid, ProfileOptions, light_profile, main, make_grid
+from envs.light_profiling import light_profile, main
 from envs.profile_load import ProfileLoad
+from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
@@ -101,6 +102,25 @@ def test_enough_requests_are_outstanding_to_keep_all_instances_in_full_batches()
     assert target.sent == [(12, 12), (36, 12)]  # warming up, measuring
 
 
+def test_after_a_rest_requests_come_in_rounds_and_their_times_stand_beside_the_others():
+    target: Any = ProfiledTarget()
+    rounds = []
+
+    def drive_rounds(number, outstanding, pause_s):
+        rounds.append((number, outstanding))
+        assert pause_s > 0
+        key = (outstanding, 1)
+        then = target.telemetry.get(key, BatchTotals(0, 0.0))
+        added = number * outstanding
+        rested_s = 1.25 * service_time_s(target.in_force["intra_op_threads"], outstanding, 1)
+        target.telemetry[key] = BatchTotals(then.batches + added, then.total_s + added * rested_s)
+
+    machine, _ = light_profile(target, target.drive, GRID, 20, drive_rounds=drive_rounds)
+    assert rounds == [(20, 1), (10, 2), (7, 3)] * 2  # of batches of 1 alone
+    assert machine.rested_time_s == pytest.approx(1.25 * machine.service_time_s[..., 0])
+    assert [at_a_time for _, at_a_time in target.sent[1:12:2]] == [2, 8, 4, 16, 6, 24]  # and so many wait
+
+
 def test_a_point_whose_instances_were_never_all_busy_is_filled_in():
     target: Any = ProfiledTarget(early=True)
 
@@ -178,6 +198,7 @@ def test_the_grid_comes_from_the_options_and_the_targets_knobs(tmp_path):
         ({"instances": "0:2"}, "instances must be from 1 to 64, got 0"),
         ({"batch_sizes": "many"}, "cannot read 'many'"),
         ({"intra": "2,1"}, "values must ascend"),
+        ({"batch_sizes": "4", "rested": True}, "--rested measures batches of 1"),
     ],
 )
 def test_a_grid_the_target_cannot_have_gets_one_sentence(tmp_path, more, says):
@@ -255,11 +276,13 @@ def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_pa
     assert not out.exists()
 
     grid = ("--instances", "1:2", "--batch-sizes", "1,4", "--intra", "1", "--requests-per-point", "6")
-    process = run_profile(*arguments, *grid)
+    process = run_profile(*arguments, *grid, "--rested")
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
-    assert output == f"wrote {out}: 4 of 4 service times measured\n"
-    times_s = Machine.load(out).service_time_s
+    assert output == f"wrote {out}: 4 of 4 service times measured (and after a rest)\n"
+    times_s, rested_s = Machine.load(out).service_time_s, Machine.load(out).rested_time_s
+    assert rested_s is not None
+    assert (rested_s >= 0.0099).all()
     assert times_s.shape == (1, 1, 2, 2)
     assert (times_s[0, 0, :, 0] >= 0.0099).all()
     assert (times_s[0, 0, :, 1] >= 0.0249).all()

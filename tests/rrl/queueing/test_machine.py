@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,29 @@ def test_machines_are_invented_by_seed() -> None:
         Machine.invent(1, batching_gain=1.0)
     with pytest.raises(ValueError, match="work_s"):
         Machine.invent(1, work_s=0.0)
+
+
+def test_times_after_a_rest_survive_the_file_and_are_looked_up_as_the_others(tmp_path: Path) -> None:
+    plain = Machine.invent(0, busy_instances=(1, 2, 4), batch_size=(1, 8))
+    assert plain.rested_table({"instances": 2}) is None
+    rested_s = 1.2 * plain.service_time_s[..., 0]
+    replace(plain, rested_time_s=rested_s).save(tmp_path / "machine.npz")
+    machine = Machine.load(tmp_path / "machine.npz")
+    configuration = {"instances": 4, "intra_op_threads": 3, "max_batch_size": 8}
+    found = machine.rested_table(configuration)
+    assert found == pytest.approx(1.2 * machine.table(configuration)[:, 0])
+    slower = machine.slower(2.0).rested_table(configuration)
+    assert slower == pytest.approx(2.4 * machine.table(configuration)[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("rested_s", "message"),
+    [
+        (np.ones((1, 1, 2)), r"rested_time_s must have shape \(1, 1, 1\)"),
+        (np.zeros((1, 1, 1)), "must be a positive"),
+    ],
+)
+def test_times_after_a_rest_that_are_none_are_refused(rested_s: np.ndarray, message: str) -> None:
+    one = np.ones(1, int)
+    with pytest.raises(ValueError, match=message):
+        Machine(one, one, one, one, np.ones((1, 1, 1, 1)), rested_s)
