@@ -86,10 +86,10 @@ def light_profile(
             if drive_rounds is not None and b == 1:
                 before = target.read()
                 drive_rounds(-(-requests_per_point // n), n, PAUSE_S)
-                cell = i, a, grid.instances.index(n)
+                of_one = i, a, grid.instances.index(n)
                 for row in measure(before, target.read()).telemetry:
-                    rested_count[cell] += row.count
-                    rested_s[cell] += row.total_s
+                    rested_count[of_one] += row.count
+                    rested_s[of_one] += row.total_s
             done_one()
     finally:
         target.apply(found)
@@ -101,8 +101,8 @@ def light_profile(
     if drive_rounds is not None:
         rested_time_s = np.empty(shape[:3])
         for i, a in np.ndindex(shape[:2]):
-            of_one = rested_count[i, a, :, None], rested_s[i, a, :, None]
-            rested_time_s[i, a] = fill(*of_one, grid.instances, (1,))[:, 0]
+            measured = rested_count[i, a, :, None], rested_s[i, a, :, None]
+            rested_time_s[i, a] = fill(*measured, grid.instances, (1,))[:, 0]
         machine = replace(machine, rested_time_s=rested_time_s)
     return machine, int(np.count_nonzero(count))
 

@@ -70,7 +70,7 @@ def predict_with_start_up(
     if rho >= 1:
         return StartUpPrediction(rho, 1.0, np.inf, float(warm_s[-1]), np.inf)
     r = _rate_matrix(warm_s[-1], rested_s[-1], rate_per_s, c)
-    sums = np.linalg.inv(np.eye(c + 1) - r)  # R⁰ + R¹ + R² + ...
+    sums = np.linalg.inv(np.eye(c + 1) - r)  # The sum of all powers of R.
     boundary = _boundary(warm_s, rested_s, rate_per_s, r, sums)
     below, at_c = [row.sum() for row in boundary[:c]], boundary[c]
     wait_probability = float((at_c @ sums).sum())
@@ -122,8 +122,8 @@ def _boundary(
             if n > k:
                 flow((n, k), (n - 1, k), (n - k) / warm_s[n - 1])
     # Level c also loses to level c+1, and gets back what comes down from there, p_c·R·A_2.
-    k = np.arange(c + 1)
-    down = np.diag((c - k) / warm_s[-1]) + np.diag(k[1:] / rested_s[-1], -1)
+    rested = np.arange(c + 1)
+    down = np.diag((c - rested) / warm_s[-1]) + np.diag(rested[1:] / rested_s[-1], -1)
     level = slice(first[c], first[c + 1])
     balance[level, level] += (r @ down).T - rate_per_s * np.eye(c + 1)
     total = np.ones(first[-1])

@@ -1,8 +1,8 @@
 """SERF, Fig. 2: the latency of every configuration of one node, at a low and at a high load.
 
 Simulated testbed: the workload with interference (ImageNet-22K) on one node of 8 cores, one machine for each
-seed. All 20 configurations with c·a at most 8 serve the same 5,000 requests, at the lowest and the highest
-load of the other figures (0.09 and 0.9 of the largest capacity). A configuration that cannot bear the load
+seed. All 20 configurations with c·a at most 8 serve the same 5,000 requests. Loads are the lowest and the
+highest of the other figures: 0.09 and 0.9 of the largest capacity. A configuration that cannot bear the load
 has a finite latency, as the run ends. A longer run makes it longer.
 """
 

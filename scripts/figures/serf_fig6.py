@@ -31,14 +31,12 @@ def run(out: Path, seeds: int) -> FigureResult:
         for workload in (CIFAR_10, IMAGENET_22K)
     }
     served = _growth(served_times_s(1))
+    curves = simulated | {model: row[None] for model, row in zip(MODELS, served, strict=True)}
     write_csv(
         out / "serf-fig6.csv",
         [
             {"of": name, "seed": seed, "in_service": n + 1, "over_one": float(over)}
-            for name, rows in (
-                *simulated.items(),
-                *((m, [row]) for m, row in zip(MODELS, served, strict=True)),
-            )
+            for name, rows in curves.items()
             for seed, row in enumerate(rows)
             for n, over in enumerate(row)
         ],

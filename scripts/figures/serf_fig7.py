@@ -117,7 +117,8 @@ def _span(means_s: np.ndarray) -> np.ndarray:
     """(configurations,) from the lowest to the highest of the loads measured, over the highest."""
     finite = np.where(np.isfinite(means_s), means_s, np.nan)
     highest_s = np.nanmax(finite, axis=0)
-    return np.asarray((highest_s - np.nanmin(finite, axis=0)) / highest_s)
+    change_s = highest_s - np.nanmin(finite, axis=0)
+    return np.divide(change_s, highest_s, out=np.zeros_like(change_s), where=highest_s > 0)
 
 
 def _draw(path: Path, loads: np.ndarray, machine: ByLoad) -> None:

@@ -44,7 +44,7 @@ def started(
             process.stdout.close()
 
 
-class Served(NamedTuple):
+class StartedServer(NamedTuple):
     """An `rrl-serve` of a benchmark."""
 
     address: str
@@ -67,7 +67,7 @@ def serving_with_metrics(model: str, *arguments: object, quiet: bool = False) ->
 
 
 @contextlib.contextmanager
-def served(model: str, *arguments: object, quiet: bool = False) -> Iterator[Served]:
+def served(model: str, *arguments: object, quiet: bool = False) -> Iterator[StartedServer]:
     """The same; yields its front's process, too."""
     command = ("--model", model, "--port", 0, "--metrics-port", 0, *arguments)
     with started("serving_adapter.server.command_line", *command, quiet=quiet) as process:
@@ -76,7 +76,7 @@ def served(model: str, *arguments: object, quiet: bool = False) -> Iterator[Serv
         match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
         if match is None:
             raise RuntimeError(f"rrl-serve did not start: {line.strip() or 'it said nothing'}")
-        yield Served(match.group(1), match.group(2), process.pid)
+        yield StartedServer(match.group(1), match.group(2), process.pid)
 
 
 def infer_request(model: str, name: str, datatype: str, shape: list[int], data: bytes) -> bytes:

@@ -47,7 +47,7 @@ FIGURES: dict[str, Callable[[Path], FigureResult]] = {
     "fig7": lambda out: serf_fig7.run(out, 1, LOADS),
     "fig9": lambda out: serf_fig9.run(out, 1, SMALL, LOADS),
     "fig11": lambda out: serf_fig11.run(out, 1, (CIFAR_10,), (0.5,)),
-    "fig12": lambda out: serf_fig12.run(out, 1, (replace(CIFAR_10),), LOADS),
+    "fig12": lambda out: serf_fig12.run(out, 1, (CIFAR_10,), LOADS),
     "fig13": lambda out: serf_fig13.run(out, 1, intervals=2),
     "fig14": lambda out: serf_fig14.run(out, 1, ("minilm",), (0.5,)),
     "table2": lambda out: serf_table2.run(out, 1, (CIFAR_10, IMAGENET_22K), repeats=2),

@@ -24,7 +24,7 @@ from scripts.benchmarks.tuner.serf_model_cases import (
     outcome,
     summary,
 )
-from scripts.benchmarks.tuner.serf_model_rows import Rows
+from scripts.benchmarks.tuner.serf_model_runs import RecordedRuns
 
 CORES = 2
 TIMES_S = np.array([0.010, 0.014, 0.021])  # with 1, 2 and 3 requests in service
@@ -119,11 +119,11 @@ def test_the_summary_tells_every_models_errors_and_the_sign_of_each_case() -> No
 
 def test_an_interrupted_benchmark_goes_on_with_whole_configurations(tmp_path: Path) -> None:
     path, setting = tmp_path / "runs.jsonl", {"seconds": 8.0}
-    rows = Rows.open(path, setting)
+    rows = RecordedRuns.open(path, setting)
     for share in (0.15, 0.3):
         rows.add(ran()._replace(share=share), PROFILE)
     rows.add(ran()._replace(instances=2), PROFILE)
-    again = Rows.open(path, setting)
+    again = RecordedRuns.open(path, setting)
     found = again.of(3, 1, runs=2)
     assert [run.share for run, _ in found] == [0.15, 0.3]
     assert Case.of(*found[0], CORES).raw_ms == case(ran()._replace(share=0.15)).raw_ms
@@ -140,18 +140,16 @@ def test_an_interrupted_benchmark_goes_on_with_whole_configurations(tmp_path: Pa
 def test_a_file_that_holds_something_else_is_one_sentence(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "runs.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match=message):
-        Rows.open(tmp_path / "runs.jsonl", {})
+        RecordedRuns.open(tmp_path / "runs.jsonl", {})
 
 
 def test_rows_of_another_setting_are_refused(tmp_path: Path) -> None:
-    Rows.open(tmp_path / "runs.jsonl", {"seed": 0}).add(ran(), PROFILE)
+    RecordedRuns.open(tmp_path / "runs.jsonl", {"seed": 0}).add(ran(), PROFILE)
     with pytest.raises(ValueError, match="holds runs of"):
-        Rows.open(tmp_path / "runs.jsonl", {"seed": 1})
+        RecordedRuns.open(tmp_path / "runs.jsonl", {"seed": 1})
 
 
-def test_the_benchmark_in_miniature(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_benchmark_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs.jsonl"
     monkeypatch.setattr(serf_model, "PROFILE_S", 0.2)
     monkeypatch.setattr(serf_model, "SECONDS_AT", {0.3: 1.0})
@@ -162,7 +160,5 @@ def test_the_benchmark_in_miniature(
     assert found["cases"] == 1
     (line,) = path.read_text().splitlines()
     assert json.loads(line)["profile"]["cpu_s"] == []
-    measured = capsys.readouterr().out
-    again = serf_model.run()  # from the file
-    assert again == found
-    assert len(capsys.readouterr().out.splitlines()) == len(measured.splitlines()) - 1
+    run, profile = RecordedRuns.open(path, json.loads(line)["setting"]).of(1, 1, runs=1)[0]
+    assert found["value"] == pytest.approx(abs(Case.of(run, profile, CORES - 1).raw_percent()), abs=0.01)

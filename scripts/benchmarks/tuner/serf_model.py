@@ -62,7 +62,7 @@ from scripts.benchmarks.tuner.serf_model_cases import (
     outcome,
     summary,
 )
-from scripts.benchmarks.tuner.serf_model_rows import Rows
+from scripts.benchmarks.tuner.serf_model_runs import RecordedRuns
 from scripts.serving.minilm_requests import TOKENS
 from scripts.serving.placement import cpu_seconds, place, place_server, split_cores
 from scripts.serving.processes import served, started
@@ -122,7 +122,7 @@ def run() -> dict[str, Any]:
     began_s = time.monotonic()
     setting = {"seconds": options.seconds, "seed": options.seed, "apart": options.apart}
     try:
-        rows = Rows.open(options.out, setting)
+        rows = RecordedRuns.open(options.out, setting)
     except ValueError as error:
         fail(str(error))
     cases: list[Case] = []
@@ -158,7 +158,7 @@ def _site(options: Options) -> Iterator[Site]:
 
 
 def _in_turns(
-    site: Site, instances: int, threads: int, options: Options, seed: int, rows: Rows
+    site: Site, instances: int, threads: int, options: Options, seed: int, rows: RecordedRuns
 ) -> list[Case]:
     """One configuration: P R P R ... P, and a case for each R."""
     cases = []
@@ -199,7 +199,8 @@ def _profiled(site: Site, most_instances: int, threads: int) -> LightProfile:
         (cpu_seconds(site.front_pid) - front_s) / requests,
         (time.process_time() - load_s) / requests,
     )
-    return LightProfile(*np.array(columns).T, () if site.is_apart else cpu_s)
+    warm_s, warm_per_s, rested_s, rested_per_s = np.array(columns).T
+    return LightProfile(warm_s, warm_per_s, rested_s, rested_per_s, () if site.is_apart else cpu_s)
 
 
 def _measured(site: Site, drive: Callable[[], None]) -> Measurement:

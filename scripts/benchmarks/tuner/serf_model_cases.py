@@ -49,8 +49,11 @@ class LightProfile:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> LightProfile:
-        *arrays, cpu_s = (np.array(fields[name], dtype=float) for name in cls.__dataclass_fields__)
-        return cls(*arrays, tuple(cpu_s.tolist()))
+        warm_s, warm_per_s, rested_s, rested_per_s = (
+            np.array(fields[name], dtype=float)
+            for name in ("warm_s", "warm_per_s", "rested_s", "rested_per_s")
+        )
+        return cls(warm_s, warm_per_s, rested_s, rested_per_s, tuple(map(float, fields["cpu_s"])))
 
 
 class MeasuredRun(NamedTuple):

@@ -12,14 +12,14 @@ from scripts.benchmarks.tuner.serf_model_cases import LightProfile, MeasuredRun
 Row = tuple[MeasuredRun, LightProfile]
 
 
-class Rows:
+class RecordedRuns:
     """What has been measured under one setting; with no path nothing is kept."""
 
     def __init__(self, path: Path | None, setting: Mapping[str, Any], done: list[Row]) -> None:
         self._path, self._setting, self._done = path, dict(setting), done
 
     @classmethod
-    def open(cls, path: Path | None, setting: Mapping[str, Any]) -> Rows:
+    def open(cls, path: Path | None, setting: Mapping[str, Any]) -> RecordedRuns:
         """ValueError where the file holds something else, or rows of another setting."""
         if path is None or not path.exists():
             return cls(path, setting, [])
