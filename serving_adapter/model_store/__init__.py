@@ -11,13 +11,15 @@ project.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavailable, UnknownModel
 
 if TYPE_CHECKING:
     from serving_adapter.model_store.client import Client
-    from serving_adapter.model_store.tensors import load_file, open, patience, share
+    from serving_adapter.model_store.footprint import intermediate_bytes
+    from serving_adapter.model_store.tensors import load_file, open, patience, share, share_on_device
 
 __all__ = [
     "Client",
@@ -25,19 +27,19 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "UnknownModel",
+    "intermediate_bytes",
     "load_file",
     "open",
     "patience",
     "share",
+    "share_on_device",
 ]
+
+_HOMES = {"Client": "client", "intermediate_bytes": "footprint"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports torch only when it is needed: the store itself does without."""
-    if name == "Client":
-        from serving_adapter.model_store import client as module
-    elif name in __all__:
-        from serving_adapter.model_store import tensors as module  # type: ignore[no-redef]
-    else:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(module, name)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'tensors')}"), name)

@@ -8,38 +8,34 @@ a new one where the old one died.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
-import subprocess
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from serving_adapter import messages, own_process
+from serving_adapter import messages
 from serving_adapter.model_store.endpoint import (
     TOKEN_VARIABLE,
     Endpoint,
-    bearer,
     default_endpoint,
     make_folder,
 )
-from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavailable, UnknownModel
+from serving_adapter.model_store.errors import StoreError, StoreUnavailable
+from serving_adapter.model_store.mapped_memory import MappedMemory
+from serving_adapter.model_store.operators_rpc import ERRORS, OperatorsRpc
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from serving_adapter.model_store.read_only_memory import ReadOnlyMemory
+from serving_adapter.model_store.starting import one_starter, start_store
 
 ANSWER_TIMEOUT_S = 10.0  # for questions that the store answers without reading a model
 OPEN_TIMEOUT_S = 3600.0  # for a large model from far away; a store that dies is noticed at once
 START_TIMEOUT_S = 60.0
 RETRY_S = 0.01
-IDLE_EXIT_S = 60.0  # after which a store ends that a client started
-MAX_REPLY_BYTES = 64 << 20
 MAX_DESCRIPTORS = 253
-WORKER_VARIABLES_PREFIX = "MALLOC_"  # rrl-serve sets them for its workers, not for the store
 
 Reply = TypeVar("Reply")
 
@@ -47,17 +43,19 @@ Reply = TypeVar("Reply")
 class OpenedModel(NamedTuple):
     """What a client holds of a model: where its tensors lie, and the memory they lie in.
 
-    `memory` is None on a GPU, where `segments[0].cuda_handle` opens it. `lease` names the reference.
-    `give_back` ends it; what is in host memory does so by itself.
+    `memory` is None on a GPU, where `segments[0].cuda_handle` opens it. `device` is "cuda:N" there, counted
+    as the store's process sees the devices. `lease` names the reference. `give_back` ends it; what is in
+    host memory does so by itself.
     """
 
     tensors: Sequence[pb.Tensor]
     segments: Sequence[pb.Segment]
-    memory: ReadOnlyMemory | None
+    memory: MappedMemory | None
     version: str
     found_in: str
     lease: str
     give_back: Callable[[], None]
+    device: str = "cpu"
 
 
 class Client:
@@ -75,7 +73,7 @@ class Client:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
-        self._rpc: _Rpc | None = None
+        self._rpc: OperatorsRpc | None = None
         self._to_close: deque[str] = deque()
         self._asked = 0
         self.session = ""
@@ -84,23 +82,44 @@ class Client:
     # --- models ------------------------------------------------------------------------------------
 
     def open(
-        self, name: str, version: str = "", namespace: str = "safetensors", device: str = "cpu"
+        self,
+        name: str,
+        version: str = "",
+        namespace: str = "safetensors",
+        device: str = "cpu",
+        *,
+        intermediate_bytes: int = 0,
     ) -> OpenedModel:
         """Opens a model of the store's repositories; an empty version is the newest.
 
+        On a GPU the store keeps `intermediate_bytes` free, for what this process computes with the model.
         UnknownModel, NoRoom, StoreUnavailable or another StoreError, each with one sentence.
         """
-        question = {"name": name, "version": version, "namespace": namespace, "device": device}
+        question: dict[str, Any] = {"name": name, "version": version, "namespace": namespace}
+        question |= {"device": device, "intermediate_bytes": intermediate_bytes}
         return self._retrying(lambda: self._open(question))
 
     def open_file(
-        self, file: BinaryIO, label: str, namespace: str = "safetensors", device: str = "cpu"
+        self,
+        file: BinaryIO,
+        label: str,
+        namespace: str = "safetensors",
+        device: str = "cpu",
+        *,
+        copies_on_write: bool = False,
+        intermediate_bytes: int = 0,
     ) -> OpenedModel:
-        """Opens the weights in an open file; the store reads them through its descriptor."""
-        question = {"name": label, "namespace": namespace, "device": device}
-        return self._retrying(lambda: self._open(question, (file.fileno(),)))
+        """Opens the weights in an open file; the store reads them through its descriptor.
 
-    def _open(self, question: dict[str, str], descriptors: tuple[int, ...] = ()) -> OpenedModel:
+        With `copies_on_write` the memory may be written to, and what is written stays in this process.
+        """
+        question: dict[str, Any] = {"name": label, "namespace": namespace}
+        question |= {"device": device, "intermediate_bytes": intermediate_bytes}
+        return self._retrying(lambda: self._open(question, (file.fileno(),), copies_on_write))
+
+    def _open(
+        self, question: dict[str, Any], descriptors: tuple[int, ...] = (), copies_on_write: bool = False
+    ) -> OpenedModel:
         assert self._socket is not None
         self._send_closes()
         self._socket.settimeout(self._left_s(OPEN_TIMEOUT_S))
@@ -108,10 +127,10 @@ class Client:
         messages.send(self._socket, {"open": question, "id": self._asked}, descriptors)
         reply, received = self._receive("id", self._asked)
         if "error" in reply:
-            raise _ERRORS.get(reply.get("code", ""), StoreError)(reply["error"])
+            raise ERRORS.get(reply.get("code", ""), StoreError)(reply["error"])
         lease = str(reply["lease"])
         try:
-            layout, memory = self._mapped(lease, received)
+            layout, memory = self._mapped(lease, received, copies_on_write)
         except BaseException:
             self.give_back(self.session, lease)
             raise
@@ -119,17 +138,22 @@ class Client:
             weakref.finalize(memory.buffer, self.give_back, self.session, lease).atexit = False
         # What is on a GPU outlives the session in the store: it may only go when its memory is closed here.
         give_back = partial(self.give_back, self.session if memory is not None else None, lease)
+        device = "cuda:0" if question["device"] == "cuda" else question["device"]
         return OpenedModel(
-            layout.tensors, layout.segments, memory, reply["version"], reply["found_in"], lease, give_back
+            *(layout.tensors, layout.segments, memory, reply["version"], reply["found_in"]),
+            *(lease, give_back, device),
         )
 
-    def _mapped(self, lease: str, received: list[int]) -> tuple[pb.OpenReply, ReadOnlyMemory | None]:
+    def _mapped(
+        self, lease: str, received: list[int], copies_on_write: bool
+    ) -> tuple[pb.OpenReply, MappedMemory | None]:
         """Maps each descriptor as it comes, so that few are open at once."""
         try:
             layout = _layout(received[0])
             if any(segment.cuda_handle for segment in layout.segments):
                 return layout, None
-            memory = _mapping(ReadOnlyMemory, [segment.size_bytes for segment in layout.segments])
+            sizes = [segment.size_bytes for segment in layout.segments]
+            memory = _mapping(partial(MappedMemory, copies_on_write=copies_on_write), sizes)
             os.close(received.pop(0))
             for i in range(len(layout.segments)):
                 if not received:
@@ -220,7 +244,7 @@ class Client:
                         raise self._absent() from None
                     except OSError as error:
                         raise self._silent(error.strerror or error) from None
-                    self._rpc = _Rpc(self.endpoint, self._token)
+                    self._rpc = OperatorsRpc(self.endpoint, self._token)
                 try:
                     return self._rpc(method, request, timeout_s)
                 except StoreUnavailable:  # it may have been another store, which has ended
@@ -279,12 +303,12 @@ class Client:
     def _start_and_connect(self) -> None:
         deadline_s = time.monotonic() + self._left_s(START_TIMEOUT_S)
         make_folder(self.endpoint)
-        with _one_starter(self.endpoint, deadline_s):
+        with one_starter(self.endpoint, deadline_s):
             # Somebody else may have started one while we waited for our turn, or be doing so now.
             while (sock := self._greeted()) is None:
                 if time.monotonic() > deadline_s:
                     raise self._silent("it does not start")
-                if not _start_store(self.endpoint, self._token, self._left_s(START_TIMEOUT_S)):
+                if not start_store(self.endpoint, self._token, self._left_s(START_TIMEOUT_S)):
                     time.sleep(RETRY_S)
             self._socket = sock
 
@@ -327,40 +351,6 @@ class Client:
         self.session = ""
 
 
-class _Rpc:
-    """The store's gRPC service."""
-
-    def __init__(self, endpoint: Endpoint, token: str | None) -> None:
-        import grpc
-
-        from serving_adapter.model_store.protocol.model_store_pb2_grpc import ModelStoreStub
-
-        options = [("grpc.max_receive_message_length", MAX_REPLY_BYTES)]
-        self._channel = grpc.insecure_channel(f"unix:{endpoint.rpc}", options)
-        self._stub = ModelStoreStub(self._channel)
-        self._metadata = bearer(token)
-        self._error = grpc.RpcError
-
-    def __call__(self, method: str, request: Any, timeout_s: float) -> Any:
-        try:
-            return getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
-        except self._error as error:
-            kind = _ERRORS.get(error.code().name, StoreError)
-            raise kind(error.details() or f"the store failed with {error.code().name}") from None
-
-    def close(self) -> None:
-        self._channel.close()
-
-
-_ERRORS: dict[str, type[StoreError]] = {
-    "NOT_FOUND": UnknownModel,
-    "RESOURCE_EXHAUSTED": NoRoom,
-    "UNAVAILABLE": StoreUnavailable,
-    "CANCELLED": StoreUnavailable,
-    "DEADLINE_EXCEEDED": StoreUnavailable,
-}
-
-
 def _layout(descriptor: int) -> pb.OpenReply:
     return pb.OpenReply.FromString(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
 
@@ -384,48 +374,3 @@ def _connect_in_turn(sock: socket.socket, path: str) -> None:
             if time.monotonic() > deadline_s:
                 raise TimeoutError("it has let nobody in") from None
             time.sleep(RETRY_S)
-
-
-@contextlib.contextmanager
-def _one_starter(endpoint: Endpoint, deadline_s: float) -> Iterator[None]:
-    """One process at a time looks for a store and starts one; TimeoutError if another takes too long."""
-    with (endpoint.folder / "starting").open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise TimeoutError("another process has been starting it for too long") from None
-                time.sleep(RETRY_S)
-        yield
-
-
-def _start_store(endpoint: Endpoint, token: str | None, timeout_s: float) -> bool:
-    """Returns when it listens; False if there is one already, which may not listen yet.
-
-    It is set up as the last one that served here, but ends by itself when it had no client for a while.
-    """
-    command = own_process.command("serving_adapter.model_store.command_line", "serve", "--detach")
-    command += ["--folder", str(endpoint.folder), "--idle-exit-s", str(IDLE_EXIT_S)]
-    if endpoint.options.exists():
-        command += ["--config", str(endpoint.options)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(WORKER_VARIABLES_PREFIX)}
-    if token is not None:
-        environment[TOKEN_VARIABLE] = token
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise StoreUnavailable(f"a model store did not start within {timeout_s:.0f} s") from None
-    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    if done.returncode and "already" not in reason:
-        raise StoreUnavailable(f"no model store could be started: {reason}")
-    return not done.returncode

@@ -9,13 +9,14 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import grpc
 
+from serving_adapter.model_store import cuda
 from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
@@ -114,24 +115,25 @@ def _open_s(endpoint: Endpoint, token: str | None) -> float:
 
 def _store(settings: StoreSettings, costs: SharingCosts) -> ModelStore:
     policy = POLICIES[settings.policy]
-    cuda = _cuda() if settings.gpu_bytes else None
+    devices = _devices() if settings.gpu_bytes else []
     remotes = [Remote(url) for url in settings.remotes]
     for repository in remotes:
         repository.check()
     return ModelStore(
-        HostMemory(settings.host_bytes, policy(), page_locking=cuda),
+        HostMemory(settings.host_bytes, policy()),
         Disk(settings.cache, settings.disk_bytes, policy()),
         remotes,
         costs,
-        gpu=None if cuda is None else GpuMemory(cuda, settings.gpu_bytes, policy()),
+        gpus=[GpuMemory(device, settings.gpu_bytes, policy(), i) for i, device in enumerate(devices)],
+        page_locking=devices[0] if devices else None,
         granularity=settings.granularity,
         eager_reclaim=settings.eager_reclaim,
     )
 
 
-def _cuda() -> Cuda:
+def _devices() -> Sequence[Cuda]:
     try:
-        return Cuda()
+        return cuda.devices()
     except CudaError as error:
         raise StoreError(f"there can be no GPU tier: {error}; leave --gpu-bytes out") from None
 

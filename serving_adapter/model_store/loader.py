@@ -6,7 +6,7 @@ import errno
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import ClientFile
 from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.mapped_memory import HUGE_PAGE_BYTES
 from serving_adapter.model_store.sharing_rule import SharingCosts
 from serving_adapter.model_store.tiers import remote
 from serving_adapter.model_store.tiers.disk import Disk, content_hash
@@ -27,9 +28,10 @@ from serving_adapter.model_store.tiers.host_memory import (
     place,
     resident_bytes,
 )
+from serving_adapter.model_store.tiers.huge_pages import HugePages
 from serving_adapter.model_store.tiers.repositories import Repositories
 from serving_adapter.model_store.tiers.tier import Address, TierEntry
-from serving_adapter.model_store.weights_file import WeightsHeader, header_reader
+from serving_adapter.model_store.weights_file import StoredTensor, WeightsHeader, header_reader
 
 ERRORS_OF_DAMAGED_FILES = (errno.ENOENT, errno.EIO)  # the cached file is at fault; in others the system is
 SMALLEST_OWN_TENSOR_BYTES = 1 << 16  # granularity "tensor" does not ask what pays
@@ -44,12 +46,13 @@ class HostLoader:
         disk: Disk,
         repositories: Repositories,
         disk_writer: DiskWriter,
+        huge_pages: HugePages,
         blocking_calls: BlockingCalls,
         costs: Callable[[], SharingCosts],
         granularity: str,
     ) -> None:
         self._host, self._disk, self._repositories = host, disk, repositories
-        self._disk_writer = disk_writer
+        self._disk_writer, self._huge_pages = disk_writer, huge_pages
         self._blocking_calls = blocking_calls
         self._costs, self._granularity = costs, granularity
 
@@ -68,7 +71,7 @@ class HostLoader:
         stream = io.BufferedReader(file.reader(), CHUNK_BYTES)
         weights, seconds = await self._read(account, address, stream, file.size_bytes, file)
         weights = replace(weights, label=file.label, transient=file.is_unnamed)
-        self._host.admit(address, weights, seconds)
+        self._admit(address, weights, seconds)
 
     async def _from_disk(self, account: Account, address: Address, cached: TierEntry[Any]) -> bool:
         """False if the cached file is not what it was; it is discarded then."""
@@ -85,7 +88,7 @@ class HostLoader:
             weights.close()
             self._disk.discard(cached)
             return False
-        self._host.admit(address, weights, seconds)
+        self._admit(address, weights, seconds)
         return True
 
     async def _from_remote(self, account: Account, address: Address) -> None:
@@ -101,10 +104,15 @@ class HostLoader:
             except Exception as error:  # drivers raise what their libraries do
                 raise StoreError(f"{address} cannot be read from {repository.url}: {error}") from None
             self._repositories.hits += 1
-            entry = self._host.admit(address, weights, seconds)
+            entry = self._admit(address, weights, seconds)
             self._disk_writer.write_later(address, entry)
             return
         raise self._repositories.missing(address)
+
+    def _admit(self, address: Address, weights: Weights, reload_s: float) -> TierEntry[Weights]:
+        entry = self._host.admit(address, weights, reload_s)
+        self._huge_pages.put_together_later(entry.content)
+        return entry
 
     async def _read(
         self,
@@ -122,7 +130,7 @@ class HostLoader:
         header = await self._blocking_calls.run(header_reader(address.namespace), stream)
         if size_bytes is not None:
             header.check_size(size_bytes)
-        placements = place(header.tensors, self._smallest_object_bytes())
+        placements = self._placed(header.tensors)
         needed = resident_bytes(placements)
         self._host.reserve(needed, account.check)
         try:
@@ -131,10 +139,11 @@ class HostLoader:
             self._host.unreserve(needed)
         return weights, time.monotonic() - start_s
 
-    def _smallest_object_bytes(self) -> int | None:
+    def _placed(self, tensors: Sequence[StoredTensor]) -> tuple[Placement, ...]:
         if self._granularity == "auto":
-            return self._costs().smallest_object_bytes()
-        return None if self._granularity == "model" else SMALLEST_OWN_TENSOR_BYTES
+            smallest_bytes = max(self._costs().smallest_object_bytes(), HUGE_PAGE_BYTES)
+            return place(tensors, smallest_bytes, joins=True)
+        return place(tensors, None if self._granularity == "model" else SMALLEST_OWN_TENSOR_BYTES)
 
 
 def _filled_from(

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from serving_adapter.model_store.account import Account, QuotaSpent
 from serving_adapter.model_store.blocking_calls import BlockingCalls
 from serving_adapter.model_store.client_file import ClientFile
-from serving_adapter.model_store.cuda import CudaError
+from serving_adapter.model_store.cuda import CudaError, CudaOutOfMemory
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.loader import HostLoader
 from serving_adapter.model_store.tiers import gpu_memory
-from serving_adapter.model_store.tiers.gpu_memory import GpuMemory
+from serving_adapter.model_store.tiers.disk import content_hash
+from serving_adapter.model_store.tiers.gpu_memory import GpuMemory, OnDevice
 from serving_adapter.model_store.tiers.host_memory import HostMemory
+from serving_adapter.model_store.tiers.page_locks import PageLocks
 from serving_adapter.model_store.tiers.reclaimer import Reclaimer
-from serving_adapter.model_store.tiers.tier import Address, Tier
+from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
+
+Load = Callable[[Account, Address, ClientFile | None], Coroutine[Any, Any, str]]
 
 
 class SharedLoads:
@@ -26,12 +32,13 @@ class SharedLoads:
     def __init__(
         self,
         host: HostMemory,
-        gpu: GpuMemory | None,
+        gpus: Sequence[GpuMemory],
+        page_locks: PageLocks | None,
         loader: HostLoader,
         reclaimer: Reclaimer,
         blocking_calls: BlockingCalls,
     ) -> None:
-        self._host, self._gpu = host, gpu
+        self._host, self._gpus, self._page_locks = host, gpus, page_locks
         self._loader, self._reclaimer = loader, reclaimer
         self._blocking_calls = blocking_calls
         self._tasks: dict[tuple[str, Address], asyncio.Task[str]] = {}
@@ -90,7 +97,9 @@ class SharedLoads:
             if is_reading:
                 account.reading.release()
             return
-        load = self._loader.load if is_reading else self._copy_to_gpu
+        load: Load = self._loader.load
+        if isinstance(tier, GpuMemory):
+            load = partial(self._copy_to_gpu, tier)
         task = asyncio.get_running_loop().create_task(load(account, address, file))
         self._tasks[tier.name, address] = task
         self._reclaimer.want(tier, address)
@@ -105,21 +114,60 @@ class SharedLoads:
         if not task.cancelled():
             task.exception()  # whoever waits is told; a client that is gone is not missed
 
-    async def _copy_to_gpu(self, account: Account, address: Address, file: ClientFile | None) -> str:
-        assert self._gpu is not None
+    async def _copy_to_gpu(
+        self, gpu: GpuMemory, account: Account, address: Address, file: ClientFile | None
+    ) -> str:
+        """Copies the model to a device, from another one if it is there; the name of the tier that had it."""
+        found = self._on_another(gpu, address)
+        if found is not None:
+            peer, on_peer = found
+            with self._reclaimer.reference(peer, on_peer):
+                model = on_peer.content
+                copy = partial(gpu.copy_of_peer, peer, model)
+                await self._admit_copy(gpu, address, model.size_bytes, copy)
+            return peer.name
         entry, found_in = self._host.look_up(address), self._host.name
         while entry is None:
             found_in = await self.load(account, self._host, address, file)
             entry = self._host.entries.get(address)
         with self._reclaimer.reference(self._host, entry):
-            needed = gpu_memory.needed_bytes(entry.content)
-            start_s = time.monotonic()
-            self._gpu.reserve(needed)
-            try:
-                model = await self._blocking_calls.run(self._gpu.copy, entry.content)
-            except CudaError as error:
-                raise StoreError(f"{address} cannot be copied to the GPU: {error}") from None
-            finally:
-                self._gpu.unreserve(needed)
-            self._gpu.admit(address, model, time.monotonic() - start_s)
+            weights = entry.content
+            content = await self._blocking_calls.run(content_hash, weights)
+            present = gpu.with_content(content)
+            if present is not None:
+                gpu.admit(address, replace(present, transient=weights.transient), entry.usage.reload_s)
+                return found_in
+            mapped = {} if self._page_locks is None else await self._page_locks.lock(weights)
+            needed_bytes = gpu_memory.needed_bytes(weights)
+            await self._admit_copy(gpu, address, needed_bytes, partial(gpu.copy, weights, content, mapped))
         return found_in
+
+    def _on_another(self, gpu: GpuMemory, address: Address) -> tuple[GpuMemory, TierEntry[OnDevice]] | None:
+        for other in self._gpus:
+            if other is not gpu and address in other.entries:
+                entry = other.look_up(address)
+                return None if entry is None else (other, entry)
+        return None
+
+    async def _admit_copy(
+        self, gpu: GpuMemory, address: Address, needed_bytes: int, copy: Callable[[], OnDevice]
+    ) -> None:
+        """Makes room in the tier, copies the model, and adds it."""
+        start_s = time.monotonic()
+        gpu.reserve(needed_bytes)
+        try:
+            model = await self._copied(gpu, copy)
+        except CudaError as error:
+            raise StoreError(f"{address} cannot be copied to the GPU: {error}") from None
+        finally:
+            gpu.unreserve(needed_bytes)
+        gpu.admit(address, model, time.monotonic() - start_s)
+
+    async def _copied(self, gpu: GpuMemory, copy: Callable[[], OnDevice]) -> OnDevice:
+        """Copies; where others have taken the device's memory, unused models go until there is room again."""
+        while True:
+            try:
+                return await self._blocking_calls.run(copy)
+            except CudaOutOfMemory:
+                if not gpu.evict_one():
+                    raise

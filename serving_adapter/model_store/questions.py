@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +14,8 @@ from tyro.conf import Positional
 from serving_adapter.model_store.client import OPEN_TIMEOUT_S, Client
 from serving_adapter.model_store.endpoint import endpoint_in
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+
+TIER = re.compile(r"(host|disk|gpu\d*)?")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,14 @@ class EvictOptions:
     """The model, as `rrl-store ls` shows it."""
     version: str = ""
     """Its version; the default is every one."""
-    tier: Literal["", "gpu", "host", "disk"] = ""
-    """The tier; the default is all."""
+    tier: str = ""
+    """The tier: gpu (gpu1, gpu2, ... on further devices), host or disk; the default is all."""
     folder: Path | None = None
     """Where the store's sockets are."""
+
+    def __post_init__(self) -> None:
+        if not TIER.fullmatch(self.tier):
+            raise ValueError(f"--tier must be host, disk, gpu, gpu1, ..., got {self.tier!r}")
 
 
 @dataclass(frozen=True)

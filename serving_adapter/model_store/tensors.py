@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from serving_adapter.model_store.client import Client, OpenedModel
-from serving_adapter.model_store.cuda import Cuda
+from serving_adapter.model_store.device_tensors import ParametersOnDevice, device_tensors
 from serving_adapter.model_store.endpoint import default_endpoint, switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.sharing_rule import SharingCosts
@@ -37,14 +36,21 @@ _shared_addresses: set[int] = set()
 
 
 def open(
-    name: str, version: str = "", *, namespace: str = "safetensors", device: str = "cpu"
+    name: str,
+    version: str = "",
+    *,
+    namespace: str = "safetensors",
+    device: str = "cpu",
+    intermediate_bytes: int = 0,
 ) -> dict[str, Tensor]:
     """The weights of a model of the store's repositories, as a state dict of zero-copy tensors.
 
-    An empty version is the newest. The store keeps the model while a tensor of it is around. UnknownModel,
-    NoRoom, StoreUnavailable or another StoreError where it cannot be had.
+    An empty version is the newest. The store keeps the model while a tensor of it is around. On a GPU it
+    keeps `intermediate_bytes` free beside it, for what this process computes. UnknownModel, NoRoom,
+    StoreUnavailable or another StoreError where it cannot be had.
     """
-    return state_dict(default_client().open(name, version, namespace, device))
+    opened = default_client().open(name, version, namespace, device, intermediate_bytes=intermediate_bytes)
+    return state_dict(opened)
 
 
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, Tensor]:
@@ -54,13 +60,28 @@ def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> di
     So it does where the store is switched off (RRL_STORE=off), or cannot be used, which is logged.
     """
     path = Path(filename)
-    if device == "cpu" and not switched_off() and _pays(path.stat().st_size):
+    if device == "cpu":
         try:
-            with path.open("rb") as file:
-                return state_dict(default_client().open_file(file, str(path.absolute())))
+            shared = shared_file(path)
         except StoreError as error:
             log.warning("%s is loaded privately: %s", path, error)
+        else:
+            if shared is not None:
+                return shared
     return load_privately(path, device)
+
+
+def shared_file(path: Path, *, copies_on_write: bool = False) -> dict[str, Tensor] | None:
+    """A weight file's tensors through the store; None where it is switched off, or sharing does not pay.
+
+    With `copies_on_write` they may be written to, and what is written stays in this process. StoreError
+    where the store cannot be used.
+    """
+    if switched_off() or not _pays(path.stat().st_size):
+        return None
+    with path.open("rb") as file:
+        label = str(path.absolute())
+        return state_dict(default_client().open_file(file, label, copies_on_write=copies_on_write))
 
 
 def share(module: nn.Module, label: str) -> int:
@@ -80,13 +101,26 @@ def share(module: nn.Module, label: str) -> int:
     return size_bytes
 
 
+def share_on_device(module: nn.Module, label: str, device: str) -> ParametersOnDevice | None:
+    """Has the store hold a module's parameters on a GPU, for `ParametersOnDevice.put` to use them from there.
+
+    The module stays as it is. None where the store is switched off. StoreError where it has no such device
+    (`rrl-store serve --gpu-bytes`), or no room on it.
+    """
+    parameters = tuple(p for p in module.parameters() if not is_lazy(p) and _is_dense(p))
+    if not parameters or switched_off():
+        return None
+    with _as_weight_file(parameters) as file:
+        return ParametersOnDevice(parameters, default_client().open_file(file, label, device=device))
+
+
 def state_dict(opened: OpenedModel) -> dict[str, Tensor]:
     """The tensors of an opened model; they keep its maps alive, and so the reference to it.
 
     StoreError where torch has no type for one of them.
     """
     if any(segment.cuda_handle for segment in opened.segments):
-        return _cuda_tensors(opened)
+        return device_tensors(opened)
     assert opened.memory is not None
     buffer, starts = opened.memory.buffer, opened.memory.starts
     views: dict[str, tuple[Callable[..., Tensor], int]] = {}  # of the whole memory, by type
@@ -115,45 +149,6 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
-
-
-class _CudaMemory:
-    """An opened CUDA IPC handle, as numba's `__cuda_array_interface__` describes memory."""
-
-    def __init__(self, cuda: Cuda, opened: OpenedModel) -> None:
-        self._cuda, self._give_back = cuda, opened.give_back
-        self._pointer: int | None = None
-        self._pointer = cuda.open_handle(opened.segments[0].cuda_handle)
-        self.__cuda_array_interface__ = {
-            "shape": (opened.segments[0].size_bytes,),
-            "typestr": "|u1",
-            "data": (self._pointer, False),
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        if self._pointer is not None:
-            self._cuda.close_handle(self._pointer)
-        self._give_back()
-
-
-def _cuda_tensors(opened: OpenedModel) -> dict[str, Tensor]:
-    try:
-        forms = [
-            (torch_dtype(tensor.dtype), torch_shape(tensor.dtype, tuple(tensor.shape)))
-            for tensor in opened.tensors
-        ]
-    except StoreError:
-        opened.give_back()
-        raise
-    torch.cuda.init()
-    memory = torch.as_tensor(_CudaMemory(Cuda(), opened), device="cuda:0")
-    tensors = {}
-    for tensor, (dtype, shape) in zip(opened.tensors, forms, strict=True):
-        size_bytes = math.prod(shape) * dtype.itemsize
-        part = memory[tensor.offset_bytes : tensor.offset_bytes + size_bytes]
-        tensors[tensor.name] = part.view(dtype).view(shape)
-    return tensors
 
 
 def _pays(size_bytes: int) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -14,16 +14,16 @@ from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownSession
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
+from serving_adapter.model_store.service.layouts import Layouts, segment_descriptors
 from serving_adapter.model_store.service.outliving_leases import OutlivingLeases
 from serving_adapter.model_store.service.refusals import refusal
 from serving_adapter.model_store.service.sessions import ClientSession, Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.store import ModelStore, Opened
-from serving_adapter.model_store.tiers.gpu_memory import OnDevice
-from serving_adapter.model_store.tiers.host_memory import Weights, sealed_copy
 from serving_adapter.model_store.tiers.tier import Address
 
 MAX_LABEL_CHARACTERS = 512
+MAX_SIZE_BYTES = 1 << 62
 SAFETENSORS = "safetensors"
 
 
@@ -35,8 +35,8 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         self._answering: set[asyncio.Task[None]] = set()
         self._layouts = Layouts()
         store.host.on_evicted = self._layouts.drop
-        if store.gpu is not None:
-            store.gpu.on_evicted = self._layouts.drop
+        for gpu in store.gpus.values():
+            gpu.on_evicted = self._layouts.drop
         self._operator = Account(settings.client_quota_bytes)
         self._outliving = OutlivingLeases(store)
 
@@ -49,7 +49,7 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         reply = pb.OpenReply(lease=opened.lease, version=opened.version, found_in=opened.found_in)
         with self._handing_over(session, opened):
             reply.MergeFrom(self._layouts.of(opened.model).message)
-            await self._hand_over(session, {"lease": opened.lease}, _segment_descriptors(opened.model))
+            await self._hand_over(session, {"lease": opened.lease}, segment_descriptors(opened.model))
         return reply
 
     async def _awaited(self, session: ClientSession, ticket: str) -> int:
@@ -92,12 +92,12 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
     ) -> None:
         session.questions += 1
         try:
-            address, device = _asked(question)
+            address, device, intermediate_bytes = _asked(question)
             given, descriptor = descriptor, None  # it is the store's to close from here on
-            opened = await self._open(session, address, device, given)
+            opened = await self._open(session, address, device, given, intermediate_bytes)
             with self._handing_over(session, opened):
                 answer = {"id": number, "lease": opened.lease, "version": opened.version}
-                descriptors = [self._layouts.of(opened.model).descriptor, *_segment_descriptors(opened.model)]
+                descriptors = [self._layouts.of(opened.model).descriptor, *segment_descriptors(opened.model)]
                 await self._hand_over(session, answer | {"found_in": opened.found_in}, descriptors)
         except Exception as error:
             refused = refusal(error, "a question on a session's socket")
@@ -111,16 +111,21 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
     # --- both ---
 
     async def _open(
-        self, session: ClientSession, address: Address, device: str, descriptor: int | None
+        self,
+        session: ClientSession,
+        address: Address,
+        device: str,
+        descriptor: int | None,
+        intermediate_bytes: int = 0,
     ) -> Opened:
         """Opens for a session, which then holds the lease; takes the descriptor over."""
         device = device or "cpu"
         if descriptor is None:
-            opened = await self._store.open(session.account, address, device)
+            opened = await self._store.open(session.account, address, device, intermediate_bytes)
         else:
             label = address.name[:MAX_LABEL_CHARACTERS]
             opened = await self._store.open_file(
-                session.account, address.namespace, label, descriptor, device
+                session.account, address.namespace, label, descriptor, device, intermediate_bytes
             )
         if self._store.is_on_gpu(opened.lease):
             try:
@@ -223,54 +228,18 @@ class StoreService(model_store_pb2_grpc.ModelStoreServicer):
         return session
 
 
-class _Layout(NamedTuple):
-    """Where a model's tensors lie, written out: as a message, and in a memory file."""
-
-    message: pb.OpenReply
-    descriptor: int
-
-
-class Layouts:
-    """The layouts of resident models: kept, because writing one out is most of the work of opening."""
-
-    def __init__(self) -> None:
-        self._of: dict[Weights | OnDevice, _Layout] = {}
-
-    def of(self, model: Weights | OnDevice) -> _Layout:
-        if model not in self._of:
-            message = pb.OpenReply(tensors=_tensors(model), segments=_segments(model))
-            self._of[model] = _Layout(message, sealed_copy(message.SerializeToString()))
-        return self._of[model]
-
-    def drop(self, model: Weights | OnDevice) -> None:
-        """Forgets the layout of a model that is evicted."""
-        layout = self._of.pop(model, None)
-        if layout is not None:
-            os.close(layout.descriptor)
-
-
-def _tensors(model: Weights | OnDevice) -> list[pb.Tensor]:
-    return [
-        pb.Tensor(name=t.name, dtype=t.dtype, shape=t.shape, segment=segment, offset_bytes=offset_bytes)
-        for t, segment, offset_bytes in model.placements
-    ]
-
-
-def _segments(model: Weights | OnDevice) -> list[pb.Segment]:
-    if isinstance(model, Weights):
-        return [pb.Segment(size_bytes=segment.size_bytes) for segment in model.segments]
-    return [pb.Segment(size_bytes=model.size_bytes, cuda_handle=model.handle)]
-
-
-def _segment_descriptors(model: Weights | OnDevice) -> list[int]:
-    return [segment.fd for segment in model.segments] if isinstance(model, Weights) else []
-
-
-def _asked(question: dict[str, Any]) -> tuple[Address, str]:
-    """The model and the device that a question names; StoreError where it names none."""
+def _asked(question: dict[str, Any]) -> tuple[Address, str, int]:
+    """The model, device and intermediate bytes that a question names; StoreError where it names none."""
     name, version = _text(question, "name"), _text(question, "version")
     address = Address(_text(question, "namespace") or SAFETENSORS, name, version)
-    return address, _text(question, "device")
+    return address, _text(question, "device"), _size(question, "intermediate_bytes")
+
+
+def _size(question: dict[str, Any], key: str) -> int:
+    value = question.get(key, 0)
+    if type(value) is not int or not 0 <= value <= MAX_SIZE_BYTES:
+        raise StoreError(f"{key!r} of a question must be a whole number from 0 to {MAX_SIZE_BYTES:,}")
+    return value
 
 
 def _text(question: dict[str, Any], key: str) -> str:

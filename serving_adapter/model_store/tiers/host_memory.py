@@ -5,7 +5,8 @@ is full. Its descriptor is handed to clients. They can map it read-only, and can
 what others use. The kernel keeps the pages until the store and the last client have let go.
 
 The sharing granularity says which tensors share a segment. With "model" it is all tensors of a model. With
-"tensor" each tensor that is large enough has a segment of its own, and the rest of the model shares one.
+"tensor" each tensor that is large enough has a segment of its own, and the rest of the model shares one. With
+"auto" those of a huge page or more have, and the rest lies in segments that fill a few.
 
 Segments are addressed by the BLAKE3 hash of their content, so models that were fine-tuned from one share what
 stayed frozen.
@@ -13,17 +14,17 @@ stayed frozen.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
+from serving_adapter.model_store.mapped_memory import HUGE_PAGE_BYTES
 from serving_adapter.model_store.tiers.eviction import EvictionPolicy
 from serving_adapter.model_store.tiers.tier import Address, Tier, TierEntry
 from serving_adapter.model_store.weights_file import StoredTensor, WeightsHeader
@@ -31,6 +32,8 @@ from serving_adapter.model_store.weights_file import StoredTensor, WeightsHeader
 ALIGNMENT_BYTES = 64
 CHUNK_BYTES = 1 << 18  # stays in the processor's cache between reading, hashing and writing
 BUFFERS = 4
+JOINED_BYTES = 2 * HUGE_PAGE_BYTES  # of small tensors in one segment: little is lost where models differ
+MAX_LEFT_OVER_BYTES = HUGE_PAGE_BYTES // 8  # behind a segment's huge pages, on small ones
 SMALL_CHUNK_BYTES = 1 << 16  # below, handing it to the other thread takes longer than writing it
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -57,21 +60,13 @@ class Segment:
     fd: int
     size_bytes: int
     users: int = 0
-    locked: mmap.mmap | None = None
+    is_collapsed: bool = False  # its pages have been put together, or that was tried
 
     def map(self) -> mmap.mmap:
         return mmap.mmap(self.fd, self.size_bytes, prot=mmap.PROT_READ)
 
     def close(self) -> None:
         os.close(self.fd)
-
-
-class PageLocking(Protocol):
-    """What CUDA does for copies from host memory at full speed."""
-
-    def lock_pages(self, data: memoryview, /) -> None: ...
-
-    def unlock_pages(self, data: memoryview, /) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,20 +89,39 @@ class Weights:
             segment.close()
 
 
-def place(tensors: Sequence[StoredTensor], smallest_object_bytes: int | None) -> tuple[Placement, ...]:
-    """Gives every tensor of at least that size a segment of its own; None: one segment for all."""
-    placements, own, rest, rest_bytes = [], 0, [], 0
+def place(
+    tensors: Sequence[StoredTensor], smallest_object_bytes: int | None, *, joins: bool = False
+) -> tuple[Placement, ...]:
+    """Gives every tensor of at least that size a segment of its own; None: one segment for all.
+
+    The others lie together: in one segment, or where it `joins` in several, in the order of their file. Each
+    of those ends at `JOINED_BYTES`, or before where it nearly fills huge pages. Models of one architecture
+    are divided alike, so they still share what is the same.
+    """
+    placements: list[Placement] = []
+    together: list[list[int]] = [[]]  # the placements in each segment of several tensors
+    own, end = 0, 0
     for tensor in tensors:
         if smallest_object_bytes is not None and tensor.size_bytes >= max(1, smallest_object_bytes):
             placements.append(Placement(tensor, own, 0))
             own += 1
-        else:
-            rest.append(len(placements))
-            placements.append(Placement(tensor, -1, rest_bytes))
-            rest_bytes += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    for i in rest:
-        placements[i] = placements[i]._replace(segment=own)
+            continue
+        if joins and _is_full(end):
+            together.append([])
+            end = 0
+        together[-1].append(len(placements))
+        placements.append(Placement(tensor, -1, end))
+        end += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for segment, members in enumerate(together, own):
+        for i in members:
+            placements[i] = placements[i]._replace(segment=segment)
     return tuple(placements)
+
+
+def _is_full(end: int) -> bool:
+    """Whether a segment of several tensors ends here."""
+    fills_huge_pages = end >= HUGE_PAGE_BYTES and end % HUGE_PAGE_BYTES <= MAX_LEFT_OVER_BYTES
+    return end >= JOINED_BYTES or fills_huge_pages
 
 
 def segment_sizes(placements: Iterable[Placement]) -> list[int]:
@@ -241,12 +255,10 @@ class HostMemory(Tier[Weights]):
 
     name = "host"
 
-    def __init__(
-        self, capacity_bytes: int, policy: EvictionPolicy, page_locking: PageLocking | None = None
-    ) -> None:
+    def __init__(self, capacity_bytes: int, policy: EvictionPolicy) -> None:
         super().__init__(capacity_bytes, policy)
         self.segments: dict[Digest, Segment] = {}
-        self._page_locking = page_locking
+        self.on_segment_freed: Callable[[Segment], object] = lambda segment: None
 
     def own_bytes(self, entry: TierEntry[Weights]) -> int:
         own = (segment for segment in set_of(entry.content.segments) if segment.users == 1)
@@ -272,11 +284,6 @@ class HostMemory(Tier[Weights]):
         present = self.segments.setdefault(segment.digest, segment)
         if present is not segment:
             segment.close()
-        elif self._page_locking is not None and segment.size_bytes:
-            pages = segment.map()
-            with contextlib.suppress(RuntimeError):  # not every device can; copies are slower then
-                self._page_locking.lock_pages(memoryview(pages))
-                segment.locked = pages
         return present
 
     def _free(self, entry: TierEntry[Weights]) -> None:
@@ -287,9 +294,7 @@ class HostMemory(Tier[Weights]):
                 self._close(segment)
 
     def _close(self, segment: Segment) -> None:
-        if segment.locked is not None and self._page_locking is not None:
-            self._page_locking.unlock_pages(memoryview(segment.locked))
-            segment.locked = None
+        self.on_segment_freed(segment)
         segment.close()
 
     def close(self) -> None:
@@ -305,9 +310,14 @@ def set_of(segments: Iterable[Segment]) -> list[Segment]:
     return list({id(segment): segment for segment in segments}.values())
 
 
-def tensor_bytes(weights: Weights) -> Iterator[tuple[Placement, memoryview]]:
-    """The tensors' bytes in the order of their file, mapped read-only one segment at a time."""
-    maps: dict[int, mmap.mmap] = {}
+def tensor_bytes(
+    weights: Weights, mapped: Mapping[int, mmap.mmap] | None = None
+) -> Iterator[tuple[Placement, memoryview]]:
+    """The tensors' bytes in the order of their file, mapped read-only.
+
+    Segments that are `mapped` already, by their numbers, are read there.
+    """
+    maps = dict(mapped or {})
     try:
         for placement in weights.placements:
             size_bytes = placement.tensor.size_bytes

@@ -120,10 +120,19 @@ class Tier(Generic[Content]):
 
     def shrink_to(self, size_bytes: int) -> None:
         """Evicts until no more than that is used, or everything that is left is in use."""
-        victims = self._victims()
+        victims = self._victims()  # ranked once
         while self.used_bytes > size_bytes and (victim := next(victims, None)) is not None:
             self.evict(victim)
             self.evictions += 1
+
+    def evict_one(self) -> bool:
+        """Evicts the entry that is to go first; False if every one is in use."""
+        victim = next(self._victims(), None)
+        if victim is None:
+            return False
+        self.evict(victim)
+        self.evictions += 1
+        return True
 
     def unreserve(self, size_bytes: int) -> None:
         self.reserved_bytes -= size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from serving_adapter.model_store.device_tensors import ParametersOnDevice
 from serving_adapter.models.model import Model, ModelError, as_described, complaint, datatype_of
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers import messages
@@ -29,6 +31,8 @@ from serving_adapter.server.workers.messages import (
     WorkerReady,
 )
 from serving_adapter.tensors import TensorSpec
+
+log = logging.getLogger(__name__)
 
 NICENESS = 2  # the front must get a processor at once even when every worker is busy
 
@@ -60,15 +64,17 @@ def work(
     output_fd: int,
     device: str,
     threads: ForkWorker,
+    on_device: Sequence[ParametersOnDevice] = (),
 ) -> None:
     """Sets the thread pools, warms the models up, says it is ready, then runs batches until told to stop.
 
-    `outputs` are those that the models were described with, one description for all of them.
+    `outputs` are those that the models were described with, one description for all of them. `on_device` is
+    what the model store holds on the device of their weights; the rest is copied there.
     """
     torch.set_num_interop_threads(threads.inter_op_threads)
     torch.set_num_threads(threads.intra_op_threads)
     try:
-        runner = BatchRunner(models, outputs, Arena(input_fd), Arena(output_fd), device)
+        runner = BatchRunner(models, outputs, Arena(input_fd), Arena(output_fd), device, on_device)
         runner.warm_up()
     except BaseException as error:
         messages.send(channel, BuildError(complaint(error)))
@@ -78,6 +84,14 @@ def work(
     with contextlib.suppress(BrokenPipeError):  # the front has closed its end, and waits for no answer
         while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
             messages.send(channel, replace(runner.run(order), number=order.number))
+
+
+def _put(shared: ParametersOnDevice) -> None:
+    """Uses the store's copy, or leaves the weights to be copied where this process cannot open it."""
+    try:
+        shared.put()
+    except RuntimeError as error:  # CUDA's driver, or torch: not every device lets others open its memory
+        log.warning("the weights on the device cannot be shared with this process: %s", error)
 
 
 class BatchRunner:
@@ -90,6 +104,7 @@ class BatchRunner:
         inputs: Arena,
         outputs: Arena,
         device: str,
+        on_device: Sequence[ParametersOnDevice] = (),
     ) -> None:
         self.models, self.inputs, self.outputs = models, inputs, outputs
         self._described = described
@@ -97,6 +112,8 @@ class BatchRunner:
         self.device = torch.device(device)
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         if self.stream is not None:
+            for shared in on_device:
+                _put(shared)
             for model in models:
                 model.module.to(self.device)
 

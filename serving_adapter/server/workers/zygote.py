@@ -84,6 +84,7 @@ class Zygote:
         self.control = control
         self.children: set[int] = set()
         self.models: list[Any] = []
+        self.on_device: list[Any] = []  # the models whose weights the store holds on the device
         self.outputs: tuple[TensorSpec, ...] = ()
         self.device = "cpu"
 
@@ -136,8 +137,22 @@ class Zygote:
             model_store.share(model.module, reference.reference)
         except model_store.StoreError as error:
             log.warning("the weights of %s stay in this process: %s", reference.reference, error)
+        if self.device != "cpu":
+            self._share_on_device(model, reference)
         _give_memory_back()
         return model
+
+    def _share_on_device(self, model: Any, reference: ModelReference) -> None:
+        """Workers open what the store holds there. This process must not use the device, as it forks."""
+        from serving_adapter import model_store
+
+        try:
+            shared = model_store.share_on_device(model.module, reference.reference, self.device)
+        except model_store.StoreError as error:
+            name, device = reference.reference, self.device
+            log.warning("each worker copies the weights of %s to %s: %s", name, device, error)
+        else:
+            self.on_device += [] if shared is None else [shared]
 
     def _probe(self) -> ModelDescription:
         """Runs the first model on two examples in a forked child and describes its inputs and outputs."""
@@ -201,6 +216,7 @@ class Zygote:
                 output_fd,
                 self.device,
                 threads,
+                self.on_device,
             )
 
         return fork(child)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,18 +115,21 @@ def make_store(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextM
         host_bytes: int = PLENTY,
         disk_bytes: int = PLENTY,
         device: object = None,
+        devices: Sequence[object] = (),
         gpu_bytes: int = PLENTY,
         policy: str = "lru",
         granularity: str = "model",
         eager_reclaim: bool = False,
     ) -> AsyncIterator[ModelStore]:
         make = POLICIES[policy]
+        gpus: list[Any] = [*devices] if device is None else [device]
         running = ModelStore(
             HostMemory(host_bytes, make()),
             Disk(tmp_path / "cache", disk_bytes, make()),
             [Remote(url) for url in remotes],
             COSTS,
-            gpu=None if device is None else GpuMemory(device, gpu_bytes, make()),  # type: ignore[arg-type]
+            gpus=[GpuMemory(each, gpu_bytes, make(), i) for i, each in enumerate(gpus)],
+            page_locking=gpus[0] if gpus else None,
             granularity=granularity,
             eager_reclaim=eager_reclaim,
         )

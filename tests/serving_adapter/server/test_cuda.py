@@ -10,17 +10,12 @@ import pytest
 import torch
 from tritonclient import grpc as triton
 
+from tests.support.embeddings import embedding
+
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none"),
 ]
-
-
-def embedding(address: str, token_ids: np.ndarray) -> np.ndarray:
-    with triton.InferenceServerClient(address) as client:
-        tensor = triton.InferInput("token_ids", list(token_ids.shape), "INT64")
-        tensor.set_data_from_numpy(token_ids)
-        return client.infer("minilm", [tensor]).as_numpy("embedding")
 
 
 def test_a_gpu_answers_as_the_processor_does_under_any_configuration(start_server):

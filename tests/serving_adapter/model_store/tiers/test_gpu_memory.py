@@ -38,7 +38,7 @@ def test_a_miss_fills_every_tier_and_the_highest_that_has_it_answers(make_store,
             assert [tier.name for tier in store.tiers] == ["gpu", "host", "disk"]
             assert await opened_and_closed(store, client, "a") == "remote"
             assert counters(store) == {"gpu": (0, 1), "host": (0, 1), "disk": (0, 1), "remote": (1, 0)}
-            assert (store.gpu.used_bytes, store.host.used_bytes) == (3 * PAGE, 3 * PAGE)
+            assert (store.gpus[GPU].used_bytes, store.host.used_bytes) == (3 * PAGE, 3 * PAGE)
             assert await opened_and_closed(store, client, "a") == "gpu"
             assert counters(store) == {"gpu": (1, 1), "host": (0, 1), "disk": (0, 1), "remote": (1, 0)}
             store.evict(address("a"), "gpu")
@@ -75,7 +75,7 @@ def test_a_model_is_one_allocation_with_every_tensor_aligned(make_store, reposit
             assert len(device.memory) == 1
             assert {placement.segment for placement in opened.model.placements} == {0}
             assert all(p.offset_bytes % 64 == 0 for p in opened.model.placements)
-            assert store.gpu.used_bytes == opened.model.size_bytes == len(*device.memory.values())
+            assert store.gpus[GPU].used_bytes == opened.model.size_bytes == len(*device.memory.values())
 
     asyncio.run(session())
 
@@ -107,17 +107,17 @@ def test_a_full_gpu_evicts_what_is_not_in_use_and_frees_its_memory(make_store, r
             held = await store.open(client, address("a"), GPU)
             for name in "bc":
                 assert await opened_and_closed(store, client, name) == "remote"
-            assert set(store.gpu.entries) == {address("a"), address("c")}
-            assert (store.gpu.evictions, len(device.memory)) == (1, 2)
+            assert set(store.gpus[GPU].entries) == {address("a"), address("c")}
+            assert (store.gpus[GPU].evictions, len(device.memory)) == (1, 2)
             assert device.read(held.model) == {"weight": bytes(PAGE)}
             kept = await store.open(client, address("c"), GPU)
             assert kept.found_in == "gpu"
             with pytest.raises(NoRoom, match="models in use are never evicted"):
                 await store.open(client, address("d"), GPU)
-            assert (store.gpu.reserved_bytes, len(device.memory)) == (0, 2)
+            assert (store.gpus[GPU].reserved_bytes, len(device.memory)) == (0, 2)
             store.close(client, kept.lease)
             assert await opened_and_closed(store, client, "d") == "host"
-            assert set(store.gpu.entries) == {address("a"), address("d")}
+            assert set(store.gpus[GPU].entries) == {address("a"), address("d")}
 
     asyncio.run(session())
 
@@ -165,7 +165,7 @@ def test_the_host_copy_of_a_model_on_the_gpu_can_go(make_store, repository, page
             for name in "abc":
                 models.append((await store.open(client, address(name), GPU)).model)
                 await store.settled()
-            assert len(store.gpu.entries) == 3
+            assert len(store.gpus[GPU].entries) == 3
             assert set(store.host.entries) == {address("c")}
             assert [device.read(m) for m in models] == [{"weight": bytes([i]) * PAGE} for i in range(3)]
 
@@ -183,11 +183,11 @@ def test_eager_reclaim_drops_the_host_copy_at_once_and_the_gpus_with_its_last_re
             client = Account(PLENTY)
             first, second = [await store.open(client, address("a"), GPU) for _ in range(2)]
             await store.settled()
-            assert (store.host.used_bytes, store.gpu.used_bytes) == (0, PAGE)
+            assert (store.host.used_bytes, store.gpus[GPU].used_bytes) == (0, PAGE)
             store.close(client, first.lease)
             assert len(device.memory) == 1
             store.close(client, second.lease)
-            assert (store.gpu.used_bytes, device.memory) == (0, {})
+            assert (store.gpus[GPU].used_bytes, device.memory) == (0, {})
 
     asyncio.run(session())
 
@@ -203,7 +203,7 @@ def test_concurrent_opens_copy_it_once(make_store, repository, pages):
             opened = await asyncio.gather(*opening)
             assert len({id(one.model) for one in opened}) == 2
             assert (store.repositories.hits, len(device.memory)) == (1, 1)
-            assert store.gpu.entries[address("a")].references == 10
+            assert store.gpus[GPU].entries[address("a")].references == 10
 
     asyncio.run(session())
 
@@ -238,7 +238,7 @@ def test_who_joins_a_copying_is_bound_by_his_own_quota(make_store, repository, p
             refused, opened = await asyncio.gather(*opening, return_exceptions=True)
             assert isinstance(refused, NoRoom)
             assert not isinstance(opened, BaseException)
-            assert opened.model is store.gpu.entries[address("a")].content
+            assert opened.model is store.gpus[GPU].entries[address("a")].content
 
     asyncio.run(session())
 
@@ -256,7 +256,7 @@ def failure_of(make_store, repository, device: FakeCuda) -> Exception:
             with pytest.raises((StoreError, CudaError)) as refused:
                 await store.open(Account(PLENTY), address("a"), GPU)
             await store.settled()
-            assert (store.gpu.used_bytes, store.host.entries[address("a")].references) == (0, 0)
+            assert (store.gpus[GPU].used_bytes, store.host.entries[address("a")].references) == (0, 0)
             return refused.value
 
     return asyncio.run(session())
