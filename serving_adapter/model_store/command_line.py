@@ -20,6 +20,7 @@ from tyro.conf import UseAppendAction
 from serving_adapter.model_store import questions
 from serving_adapter.model_store.endpoint import TOKEN_VARIABLE, Endpoint, endpoint_in
 from serving_adapter.model_store.errors import StoreError, StoreUnavailable
+from serving_adapter.model_store.run_program import RunOptions, run_program, split
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.resources import memory_bytes
@@ -45,14 +46,15 @@ class StoreServeOptions:
     disk_bytes: str = "50G"
     """Disk for the cache of remote models, in bytes or as a share of the cache's file system."""
     gpu_bytes: str = "0"
-    """GPU memory for weights (needs CUDA); 0 is no GPU tier."""
+    """Memory for weights on each GPU that CUDA shows (CUDA_VISIBLE_DEVICES says which); 0 is no GPU tier."""
     cache: Path | None = None
     """Folder of the disk tier: empty, or this store's own (default: one in ~/.cache/rrl-store)."""
     policy: Literal["reload-cost", "lru", "lcu"] = "reload-cost"
     """Whom to evict from a full tier: what is cheapest to load again for its bytes, the least recently used,
     or the least commonly used."""
     granularity: Literal["auto", "tensor", "model"] = "auto"
-    """What is shared: each tensor for itself, whole models only, or each tensor for which it pays."""
+    """What is shared: each tensor for itself, whole models only, or (auto) each tensor of 2 MB or more for
+    itself and smaller ones in groups."""
     eager_reclaim: bool = False
     """Evicts a model as soon as nobody refers to it."""
     client_quota: str = "80%"
@@ -206,6 +208,7 @@ def _token(path: Path | None) -> str | None:
 
 COMMANDS = {
     "serve": Command(StoreServeOptions, serve, "run the store"),
+    "run": Command(RunOptions, run_program, "run a program with the store, unchanged"),
     "ls": Command(questions.ListOptions, questions.list_models, "list the resident models"),
     "pin": Command(questions.PinOptions, questions.pin, "load a model and keep it"),
     "evict": Command(questions.EvictOptions, questions.evict, "evict a model"),
@@ -215,7 +218,8 @@ COMMANDS = {
 
 def main() -> None:
     log_to_standard_error()
-    run = parse_command("rrl-store", COMMANDS)
+    own, _ = split(sys.argv[1:])
+    run = parse_command("rrl-store", COMMANDS, own)
     try:
         run()
     except StoreUnavailable as error:
