@@ -67,12 +67,17 @@ BENCHMARKS = {
     ),
     "store-open": Benchmark("store.open", "time to open a resident model of 4.8 MB to 6.4 GB"),
     "store-cold-start": Benchmark(
-        "store.cold_start", "from a ready process to its first answer: store hit, private loads, ideal"
+        "store.cold_start",
+        "from a ready process to its first answer: store hit and miss, private loads, ideal",
     ),
     "store-memory": Benchmark(
         "store.memory", "memory of eight processes with one 500 MB model (PSS), against private copies"
     ),
     "store-first-open": Benchmark("store.first_open", "an open that every tier misses, against a plain load"),
+    "store-workload": Benchmark(
+        "store.workload",
+        "cold starts of many users with inference, by clients and share of models: latency, requests/s",
+    ),
     "store-oversubscribed": Benchmark(
         "store.oversubscribed", "37 models with room for a third of them: policies against private loads"
     ),

@@ -1,12 +1,19 @@
-"""`store-cold-start`: from a process that is ready to its first answer, by a store hit and by private loads.
+"""`store-cold-start`: from a process that is ready to its first answer (TrIMS, Figs. 8 to 10).
 
 Each measurement is a forked child of this process, which has imported torch, grpc and the store's client but
-has connected to nothing and computed nothing. The load step ends with a usable state dict; as safetensors
-(and the store) map weights without reading them, it is given with every byte touched, too. End to end is the
-load step, the network built without weights, given them (`assign=True`), and one image's answer; ideal is
-the same with the weights in the process already. The networks are the paper's, with random weights.
+has connected to nothing and computed nothing. An answer takes three steps, as the paper's Fig. 9 has them:
 
-    scripts/bench store-cold-start [--models SqueezeNet-v1.0 VGG16-S4] [--rounds 5] [--quick]
+| step | what is done |
+|---|---|
+| load | weights are read or shared: the child has a state dict |
+| init | the network is built without weights and given them (`assign=True`) |
+| compute | one image is answered, which touches the weights |
+
+Ideal is an answer with the weights in the process already, so that loading takes no time. A store hit finds
+the model in host memory (Fig. 8a). A miss has it in no tier, and its file not in the page cache (Fig. 8b).
+The networks are the paper's, with random weights.
+
+    scripts/bench store-cold-start [--models VGG16 VGG16-S4] [--all] [--rounds 5] [--out FILE.jsonl] [--quick]
 """
 
 from __future__ import annotations
@@ -19,7 +26,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import grpc  # noqa: F401 (a process that is ready has it)
@@ -27,13 +33,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from scripts.benchmarks.store.cold_start_report import HIT, IDEAL, MISS, print_tables, result
 from scripts.benchmarks.store.forked import in_children
-from scripts.benchmarks.store.paper_networks import image_for, on_meta, shapes_of
-from scripts.benchmarks.store.running_store import RunningStore, running_store
+from scripts.benchmarks.store.paper_networks import NETWORKS, image_for, on_meta, shapes_of
+from scripts.benchmarks.store.row_file import RowFile
+from scripts.benchmarks.store.running_store import RunningStore, huge_pages_settled, running_store
 from scripts.benchmarks.store.weight_files import (
     MIB,
     MODELS,
-    TABLE_3,
     forget,
     touch,
     warm,
@@ -44,17 +51,20 @@ from serving_adapter.model_store.protocol import model_store_pb2_grpc  # noqa: F
 from serving_adapter.model_store.tensors import state_dict
 from serving_adapter.options import parse
 
-ALL = ("SqueezeNet-v1.0", "ResNet50", "AlexNet", "VGG16", "AlexNet-S3", "VGG16-S3", "VGG16-S4")
-QUICK = ("SqueezeNet-v1.0", "ResNet50")
-REACH_SMALL, REACH_LARGEST, REACH_IDEAL = 24.0, 210.0, 1.10
-STORE, IDEAL = "store", "ideal"
-PEERS = {
+SMALL = (
+    *("SqueezeNet-v1.0", "GoogLeNet", "ResNet18-v2", "ResNet50", "ResNet152", "WRN50-v2", "AlexNet"),
+    *("ResNet269-v2", "VGG16-SOD", "VGG16", "VGG19"),
+)
+LARGE = ("AlexNet-S2", "VGG16-S2", "AlexNet-S3", "AlexNet-S4", "VGG16-S3", "VGG16-S4")
+QUICK = ("SqueezeNet-v1.0",)
+ROUNDS_OF_LARGE = 3
+PRIVATE = {
     "load_file, cached": "safetensors",
     "load_file, disk": "safetensors",
     "torch.load, cached": "torch",
     "torch.load, disk": "torch",
 }
-HEADLINE_PEERS = ("torch.load, cached", "torch.load, disk")  # of which the faster counts
+WAYS = (HIT, MISS, *PRIVATE, IDEAL)
 
 Weights = dict[str, Tensor]
 
@@ -63,41 +73,52 @@ Weights = dict[str, Tensor]
 class Options:
     """Cold starts with weights of 4.8 MB to 6.4 GB."""
 
-    models: tuple[str, ...] = ALL
-    """Networks of Tables 3 and 4, from the smallest to the largest."""
+    models: tuple[str, ...] = (*SMALL, *LARGE)
+    """Networks of Tables 3 and 4."""
+    all: bool = False
+    """All networks that run: 29 of Table 3 and those of Table 4."""
     rounds: int = 5
     """Rounds in which every way has its turn; three for models of more than 1 GB."""
+    out: Path | None = None
+    """File that gets a row a measurement, and with which a run goes on where it was stopped."""
     quick: bool = False
-    """Only the two smallest, twice."""
+    """The smallest model, once."""
+
+    def __post_init__(self) -> None:
+        for name in self.models:
+            if name not in NETWORKS:
+                raise ValueError(f"--models: there is no network {name!r}; there are {', '.join(NETWORKS)}")
+        if self.rounds < 1:
+            raise ValueError(f"--rounds must be at least 1, got {self.rounds}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the smallest to the largest."""
+        names = QUICK if self.quick else tuple(NETWORKS) if self.all else self.models
+        return tuple(sorted(names, key=lambda name: MODELS[name].mib))
+
+    def rounds_of(self, name: str) -> int:
+        return 1 if self.quick else min(self.rounds, ROUNDS_OF_LARGE if MODELS[name].mib > 1024 else 99)
 
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    load_ms: dict[str, dict[str, float]] = {}
-    touched_ms: dict[str, dict[str, float]] = {}
-    answer_ms: dict[str, dict[str, float]] = {}
-    ways = (STORE, *PEERS)
-    header = "".join(f"{way:>20}" for way in ways)
-    for name in QUICK if options.quick else options.models:
-        rounds = 2 if options.quick else min(options.rounds, 3 if MODELS[name].mib > 1024 else 99)
-        load_ms[name], touched_ms[name], answer_ms[name] = _medians_ms(name, rounds)
-        print(f"{name}, {MODELS[name].mib:,.1f} MB, ms{'':>{max(0, 14 - len(name))}}{header}{IDEAL:>10}")
-        for label, ms in (
-            ("usable", load_ms[name]),
-            ("touched", touched_ms[name]),
-            ("first answer", answer_ms[name]),
-        ):
-            print(f"  {label:28}" + "".join(f"{ms[way]:20,.1f}" for way in ways), end="")
-            print(f"{ms[IDEAL]:10,.1f}" if IDEAL in ms else "", flush=True)
-    return _result(load_ms, touched_ms, answer_ms)
+    rows = RowFile(options.out, ("model", "round", "way"))
+    for name in options.names:
+        missing = [
+            (number, way)
+            for number in range(options.rounds_of(name))
+            for way in WAYS
+            if not rows.has(model=name, round=number, way=way)
+        ]
+        if missing:
+            _measure(name, missing, rows)
+    print_tables(rows.rows)
+    return result(rows.rows)
 
 
-def _medians_ms(name: str, rounds: int) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """Times of each way: until the state dict is there, every byte was read, and the first answer."""
+def _measure(name: str, missing: list[tuple[int, str]], rows: RowFile) -> None:
     host_bytes = int(1.1 * MODELS[name].mib * MIB) + 64 * MIB
-    load_s: dict[str, list[float]] = {}
-    touched_s: dict[str, list[float]] = {}
-    answer_s: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / name / "1" / "model.safetensors"
         write_weights(weights, shapes_of(name))
@@ -105,111 +126,61 @@ def _medians_ms(name: str, rounds: int) -> tuple[dict[str, float], dict[str, flo
         gc.collect()
         flags = ("--remote", Path(folder).as_uri(), "--host-bytes", host_bytes, "--disk-bytes", "1M")
         with running_store(*flags) as store:
-            in_children([lambda: _times(lambda: _from_store(store, name), touch_all)])  # makes it resident
-            for _ in range(rounds):
-                for way in (STORE, *PEERS, IDEAL):
-                    _prepare(way, files)
-                    if way != IDEAL:
-                        (seconds,) = in_children([partial(_times_of, way, store, name, files)])
-                        load_s.setdefault(way, []).append(seconds[0])
-                        touched_s.setdefault(way, []).append(seconds[1])
-                        _prepare(way, files)
-                    (seconds,) = in_children([partial(_to_first_answer, way, store, name, files)])
-                    answer_s.setdefault(way, []).append(seconds[1])
-    load_ms, touched_ms, answer_ms = (
-        {way: 1e3 * median(seconds) for way, seconds in times.items()}
-        for times in (load_s, touched_s, answer_s)
-    )
-    return load_ms, touched_ms, answer_ms
+            for number, way in missing:
+                _prepare(way, files, store, name)
+                ((load_s, init_s, compute_s),) = in_children([partial(_answered, way, store, name, files)])
+                row = {"load_ms": 1e3 * load_s, "init_ms": 1e3 * init_s, "compute_ms": 1e3 * compute_s}
+                rows.add({"model": name, "round": number, "way": way} | row)
+                total_ms = sum(row.values())
+                print(f"{name:18} {number} {way:20} {total_ms:10.1f} ms", file=sys.stderr, flush=True)
 
 
-def _prepare(way: str, files: dict[str, Path]) -> None:
-    """The page cache holds what this way reads, or nothing of it, and nothing that another way reads."""
+def _prepare(way: str, files: dict[str, Path], store: RunningStore, name: str) -> None:
+    """The page cache holds what this way reads, or nothing of it; the store holds the model, or does not."""
     for path in files.values():
         forget(path)
-    if way.endswith("cached"):
-        warm(files[PEERS[way]])
+    if way == HIT:
+        in_children([partial(_open_and_drop, store, name)])
+        huge_pages_settled()
+        forget(files["safetensors"])
+    elif way == MISS:
+        in_children([store.evict_all])
+    elif way.endswith("cached"):
+        warm(files[PRIVATE[way]])
 
 
-def _loader(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> Callable[[], Weights]:
-    if way == STORE:
-        return lambda: _from_store(store, name)
-    if way.startswith("load_file"):
-        return lambda: load_file(files["safetensors"])
-    return lambda: torch.load(files["torch"], weights_only=True)
+def _open_and_drop(store: RunningStore, name: str) -> None:
+    touch(_from_store(store, name).values())
 
 
 def _from_store(store: RunningStore, name: str) -> Weights:
     return state_dict(store.client().open(name, "1"))
 
 
-def touch_all(weights: Weights) -> None:
-    touch(weights.values())
-
-
-def _to_first_answer(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> list[float]:
-    load = _loader(way, store, name, files)
+def _loader(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> Callable[[], Weights]:
+    if way in (HIT, MISS):
+        return lambda: _from_store(store, name)
     if way == IDEAL:
         there = torch.load(files["torch"], weights_only=True)
-        touch_all(there)
-        load = lambda: there  # noqa: E731
-
-    def answer(weights: Weights) -> None:
-        network = on_meta(name)
-        network.load_state_dict(weights, assign=True)
-        with torch.inference_mode():
-            answered = network(image)
-        if not answered.isfinite().all():
-            raise RuntimeError(f"{name} answered no finite numbers")
-
-    image = image_for(name)
-    return _times(load, answer)
+        touch(there.values())
+        return lambda: there
+    if way.startswith("load_file"):
+        return lambda: load_file(files["safetensors"])
+    return lambda: torch.load(files["torch"], weights_only=True)
 
 
-def _times_of(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> list[float]:
-    return _times(_loader(way, store, name, files), touch_all)
-
-
-def _times(load: Callable[[], Weights], then: Callable[[Weights], None]) -> list[float]:
-    """Seconds until the weights are there, and until something was done with them."""
+def _answered(way: str, store: RunningStore, name: str, files: dict[str, Path]) -> list[float]:
+    """Seconds of the three steps."""
+    load, image = _loader(way, store, name, files), image_for(name)
     start_s = time.perf_counter()
     weights = load()
-    loaded_s = time.perf_counter() - start_s
-    then(weights)
-    return [loaded_s, time.perf_counter() - start_s]
-
-
-def _result(load_ms: Any, touched_ms: Any, answer_ms: Any) -> dict[str, Any]:
-    names = list(load_ms)
-    small = [model.name for model in TABLE_3 if model.name in names]
-    usable = {n: {peer: round(load_ms[n][peer] / load_ms[n][STORE], 1) for peer in PEERS} for n in names}
-    touched = {
-        n: {peer: round(touched_ms[n][peer] / touched_ms[n][STORE], 1) for peer in PEERS} for n in names
-    }
-    to_ideal = {n: round(answer_ms[n][STORE] / answer_ms[n][IDEAL], 3) for n in names}
-    headline = {n: min(usable[n][peer] for peer in HEADLINE_PEERS) for n in names}
-    best_small = max((headline[n] for n in small), default=0.0)
-    largest = headline[names[-1]]
-    print("load step, private / store:")
-    for name in names:
-        print(f"  {name:16} usable {usable[name]}  touched {touched[name]}")
-    print(f"end to end, store / ideal: {to_ideal}")
-    print(
-        f"reach: the load step {REACH_SMALL:g} times as fast as torch.load for the best of Table 3's "
-        f"models, {REACH_LARGEST:g} times for the largest; end to end within {REACH_IDEAL - 1:.0%} of ideal"
-    )
-    return {
-        "value": largest,
-        "unit": f"times as fast as torch.load, {names[-1]}",
-        "peer": round(min(load_ms[names[-1]][peer] for peer in HEADLINE_PEERS), 1),
-        "ratio": largest,
-        "reach": REACH_LARGEST,
-        "holds": largest >= REACH_LARGEST
-        and best_small >= REACH_SMALL
-        and max(to_ideal.values()) <= REACH_IDEAL,
-        "small": {name: headline[name] for name in small},
-        "usable": usable,
-        "touched": touched,
-        "end_to_end_to_ideal": to_ideal,
-        "first_answer_ms": {n: {way: round(ms, 1) for way, ms in answer_ms[n].items()} for n in names},
-    }
+    loaded_s = time.perf_counter()
+    network = on_meta(name)
+    network.load_state_dict(weights, assign=True)
+    ready_s = time.perf_counter()
+    with torch.inference_mode():
+        answer = network(image)
+    end_s = time.perf_counter()
+    if not answer.isfinite().all():
+        raise RuntimeError(f"{name} answered no finite numbers")
+    return [loaded_s - start_s, ready_s - loaded_s, end_s - ready_s]

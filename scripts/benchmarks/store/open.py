@@ -24,13 +24,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from scripts.benchmarks.store.paper_networks import NETWORKS, shapes_of
+from scripts.benchmarks.store.paper_networks import shapes_of
 from scripts.benchmarks.store.running_store import RunningStore, running_store
 from scripts.benchmarks.store.weight_files import (
     MIB,
     MODELS,
     forget,
-    synthetic_shapes,
     warm,
     write_pickled,
     write_weights,
@@ -126,7 +125,7 @@ def _measure(
         held = {}
         for name in names:
             path = _path(repository, name)
-            shapes = shapes_of(name) if name in NETWORKS else synthetic_shapes(MODELS[name])
+            shapes = shapes_of(name)
             write_weights(path, shapes)
             client.open(name, "1")
             with path.open("rb") as file:  # is the store's before it is opened in turns

@@ -18,6 +18,7 @@ from serving_adapter.model_store.errors import NoRoom, UnknownModel
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 
 PATIENCE_S = 120.0
+QUIET_S = 0.4  # more than the store waits before it puts pages together, and than a part of them takes
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,24 @@ def running_store(*flags: object, quiet: bool = True) -> Iterator[RunningStore]:
         if not line:
             raise RuntimeError("rrl-store did not start")
         yield RunningStore(Endpoint(Path(folder)), process.pid)
+
+
+def huge_pages_settled() -> None:
+    """Waits until the machine's memory files have had the same huge pages for a while."""
+    seen, since_s = -1, time.monotonic()
+    end_s = since_s + PATIENCE_S
+    while time.monotonic() < min(end_s, since_s + QUIET_S):
+        now = _huge_shared_bytes()
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        time.sleep(0.02)
+
+
+def _huge_shared_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("ShmemHugePages:"):
+            return 1024 * int(line.split()[1])
+    return 0
 
 
 def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
