@@ -4,6 +4,7 @@
 |---|---|---|
 | Δx | difference | the counter in the second reading minus the first |
 | arrivals | Δsuccess + Δfailure + Δbacklog | what came: completions hide a backlog |
+| client - server | `_network_ms` | the mean latency that clients saw less the server's own |
 | q | `_percentile` | a percentile, interpolated inside its histogram bucket on a logarithmic scale |
 """
 
@@ -58,6 +59,7 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
         gap=gap,
         arrival_summary=arrival_summary,
         dispersion=dispersion,
+        network_ms=_network_ms(before, after),
     )
 
 
@@ -107,6 +109,18 @@ def _percentile(bounds_s: tuple[float, ...], cumulative: list[int], q: float) ->
         return low_s
     share = (rank - below) / (cumulative[bucket] - below)
     return low_s * (high_s / low_s) ** share if low_s > 0 else high_s * share
+
+
+def _network_ms(before: Reading, after: Reading) -> float:
+    """The clients' mean latency less the server's, over the answers that each counted."""
+    if before.clients is None or after.clients is None:
+        return math.nan
+    by_clients = after.clients.answered - before.clients.answered
+    by_server = after.success - before.success
+    if by_clients <= 0 or by_server <= 0:  # a load that was started again counts from 0
+        return math.nan
+    seen_s = (after.clients.latency_s - before.clients.latency_s) / by_clients
+    return 1e3 * (seen_s - (after.request_s - before.request_s) / by_server)
 
 
 def _cpu_utilisation(before: Reading, after: Reading) -> float:

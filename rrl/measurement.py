@@ -120,6 +120,11 @@ class Measurement:
         math.nan
     )  # of arrivals: variance over mean of counts in equal slices of time
     gap_by_others: bool = False  # somebody else made the gap: it says nothing of a configuration
+    network_ms: float = math.nan
+    """What clients saw on average beyond `latency`: the network's delay, and the clients' own. NaN: not told.
+
+    Only where the load is the tuner's own do clients tell it. As the requests of an interval are counted at
+    both ends within a moment of each other, few requests make it noisy, even negative."""
 
     @property
     def arrival_rate_per_s(self) -> float:
@@ -165,7 +170,7 @@ class Measurement:
         values = dict(fields)
         for name in ("latency", "queue", "service"):
             values[name] = LatencySummary(**{k: _nan_if_none(v) for k, v in values[name].items()})
-        for name in ("mean_batch_size", "cpu_utilisation", "gpu_utilisation", "dispersion"):
+        for name in ("mean_batch_size", "cpu_utilisation", "gpu_utilisation", "dispersion", "network_ms"):
             values[name] = _nan_if_none(values.get(name))
         values["telemetry"] = tuple(ServiceTimes(*row) for row in values["telemetry"])
         summary = values.get("arrival_summary") or NOT_TOLD._asdict()

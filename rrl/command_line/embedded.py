@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rrl.command_line.child_process import ChildProcess
 from rrl.records import Record
 from rrl.tuning.listener import Listener
 from rrl.tuning.stop import Stopped
+from serving_adapter.answered_totals import FILE_NAME, read_totals
 from serving_adapter.target import Reading, Target, TargetLost
 
 SERVER_MODULE = "serving_adapter.server.command_line"
@@ -68,6 +69,7 @@ class Embedded:
         self.notice: Callable[[str], None] = lambda text: None  # told of each restart
         self.server = ChildProcess("server", SERVER_MODULE, folder / "server.log", clock)
         self.load = ChildProcess("load", LOAD_MODULE, folder / "load.log", clock)
+        self.load_folder = folder  # of the load that runs
         self._ports = ("0", "0")  # of the server and its metrics; those of the first start are kept
         self._sleep = sleep
 
@@ -161,6 +163,7 @@ class Embedded:
         self._ports = (ports[0], ports[1])
 
     def _send(self, folder: Path) -> None:
+        self.load_folder = folder
         until_ended = ["--rate", str(self.rate_per_s), "--duration-s", "0"]
         self.load.start(self._load_arguments([*until_ended, "--arrivals", self.settings.arrivals], folder))
 
@@ -204,7 +207,8 @@ class EmbeddedTarget(Target):
 
     def read(self) -> Reading:
         self._embedded.check()
-        return super().read()
+        reading = super().read()
+        return replace(reading, clients=read_totals(self._embedded.load_folder / FILE_NAME))
 
     def glance(self) -> Reading:
         self._embedded.check()

@@ -27,6 +27,7 @@ _THEN: dict[str, Callable[[Record], Value]] = {
     "p99_ms": lambda r: r.measurement.latency.p99_ms,
     "queue_ms": lambda r: r.measurement.queue.mean_ms,
     "service_ms": lambda r: r.measurement.service.mean_ms,
+    "network_ms": lambda r: r.measurement.network_ms,
     "mean_batch_size": lambda r: r.measurement.mean_batch_size,
     "backlog": lambda r: r.measurement.backlog,
     "cpu_utilisation": lambda r: r.measurement.cpu_utilisation,

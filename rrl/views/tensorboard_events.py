@@ -44,6 +44,7 @@ class TensorBoardEvents(Listener):
             "latency_ms/p99": m.latency.p99_ms,
             "latency_ms/queue": m.queue.mean_ms,
             "latency_ms/service": m.service.mean_ms,
+            "latency_ms/network": m.network_ms,
             "load/arrivals_per_s": m.arrival_rate_per_s,
             "load/completions_per_s": m.completion_rate_per_s,
             "load/backlog": m.backlog,

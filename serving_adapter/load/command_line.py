@@ -213,11 +213,18 @@ def _seconds_sink(options: LoadOptions, stack: ExitStack, files: RowFiles) -> Ca
 
 
 def _requests_sink(options: LoadOptions, files: RowFiles) -> Callable[[RequestRow], None]:
-    """What is done with each request: a row in requests.csv, if asked for."""
-    if options.out is None or not options.requests:
+    """What is done with each request: an answer is counted, and a row in requests.csv, if asked for."""
+    if options.out is None:
         return lambda row: None
-    write = files.create("requests.csv", RequestRow.header())
-    return lambda row: write(row.as_csv())
+    write = files.create("requests.csv", RequestRow.header()) if options.requests else lambda row: None
+    count = files.count_answers()
+
+    def on_request(row: RequestRow) -> None:
+        if row.status == "OK":
+            count(1e-3 * row.latency_ms)
+        write(row.as_csv())
+
+    return on_request
 
 
 def _progress_sink(options: LoadOptions, stack: ExitStack) -> Callable[[SecondRow], None]:

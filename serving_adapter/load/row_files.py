@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from serving_adapter.answered_totals import FILE_NAME, SharedTotals
 from serving_adapter.whole_files import written_whole
 
 
@@ -16,6 +17,7 @@ class RowFiles:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder or Path()
         self._open: list[TextIO] = []
+        self._totals: SharedTotals | None = None
         self.trouble = ""
 
     def create(self, name: str, header: str, flushes: bool = False) -> Callable[[str], None]:
@@ -40,6 +42,18 @@ class RowFiles:
         write(header)
         return write
 
+    def count_answers(self) -> Callable[[float], None]:
+        """A file with the totals of answers (`answered_totals`); what is returned adds one's latency in s.
+
+        It is for who measures the server meanwhile. So where it cannot be made, the load goes on without.
+        """
+        try:
+            self._totals = SharedTotals(self._folder / FILE_NAME)
+        except OSError as error:
+            self._tell(FILE_NAME, error)
+            return lambda latency_s: None
+        return self._totals.add
+
     def write_whole(self, name: str, text: str) -> None:
         try:
             with written_whole(self._folder / name) as file:
@@ -48,6 +62,8 @@ class RowFiles:
             self._tell(name, error)
 
     def close(self) -> None:
+        if self._totals is not None:
+            self._totals.close()
         for file in self._open:
             try:
                 file.close()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from serving_adapter.answered_totals import AnsweredTotals
 from serving_adapter.target.prometheus_text import SAMPLE, CumulativeHistogram, ModelPage, number
 
 
@@ -62,6 +63,7 @@ class Reading:
     cores: int | None = None  # gauge: what the server may use of its machine
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
+    clients: AnsweredTotals | None = None  # what clients have seen, where the load is the tuner's own
 
     @property
     def backlog(self) -> int:

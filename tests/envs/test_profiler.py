@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from envs.profiler import measure
 from rrl.measurement import NOT_TOLD, ServiceTimes
+from serving_adapter.answered_totals import AnsweredTotals
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
@@ -199,6 +200,20 @@ def test_processor_use_is_a_share_of_what_the_machine_had():
     after = reading(5.0, cpu_busy_s=13.0, cpu_available_s=110.0, gpu_utilisation=0.4)
     assert measure(before, after).cpu_utilisation == pytest.approx(0.3)
     assert measure(before, after).gpu_utilisation == pytest.approx(0.4)
+
+
+def test_the_network_delay_is_what_clients_saw_beyond_the_server():
+    before = reading(0.0, [0.1] * 10, clients=AnsweredTotals(10, 1.2))
+    after = reading(5.0, [0.1] * 30, clients=AnsweredTotals(30, 3.3))
+    assert measure(before, after).network_ms == pytest.approx(1e3 * (2.1 / 20 - 0.1))
+
+
+@pytest.mark.parametrize("totals", [None, AnsweredTotals(4, 0.4), AnsweredTotals(10, 1.2)])
+def test_without_new_answers_of_clients_the_network_delay_is_unknown(totals):
+    """No load of our own; one that was started again; no answer in between."""
+    before = reading(0.0, [0.1] * 10, clients=AnsweredTotals(10, 1.2))
+    assert math.isnan(measure(before, reading(5.0, [0.1] * 30, clients=totals)).network_ms)
+    assert math.isnan(measure(reading(), before).network_ms)
 
 
 def test_unknown_processor_use_is_nan():
