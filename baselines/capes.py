@@ -48,7 +48,7 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition, number_in_force
+from rrl.agent import Agent, Task, Transition, number_in_force
 from rrl.seeding import Seed, whole_seed
 from rrl.space import ConfigurationSpace
 
@@ -144,7 +144,8 @@ class CAPES(Agent):
         self.settings = settings
         self.moves = _moves(self.space, settings.step_sizes)
         self.memory: list[Experience] = []
-        inputs = settings.observations * (len(OBSERVATION_FIELDS) + len(self.space.knobs))
+        self._scaling = Scaling(task)
+        inputs = settings.observations * self._scaling.size
         hidden = max(settings.smallest_hidden_layer, int(HIDDEN_UNITS_PER_INPUT * inputs))
         generator = torch.Generator().manual_seed(seed)
         self.q_network = _new_network((inputs, hidden, hidden, len(self.moves)), generator)
@@ -152,7 +153,6 @@ class CAPES(Agent):
         self._optimizer = torch.optim.RMSprop(
             self.q_network, lr=settings.learning_rate, alpha=settings.decay, eps=1e-5
         )
-        self._scaling = Scaling()
         self._earlier: deque[np.ndarray] = deque(maxlen=settings.observations - 1)
         self._last_cost = math.nan
         self._decisions = 0

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from baselines.scaling import Scaling
-from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.region.policy import drawn_index
 from rrl.seeding import Seed, whole_seed
 
@@ -90,12 +90,12 @@ class DeepRM(Agent):
         self._softmaxes = (
             (len(self.space),) if settings.outputs == "configurations" else self.space.shape
         )  # outputs of each
-        widths = (len(OBSERVATION_FIELDS) + len(self.space.knobs), settings.hidden, sum(self._softmaxes))
+        self._scaling = Scaling(task)
+        widths = (self._scaling.size, settings.hidden, sum(self._softmaxes))
         self.network = _new_network(widths, settings.initial_weights, torch.Generator().manual_seed(seed))
         self._optimizer = torch.optim.RMSprop(
             self.network, lr=settings.learning_rate, alpha=settings.decay, eps=math.sqrt(1e-9)
         )
-        self._scaling = Scaling()
         self._batch: list[OneStepEpisode] = []
         self._rng = np.random.default_rng(seed)
         self._draws = self._rng.random(len(self._softmaxes))

@@ -37,10 +37,9 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.logger import Logger
 
 from baselines.scaling import INPUT_LIMIT, Scaling
-from rrl.agent import OBSERVATION_FIELDS, Agent, Task, Transition
+from rrl.agent import Agent, Task, Transition
 from rrl.region.policy import drawn_index
 from rrl.seeding import Seed, whole_seed
-from rrl.space import ConfigurationSpace
 
 DQN_ARGUMENTS: dict[str, Any] = {
     "learning_rate": 1e-3,
@@ -75,11 +74,11 @@ class StableBaselinesDQN(Agent):
         seed = whole_seed(seed)
         self.space = task.space
         self._randomness = _Randomness()
+        self._scaling = Scaling(task)
         with self._randomness.in_place():
-            spaces = _Spaces(self.space, gym.spaces.Discrete(len(self.space)))
+            spaces = _Spaces(self._scaling.size, gym.spaces.Discrete(len(self.space)))
             self.model = DQN("MlpPolicy", spaces, seed=seed, device="cpu", **DQN_ARGUMENTS)
         self.model.set_logger(Logger(None, []))
-        self._scaling = Scaling()
         self._decisions = 0
         self._rng = np.random.default_rng(seed)
         self._draw()
@@ -130,11 +129,11 @@ class StableBaselinesPPO(Agent):
         seed = whole_seed(seed)
         self.space = task.space
         self._randomness = _Randomness()
+        self._scaling = Scaling(task)
         with self._randomness.in_place():
-            spaces = _Spaces(self.space, gym.spaces.MultiDiscrete(list(self.space.shape)))
+            spaces = _Spaces(self._scaling.size, gym.spaces.MultiDiscrete(list(self.space.shape)))
             self.model = PPO("MlpPolicy", spaces, seed=seed, device="cpu", **PPO_ARGUMENTS)
         self.model.set_logger(Logger(None, []))
-        self._scaling = Scaling()
         self._starts = True
         self._rng = np.random.default_rng(seed)
         self._draws = self._rng.random(len(self.space.knobs))
@@ -188,8 +187,7 @@ class StableBaselinesPPO(Agent):
 class _Spaces(gym.Env[np.ndarray, Any]):
     """What the library's constructors ask an environment for; it is never stepped."""
 
-    def __init__(self, space: ConfigurationSpace, action_space: gym.Space[Any]) -> None:
-        inputs = len(OBSERVATION_FIELDS) + len(space.knobs)
+    def __init__(self, inputs: int, action_space: gym.Space[Any]) -> None:
         self.observation_space = gym.spaces.Box(-INPUT_LIMIT, INPUT_LIMIT, (inputs,), np.float32)
         self.action_space = action_space
 

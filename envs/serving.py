@@ -41,7 +41,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     ## Observation Space
 
-    The observation is a `float32` `ndarray` with shape `(8 + knobs,)` that describes the interval just ended.
+    The observation is a `float32` `ndarray` with shape `(9 + knobs,)` that describes the interval just ended.
     What was not observed is 0. In brackets: where a value lies in practice; all are clipped to [0, 1e7].
 
     | Num | Observation                                    | Min | Max       | Unit       |
@@ -54,7 +54,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | 5   | mean batch size                                | 0   | 1e7       | requests   |
     | 6   | backlog: requests in the server at the end     | 0   | 1e7       | requests   |
     | 7   | CPU utilisation of the machine                 | 0   | 1e7 (1)   | fraction   |
-    | 8.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
+    | 8   | utilisation of the machine's GPUs              | 0   | 1e7 (1)   | fraction   |
+    | 9.. | each knob's index, scaled by its axis's length | 0   | 1e7 (1)   | fraction   |
 
     `info` tells more: `measurement` (the whole `Measurement`), `number` and `configuration` (what is in
     force), `cost` (what the reward negates), and of a live target what `LiveServing` adds.

@@ -38,7 +38,7 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     ## Observation Space
 
-    `(num_envs, 8 + knobs)`, float32: an observation of `SimulatedServing` each.
+    `(num_envs, 9 + knobs)`, float32: an observation of `SimulatedServing` each.
 
     ## Rewards
 
@@ -210,7 +210,10 @@ class SimulatedServingVector(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         costs[which] = list(map(one.objective.cost, told, map(space.configuration, chosen.tolist())))
         rate_per_s = arrivals / span_s
         fields = (rate_per_s, latency[:, 0], latency[:, 2], queue[:, 0], service[:, 0])
-        observed = np.column_stack([*fields, batch_size, backlog, utilisation, space.features[chosen]])
+        of_gpus = np.zeros(len(which))
+        observed = np.column_stack(
+            [*fields, batch_size, backlog, utilisation, of_gpus, space.features[chosen]]
+        )
         self._observations[which] = np.clip(np.nan_to_num(observed), 0.0, OBSERVATION_LIMIT)
         return -np.nan_to_num(costs), self._info(which, numbers, measurements, costs)
 

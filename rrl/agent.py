@@ -24,6 +24,7 @@ OBSERVATION_FIELDS = (
     "mean_batch_size",
     "backlog",
     "cpu_utilisation",
+    "gpu_utilisation",
 )
 """The first entries of every observation. The knobs' indices, scaled to [0, 1], follow."""
 
@@ -54,6 +55,7 @@ class Task:
         False  # after a change it takes a while until latencies are those of what was put in force
     )
     found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
+    observes_gpus: bool = False  # the target tells how busy its GPUs are; else that entry is always 0
 
     @property
     def reloading(self) -> tuple[str, ...]:
@@ -156,6 +158,7 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
         measurement.mean_batch_size,
         measurement.backlog,
         measurement.cpu_utilisation,
+        measurement.gpu_utilisation,
     )
     knobs = space.features[number]
     observation = np.empty(len(fields) + len(knobs), np.float32)
@@ -163,6 +166,14 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
     observation[: len(fields)] = [min(v, OBSERVATION_LIMIT) if v > 0.0 else 0.0 for v in fields]
     observation[len(fields) :] = knobs
     return observation
+
+
+def with_gpus(observation: np.ndarray, space: ConfigurationSpace) -> np.ndarray:
+    """The observation with an entry for the GPUs' use, which those of a journal may lack: 0 there."""
+    fields = len(OBSERVATION_FIELDS)
+    if len(observation) != fields - 1 + len(space.knobs):
+        return observation
+    return np.insert(observation, fields - 1, 0.0)
 
 
 def arrival_rate_per_s(observation: np.ndarray) -> float:

@@ -199,7 +199,7 @@ def _intervals(header: Header, lines: list[bytes]) -> tuple[list[Record], Ending
             if "left" not in values:
                 record = Record.from_json(values)
                 record.check_in(header.space)
-                records.append(record)
+                records.append(record.on(header.space))
             elif len(records) + 1 == len(lines):
                 return records, Ending.from_json(values, header), ""
             else:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_type_hints
 
 import numpy as np
 
-from rrl.agent import Transition
+from rrl.agent import Transition, with_gpus
 from rrl.agent_names import present_name
 from rrl.declared_types import fits, mistyped
 from rrl.measurement import Measurement, has_traffic
@@ -196,6 +196,12 @@ class Record:
         if not all(0 <= at_s <= _LAST_MOMENT_S for at_s in (record.wall_time_s, *record.changed_at_s)):
             raise ValueError("a moment is beyond the calendar")
         return record
+
+    def on(self, space: ConfigurationSpace) -> Record:
+        """The record with observations of all present fields, on the grid of its run."""
+        t = self.transition
+        before, after = (with_gpus(each, space) for each in (t.observation, t.next_observation))
+        return replace(self, transition=replace(t, observation=before, next_observation=after))
 
     def check_in(self, space: ConfigurationSpace) -> None:
         """ValueError or KeyError where this is no interval of a run on that grid."""

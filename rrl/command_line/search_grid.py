@@ -91,6 +91,7 @@ class SearchGrid:
             excluded=self.over_budget,
             settles=True,
             found=self.found,
+            observes_gpus=self.target.tells_gpus,
         )
 
     def header(self, start: int) -> Header:

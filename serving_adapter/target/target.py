@@ -61,6 +61,7 @@ class Target:
         self.timeout_s = timeout_s
         self.server = ""  # its name and version
         self.cores: int | None = None  # that its server may use, if that tells
+        self.tells_gpus = False  # how busy its GPUs are
         self.started_s: float | None = None  # when the server started, by its clock, if it tells
         self.before_change: BeforeChange = lambda before, after: None  # told of a change before it is made
         self.notes: list[str] = []  # what the target cannot tell, one sentence each, to be said once
@@ -236,6 +237,7 @@ class Target:
         """All counters of the model, now."""
         reading = self._open_counters.read()
         self.started_s, self.cores = reading.start_time_s, reading.cores
+        self.tells_gpus = reading.gpu_utilisation is not None
         return reading
 
     def glance(self) -> Reading:
