@@ -159,7 +159,7 @@ class LatencyEstimator:
         output = _forward(x, self._parts(weights))
         return torch.nn.functional.huber_loss(output, y, delta=self.settings.huber_delta)
 
-    def _new_optimizer(self) -> FTRL:
+    def _new_optimizer(self) -> torch.optim.Optimizer:
         """The optimiser of a round. With one for all rounds, the steps of a long run would dwindle."""
         return FTRL(
             [self._weights],

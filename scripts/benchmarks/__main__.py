@@ -49,6 +49,10 @@ BENCHMARKS = {
     "live-comparison": Benchmark(
         "tuner.live_comparison", "agents on the embedded server side by side, against an exhaustive sweep"
     ),
+    "live-papers": Benchmark(
+        "tuner.live_papers",
+        "RRL, CAPES and DeepRM in turns on the embedded server, hundreds of intervals each",
+    ),
     "reach": Benchmark(
         "tuner.reach",
         "how soon and how near to the best agents come, on simulated machines out of family too",

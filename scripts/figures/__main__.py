@@ -19,6 +19,13 @@ from scripts.figures.result import FigureResult
 from serving_adapter.options import fail, in_a_sentence, parse
 
 FIGURES = {
+    "rrl-fig3": "latency by parallelism, on the real server",
+    "rrl-fig4": "latency over two knobs at two loads, all and zoomed in, on the real server",
+    "rrl-fig5": "the same for two batching knobs, on a simulated stand-in of a GPU",
+    "rrl-fig6": "difference of latency by distance of configurations, on the real server and in simulation",
+    "rrl-fig10": "tasks and durations of requests, and the numbers of requests of the loads",
+    "rrl-ftrl": "FTRL against Adam, AdaGrad and SGD for the latency estimator",
+    "rrl-machines": "Inception-V3 and DeepSpeech 2 as machines, profiled on the real server",
     "rrl-fig11": "region size: decisions until converged, and distance from the optimal Q",
     "rrl-fig12": "latency over time, CPU knobs, WiKi and Dynamic: RRL, CAPES, DeepRM",
     "rrl-fig13": "the same for batching knobs, on a simulated stand-in of a GPU",
