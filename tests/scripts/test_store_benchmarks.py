@@ -89,7 +89,7 @@ def cold_rows(model: str, **totals_ms: float) -> list[dict[str, Any]]:
     ways = dict.fromkeys((HIT, MISS, IDEAL, *PEERS), 100.0) | totals_ms
     return [
         {"model": model, "way": way, "round": i}
-        | {"load_ms": ms * 0.5, "init_ms": ms * 0.2, "compute_ms": ms * 0.3}
+        | {"load_ms": ms * 0.5, "init_ms": ms * 0.2, "compute_ms": ms * 0.3, "cpu_ms": ms}
         for way, ms in ways.items()
         for i in range(2)
     ]

@@ -40,7 +40,7 @@ from scripts.benchmarks.store.oversubscribed import popular
 from scripts.benchmarks.store.paper_networks import image_for, on_meta, shapes_of
 from scripts.benchmarks.store.row_file import Row, RowFile
 from scripts.benchmarks.store.running_store import RunningStore, huge_pages_settled, running_store
-from scripts.benchmarks.store.weight_files import TABLE_3, warm, write_pickled, write_weights
+from scripts.benchmarks.store.weight_files import MIB, MODELS, TABLE_3, warm, write_pickled, write_weights
 from scripts.benchmarks.store.workload_report import print_tables, result
 from serving_adapter.model_store.client import Client
 from serving_adapter.model_store.errors import NoRoom
@@ -71,7 +71,7 @@ class Options:
     ways: tuple[Way, ...] = ("torch.load", "load_file", "lru")
     """Private loads, or the store with a policy of eviction."""
     weights: Path | None = None
-    """Folder that keeps the weight files (12 GB) for the next run (default: a temporary one)."""
+    """Folder that keeps the weight files (12 GB for all models) for the next run; the default is none."""
     out: Path | None = None
     """File that gets a row a run, and with which the benchmark goes on where it was stopped."""
     quick: bool = False
@@ -92,8 +92,8 @@ def run() -> dict[str, Any]:
         options = Options((2,), (1.0,), 12, (0,), ("torch.load", "lru"), options.weights, options.out)
     torch.set_num_threads(1)
     rows = RowFile(options.out, ("clients", "share", "seed", "way", "requests"))
+    room_bytes = int(ROOM_SHARE * MIB * sum(MODELS[name].mib for name in names))
     with _folder(options.weights) as folder:
-        total_bytes = sum(_written(folder, name) for name in names)
         for clients, share, seed, way in product(
             options.clients, options.shares, options.seeds, options.ways
         ):
@@ -106,7 +106,7 @@ def run() -> dict[str, Any]:
             }
             if not rows.has(**run_):
                 asked = asked_for(names, share, options.requests, seed)
-                rows.add(run_ | _served(way, asked, clients, folder, int(ROOM_SHARE * total_bytes)))
+                rows.add(run_ | _served(way, asked, clients, folder, room_bytes))
                 print(_told(rows.rows[-1]), file=sys.stderr, flush=True)
     print_tables(rows.rows)
     return result(rows.rows)
@@ -122,13 +122,15 @@ def _folder(kept: Path | None) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _written(folder: Path, name: str) -> int:
-    """The model's files, written where they are not there; the bytes of its weights."""
-    path = folder / f"{name}.safetensors"
-    if not path.with_suffix(".pt").exists():  # the last to be written
+def _write(folder: Path, name: str) -> None:
+    """Writes the model's files where they are not there; whole, or not at all."""
+    if (folder / f"{name}.pt").exists():  # the last to come
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as new:
+        path = Path(new) / f"{name}.safetensors"
         write_weights(path, shapes_of(name))
-        write_pickled(path)
-    return path.stat().st_size
+        for written in (path, write_pickled(path)):
+            written.replace(folder / written.name)
 
 
 def asked_for(names: Sequence[str], share: float, requests: int, seed: int) -> list[str]:
@@ -141,6 +143,7 @@ def asked_for(names: Sequence[str], share: float, requests: int, seed: int) -> l
 
 def _served(way: Way, asked: Sequence[str], clients: int, folder: Path, room_bytes: int) -> Row:
     for name in set(asked):
+        _write(folder, name)
         warm(folder / f"{name}{PRIVATE.get(way, '.safetensors')}")
     if way in PRIVATE:
         return _batch(asked, clients, lambda: partial(_privately, folder, way))
