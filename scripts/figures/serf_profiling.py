@@ -35,6 +35,7 @@ class Variation(NamedTuple):
 
 AS_THE_RANGES = Variation("variation as Fig. 5's ranges", 0.03**2, 0.09**2)
 AS_PRINTED = Variation("variation as Fig. 5's SCVs", 0.03, 0.09)
+ALIKE = Variation("no variation", 0.0, 0.0)
 
 
 class Profiled(NamedTuple):

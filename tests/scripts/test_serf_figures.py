@@ -28,6 +28,7 @@ from scripts.figures import (
 )
 from scripts.figures.result import FAILS, NOT_COMPARABLE, REPRODUCES, VERDICTS, FigureResult
 from scripts.figures.serf_profiling import (
+    ALIKE,
     AS_PRINTED,
     AS_THE_RANGES,
     Variation,
@@ -74,7 +75,7 @@ def test_workloads_have_the_papers_numbers_of_configurations() -> None:
 
 def test_a_profile_of_times_that_do_not_vary_is_exact_and_costs_ten_requests_a_tuple() -> None:
     machine = IMAGENET_22K.machine(0)
-    found = light_profile(IMAGENET_22K.configurations, machine, 0, Variation("none", 0.0, 0.0))
+    found = light_profile(IMAGENET_22K.configurations, machine, 0, ALIKE)
     assert (found.machine.service_time_s == machine.service_time_s).all()
     times_s = exact_times_s(IMAGENET_22K.configurations, machine)
     rounds = np.ceil(10 / IMAGENET_22K.instances)
