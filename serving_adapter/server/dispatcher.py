@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import NamedTuple
 
 from serving_adapter.server.answers import NOBODY_WAITS, Answers, Execution
 from serving_adapter.server.batching import next_batch
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.in_flight import InFlight
-from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX
+from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX, Slot
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.requests import Batch, Specs, fitting, tell
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.surroundings import Clock
+from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.pool import WorkerPool
 
 MAX_BATCH_BYTES = 64 << 20
 """Of the inputs of several requests, padded: the event loop copies so many in some 20 ms."""
-
-
-class Slot(NamedTuple):
-    """Where a batch can run: the pool of an idle worker, and which of its models is the deployed one."""
-
-    pool: WorkerPool
-    model: int
 
 
 class Dispatcher:
@@ -75,6 +68,14 @@ class Dispatcher:
         self._in_flight.run_again(batch)
         self.dispatch()
 
+    def slot_to_lend(self, model: ModelReference) -> Slot | None:
+        """A worker of the deployed model's own for a batch of this one, where no batch waits for it."""
+        if model not in self._mode.shared_models or not self._has_idle_worker or self._in_flight.again:
+            return None
+        if next_batch(self._in_flight.queue, self._batching, self._now_ns()).take:
+            return None
+        return Slot(self._pool, self._pool.index_of(model))
+
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -85,10 +86,21 @@ class Dispatcher:
             return 1
         return fitting(islice(self._in_flight.queue, take), self._inputs, MAX_BATCH_BYTES)
 
+    @property
+    def _has_idle_worker(self) -> bool:
+        return bool(self._pool.idle) and self._pool.busy < self._mode.deployed_instances(self._instances)
+
     def _free_slot(self) -> Slot | None:
-        """An idle worker of the deployed model's own, or of a lane that may help out."""
-        if self._pool.idle and self._pool.busy < self._mode.deployed_instances(self._instances):
+        """An idle worker of the deployed model's own, or of a lane that may help out.
+
+        Lanes do not help to form batches of several requests. These would be small ones, since others still
+        come while all workers are busy, and the parity queries would wait behind them. A batch that runs
+        again is formed already.
+        """
+        if self._has_idle_worker:
             return Slot(self._pool, 0)
+        if self._batching.max_batch_size > 1 and not self._in_flight.again:
+            return None
         lane = self._mode.idle_lane
         return None if lane is None else Slot(lane.pool, DEPLOYED_MODEL_INDEX)
 

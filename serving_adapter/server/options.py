@@ -65,8 +65,8 @@ class ServeOptions:
     """Microseconds that a coding group may wait for its last batches until it is filled up with answered
     ones (0: for ever)."""
     overflow: Literal[0, 1] = ResilienceSettings.overflow
-    """1: redundant workers of parity and backup models run the deployed model's batches first when all of its
-    own workers are busy; 0: never."""
+    """1: workers of parity and backup models run the deployed model's batches when all of its own are busy,
+    while --max-batch-size is 1; its own run parity queries while no batch waits for them; 0: never."""
     parity_model: UseAppendAction[tuple[str, ...]] = ()
     """A parity model, of rrl-parity train; again for other k and rows."""
     parity_encoder: Literal["sum", "concat"] = RedundantModels.encoder

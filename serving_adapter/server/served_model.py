@@ -69,7 +69,7 @@ class ServedModel:
         self.is_open = False  # from its start to its end
         self.recording: Recording | None = None
         self.pool = WorkerPool(
-            [model],
+            list(dict.fromkeys([model, *redundant_models.shared_for(resilience)])),
             device,
             lambda: self.dispatcher.dispatch(),
             surroundings.launch,
@@ -197,7 +197,7 @@ class ServedModel:
         deployed = mode.deployed_instances(knobs.instances)
         await mode.reshape(knobs.parallelism, insists)
         wanted = Parallelism(deployed, knobs.intra_op_threads, knobs.inter_op_threads)
-        await self.pool.reshape(wanted, insists)
+        await self.pool.reshape(wanted, insists, mode.shared_models)
 
     async def close(self, grace_s: float) -> None:
         """Answers what is queued (for at most `grace_s`), fails the rest, ends the workers."""

@@ -51,6 +51,8 @@ class SimulationResult(NamedTuple):
     events: list[str]  # the last ones
     steps: int
     requests: int
+    lent: int
+    """Parity queries that idle workers of the deployed model ran."""
 
 
 def simulate(seed: int) -> SimulationResult:
@@ -82,7 +84,7 @@ def _simulated(seed: int) -> SimulationResult:
         steps = loop.steps
         _end_all(loop)
     events = [_line(*event) for event in watch.events]
-    return SimulationResult(seed, watch.sentence, events, steps, len(scenario.requests))
+    return SimulationResult(seed, watch.sentence, events, steps, len(scenario.requests), watch.lent)
 
 
 class _Run:

@@ -38,6 +38,11 @@ class MayBeInForce:
             return self.knobs.instances
         return self.knobs.instances + self.resilience.redundant(self.knobs.instances)
 
+    @property
+    def lends_workers(self) -> bool:
+        """Whether idle workers of the deployed model may run parity queries."""
+        return self.resilience.mode == "parity" and self.resilience.overflow == 1
+
 
 @dataclass
 class _Change:
@@ -70,6 +75,7 @@ class FrontWatch:
         self._seen: set[frozenset[int]] = set()
         self._arrived_s: dict[int, float] = {}
         self._last_end_step = -1  # at which a worker ended
+        self.lent = 0  # parity queries that workers of the deployed model ran
 
     # --- what is told ----------------------------------------------------------------------------
 
@@ -139,9 +145,11 @@ class FrontWatch:
             runs_again = somebody_waits and self._last_end_step > client.sent_step
             if client.reached == 1 and late and not runs_again:
                 self.broken(f"request {client.number} ran for the first time after its client had given up")
-        if worker.holds_of != DEPLOYED:
-            return
         may = self._may_have_been()
+        if worker.holds_of != DEPLOYED:
+            if worker.zygote.references[0] == DEPLOYED:
+                self._check_lent(may)
+            return
         self._check_batch(order.inputs[0].shape[0], frozenset(numbers), may)
         if not any(order.intra_op_threads == one.knobs.intra_op_threads for one in may):
             self.broken(f"a batch ran with {order.intra_op_threads} intra-op threads, which nobody was told")
@@ -153,6 +161,11 @@ class FrontWatch:
             most = max(one.deployed_instances for one in may)
             if busy > most:
                 self.broken(f"{busy} batches ran at once, but at most {most} instances were told")
+
+    def _check_lent(self, may: list[MayBeInForce]) -> None:
+        self.lent += 1
+        if not any(one.lends_workers for one in may):
+            self.broken("a worker of the deployed model ran a parity query, as nobody was told it may")
 
     def _check_batch(self, rows: int, numbers: frozenset[int], may: list[MayBeInForce]) -> None:
         """A batch that runs again, whole or in part, keeps the size that it was formed with."""

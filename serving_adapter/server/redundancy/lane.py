@@ -1,8 +1,11 @@
 """A lane of redundant workers: a parity model's or a backup model's own workers and their own queue.
 
 The batches of a lane help others to an answer and are nobody's only hope. So they may be lost, and those that
-nobody wants any more when a worker gets free are dropped. The workers of a lane hold the deployed model too,
-and run its batches first when all of its own workers are busy.
+nobody wants any more when a worker gets free are dropped.
+
+The workers of a lane hold the deployed model too, and run its batches when all of its own workers are busy.
+The deployed model's workers may hold the lane's model in turn, and lend themselves while no batch waits for
+them. As the models lie in the model store, that costs no memory.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
-DEPLOYED_MODEL_INDEX = 1  # among the models that a lane's workers hold
+OWN_MODEL_INDEX, DEPLOYED_MODEL_INDEX = 0, 1  # among the models that a lane's workers hold
 MAX_ATTEMPTS = 2  # a batch that has ended this many workers is dropped
 QUEUE_SIZE_TO_PRUNE = 64  # from this size on, batches that nobody wants are taken out of the queue
 DRAIN_S = 5.0
@@ -49,9 +52,19 @@ class RedundantBatch(Protocol):
         """`outputs` are views of the worker's arena: copy what shall last."""
 
 
+class Slot(NamedTuple):
+    """Where a batch can run: the pool of an idle worker, and which of its models runs it."""
+
+    pool: WorkerPool
+    model: int
+
+
 class Dispatching(Protocol):
     def dispatch(self) -> None:
         """Gives free workers what waits for the deployed model."""
+
+    def slot_to_lend(self, model: ModelReference) -> Slot | None:
+        """A worker of the deployed model's own for a batch of this one, where no batch waits for it."""
 
 
 class LaneHost(Protocol):
@@ -71,7 +84,7 @@ class Lane:
     """The workers of one redundant model, and the batches that wait for them."""
 
     def __init__(self, model: ModelReference, host: LaneHost) -> None:
-        self.reference, self._host = model.reference, host
+        self.model, self.reference, self._host = model, model.reference, host
         models = [model, host.model]
         self.pool = WorkerPool(
             models,
@@ -82,6 +95,11 @@ class Lane:
             is_redundant=True,
         )
         self.executed = 0  # batches run so far
+        self.lent = 0  # workers of the deployed model that run batches of this lane
+        self._is_trusted = True
+        """False from the end of a worker with a batch of this lane until one is answered again. A model that
+        ends its workers must not take those of the deployed model along."""
+        self._instances = 0
         self._queue: deque[tuple[RedundantBatch, int]] = deque()
         self._intra_op_threads = 1
         self._drained = asyncio.Event()
@@ -103,7 +121,7 @@ class Lane:
                 )
 
     async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
-        self._intra_op_threads = parallelism.intra_op_threads
+        self._intra_op_threads, self._instances = parallelism.intra_op_threads, parallelism.instances
         await self.pool.reshape(parallelism, insists)
 
     def put(self, batch: RedundantBatch) -> None:
@@ -118,41 +136,75 @@ class Lane:
         self.dispatch()
 
     def dispatch(self) -> None:
-        while self._queue and self.pool.idle:
+        while self._queue and (slot := self._free_slot()) is not None:
             batch, number = self._queue.popleft()
             if batch.is_wanted():
-                self._run(batch, number)
-        if not self._queue and not self.pool.busy:
+                self._run(batch, number, slot)
+        self._tell_if_drained()
+
+    def _free_slot(self) -> Slot | None:
+        """An idle worker of the lane, or of the deployed model; of these at most as many as the lane has.
+
+        So a model that hangs does not hold them all.
+        """
+        if self.pool.idle:
+            return Slot(self.pool, OWN_MODEL_INDEX)
+        if self._is_trusted and self.lent < self._instances:
+            return self._host.dispatcher.slot_to_lend(self.model)
+        return None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether none of its batches waits or runs, and its workers hold none of the deployed model."""
+        return not self._queue and not self.pool.busy and not self.lent
+
+    def _tell_if_drained(self) -> None:
+        if self.is_drained:
             self._drained.set()
 
-    def _run(self, batch: RedundantBatch, number: int) -> None:
-        worker = self.pool.idle.pop()
+    def _run(self, batch: RedundantBatch, number: int, slot: Slot) -> None:
+        pool = slot.pool
+        worker = pool.idle.pop()
         try:
             inputs = batch.write(worker.inputs)
         except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
             log.warning("a redundant batch is dropped: it does not fit in shared memory (%r)", error)
-            self.pool.idle.append(worker)
+            pool.idle.append(worker)
             return
+        is_lent = pool is not self.pool
         self.executed += 1
-        run = LaneRun(self, batch, number, self._host.surroundings.now_ns())
+        self.lent += is_lent
+        run = LaneRun(self, batch, number, self._host.surroundings.now_ns(), is_lent)
         if inputs.fill is None:
-            self.pool.run(worker, run, inputs.placed, self._intra_op_threads)
+            pool.run(worker, run, inputs.placed, self._intra_op_threads, slot.model)
         else:
-            self.pool.run_once_filled(worker, run, inputs.placed, self._intra_op_threads, inputs.fill)
+            pool.run_once_filled(worker, run, inputs.placed, self._intra_op_threads, inputs.fill, slot.model)
 
     def worker_answered(self, run: LaneRun, outputs: Memory, reply: BatchReply) -> None:
+        self._left_worker(run)
         if isinstance(reply, BatchError):
             log.warning("the redundant model %s failed: %s", self.reference, reply.error)
         else:
+            self._is_trusted = True
             run.batch.lane_answered(read_outputs(reply.outputs, outputs))
 
     def worker_died(self, run: LaneRun) -> None:
+        self._is_trusted = False
         if run.number < MAX_ATTEMPTS:
             self._queue.appendleft((run.batch, run.number + 1))
+        self._left_worker(run)
+
+    def handed_back(self, run: LaneRun) -> None:
+        """It is not run again: a redundant batch may be lost."""
+        self._left_worker(run)
+
+    def _left_worker(self, run: LaneRun) -> None:
+        self.lent -= run.is_lent
+        self._tell_if_drained()
 
     async def close(self) -> None:
         """Ends the workers once all their batches are done, or after `DRAIN_S`."""
-        if self.pool.busy:
+        if not self.is_drained:
             self._drained.clear()
         self.dispatch()
         with contextlib.suppress(TimeoutError):
@@ -166,13 +218,15 @@ class Lane:
 
 
 class LaneRun:
-    """A redundant batch on a worker of its lane: the `Job` of that worker."""
+    """A redundant batch on a worker, of its lane or lent to it: the `Job` of that worker."""
 
-    __slots__ = ("_lane", "batch", "dispatched_ns", "number")
+    __slots__ = ("_lane", "batch", "dispatched_ns", "is_lent", "number")
 
-    def __init__(self, lane: Lane, batch: RedundantBatch, number: int, dispatched_ns: int) -> None:
+    def __init__(
+        self, lane: Lane, batch: RedundantBatch, number: int, dispatched_ns: int, is_lent: bool
+    ) -> None:
         self._lane, self.batch, self.number = lane, batch, number
-        self.dispatched_ns = dispatched_ns
+        self.dispatched_ns, self.is_lent = dispatched_ns, is_lent
 
     def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
         self._lane.worker_answered(self, outputs, reply)
@@ -181,7 +235,7 @@ class LaneRun:
         self._lane.worker_died(self)
 
     def handed_back(self) -> None:
-        """Nothing: a redundant batch may be lost."""
+        self._lane.handed_back(self)
 
 
 def _fit(own: Sequence[TensorSpec], deployed: Sequence[TensorSpec]) -> bool:

@@ -19,6 +19,7 @@ from serving_adapter.server.redundancy.lane import BatchInputs, Dispatching, Lan
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import BACKUP, DEFAULT, Batch, Request
 from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.pool import Parallelism
 
 RECENT_SERVICE_TIMES = 1000  # the percentile is taken of so many
@@ -63,6 +64,11 @@ class ResilienceMode:
     def deployed_instances(self, instances: int) -> int:
         """Workers of the deployed model; where there are lanes, the redundant workers are theirs."""
         return instances if self.lanes else instances + self.settings.redundant(instances)
+
+    @property
+    def shared_models(self) -> list[ModelReference]:
+        """Models of lanes that the deployed model's own workers hold too, and run while they are idle."""
+        return []
 
     async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
         """Brings the redundant lanes' workers in line with the deployed ones."""

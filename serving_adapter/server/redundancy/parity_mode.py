@@ -18,6 +18,7 @@ from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import RECONSTRUCTED, Batch, joined
 from serving_adapter.server.workers.arena import Arena, lasting, place
 from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, in_a_thread
+from serving_adapter.server.workers.messages import ModelReference
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Parity(ResilienceMode):
     paper's first rule, every batch is late at once. Then many answers are reconstructed that would have come
     a moment later.
 
-    A parity query is encoded when a parity worker is free for it, straight into that worker's memory. If its
+    A parity query is encoded when a worker is free for it, straight into that worker's memory. If its
     group has all answers by then, it is not encoded at all.
     """
 
@@ -45,6 +46,10 @@ class Parity(ResilienceMode):
         self._flush_timer: asyncio.TimerHandle | None = None
         self._late_timers: dict[CodingGroup, asyncio.TimerHandle] = {}
         self._decoding: set[CodingGroup] = set()  # in threads
+
+    @property
+    def shared_models(self) -> list[ModelReference]:
+        return [lane.model for lane in self.lanes] if self.settings.overflow else []
 
     # --- what happens to batches -----------------------------------------------------------------------
 

@@ -68,6 +68,15 @@ class RedundantModels:
             )
         return [parity.model for parity in chosen], ENCODERS[encoders.pop()]
 
+    def shared_for(self, settings: ResilienceSettings) -> list[ModelReference]:
+        """What the mode of these settings will share with the deployed model, if there can be one."""
+        if settings.mode != "parity" or not settings.overflow:
+            return []
+        try:
+            return self.parities_for(settings)[0]
+        except ValueError:  # it is told once the deployed model is described
+            return []
+
     def encoder_of(self, parity: ParityModel) -> str:
         return self.encoder if parity.metadata is None else parity.metadata.encoder
 

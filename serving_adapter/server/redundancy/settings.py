@@ -56,8 +56,9 @@ class ResilienceSettings:
     group_timeout_us: int = 100_000
     """How long a coding group of the mode parity waits for its last batches before earlier ones fill it."""
     overflow: Literal[0, 1] = 1
-    """For parity and backup: with 1, redundant workers run batches of the deployed model first when all of
-    its own are busy. With 0 they are kept apart, as in the paper."""
+    """With 1, the workers of parity and backup models run batches of the deployed model when all of its own
+    are busy, while max_batch_size is 1. Its own workers run parity queries while no batch waits for them.
+    With 0 all are kept apart, as in the paper."""
 
     def redundant(self, instances: int) -> int:
         """Redundant workers beside `instances` deployed ones; each parity model has so many."""

@@ -22,6 +22,11 @@ class ModelFiles:
         self._references = [model.reference for model in models]
         self._stamps: dict[str, Stamp] = {}
 
+    def add(self, models: Sequence[ModelReference]) -> None:
+        """Files that the next building is from, too."""
+        names = [model.reference for model in models]
+        self._references += [name for name in names if name not in self._references]
+
     def look(self) -> None:
         """To be called before each building of the models; says which file holds something else by now.
 

@@ -66,7 +66,13 @@ class WorkerPool:
         start_timeout_s: float,
         is_redundant: bool = False,
     ) -> None:
-        new_zygote = partial(ZygoteHandle, models, device, launch, start_timeout_s, self._zygote_ended)
+        new_zygote = partial(
+            ZygoteHandle,
+            device=device,
+            launch=launch,
+            start_timeout_s=start_timeout_s,
+            on_end=self._zygote_ended,
+        )
         self._zygotes = ZygoteSuccession(models, new_zygote)
         self._on_free = on_free
         self.is_redundant = is_redundant
@@ -105,8 +111,16 @@ class WorkerPool:
         """Starts the zygote and has it build the models; returns the description of the first one."""
         return await self._zygotes.start()
 
-    async def reshape(self, parallelism: Parallelism, insists: bool = False) -> None:
+    def index_of(self, model: ModelReference) -> int:
+        """Which of the models of its workers this one is."""
+        return self._zygotes.models.index(model)
+
+    async def reshape(
+        self, parallelism: Parallelism, insists: bool = False, models: Sequence[ModelReference] = ()
+    ) -> None:
         """Brings number and kind of workers to `parallelism`; returns when new batches go to such only.
+
+        They hold these models, too, and go on to.
 
         If it fails, the workers are, or will be, as they were before. One that insists does not fail: what
         does not work at once is tried again until it does.
@@ -114,6 +128,9 @@ class WorkerPool:
         async with self._lock:
             before, self._parallelism = self._parallelism, parallelism
             try:
+                if self._closing:
+                    raise ModelFailed(CLOSED)
+                await self._zygotes.hold_too(models, self.workers)
                 await self._reshape()
             except BaseException as error:
                 if not insists:
@@ -190,15 +207,16 @@ class WorkerPool:
         placed: list[Placed],
         intra_op_threads: int,
         fill: Callable[[], None],
+        model: int = 0,
     ) -> None:
-        """The same, of the first model, when a thread has put the batch there; handed back if it cannot."""
+        """The same, when a thread has put the batch there; handed back if it cannot."""
         worker.job = job
         filling = in_a_thread(fill)
         if filling is None:
             self._not_filled(worker, job)
             return
         worker.is_copied = True
-        send = partial(self._send, worker, job, placed, intra_op_threads, 0)
+        send = partial(self._send, worker, job, placed, intra_op_threads, model)
         filling.add_done_callback(partial(self._was_filled, worker, job, send))
 
     def _was_filled(

@@ -1,7 +1,7 @@
 """The zygote that a pool's workers are forked from, and those before it whose workers serve on.
 
-A zygote that ended or hangs gets a successor. What its workers hold is none of its business, so it stays for
-as long as it has some.
+A zygote that ended or hangs gets a successor, and so does one that lacks a model. What its workers hold is
+none of its business, so it stays for as long as it has some.
 """
 
 from __future__ import annotations
@@ -16,23 +16,30 @@ from serving_adapter.server.workers.zygote_handle import ZygoteHandle
 
 
 class ZygoteSuccession:
-    """Zygotes that build the same models, one after the other; `present` is the one that forks."""
+    """Zygotes in succession, each with the models of those before it; `present` is the one that forks."""
 
-    def __init__(self, models: Sequence[ModelReference], new: Callable[[], ZygoteHandle]) -> None:
-        """`new` makes a zygote that builds these models."""
+    def __init__(
+        self, models: Sequence[ModelReference], new: Callable[[Sequence[ModelReference]], ZygoteHandle]
+    ) -> None:
+        """`new` makes a zygote that builds the given models."""
         self._new = new
-        self.present = new()
+        self.models = tuple(models)
+        self.present = new(self.models)
         self.description: ModelDescription | None = None  # of the first model, once it was built
         self._files = ModelFiles(models)
+        self._next: ZygoteHandle | None = None  # while it builds more models than the present one has
         self._before: list[ZygoteHandle] = []
         self._endings: set[asyncio.Task[None]] = set()
 
     async def start(self) -> ModelDescription:
         """Starts the present one and has it build the models; returns the description of the first one."""
+        return await self._start(self.present)
+
+    async def _start(self, zygote: ZygoteHandle) -> ModelDescription:
         self._files.look()
-        description = await self.present.start()
+        description = await zygote.start()
         if self.description not in (None, description):
-            await self.present.close()
+            await zygote.close()
             raise ModelFailed("it has other inputs or outputs than when the server started")
         self.description = description
         return description
@@ -40,9 +47,28 @@ class ZygoteSuccession:
     async def succeed(self, workers: Iterable[WorkerHandle]) -> None:
         """Starts another one in place of the present one. The workers serve on until there are others."""
         self._before.append(self.present)
-        self.present = self._new()
+        self.present = self._new(self.models)
         self.end_unused(workers)
         await self.start()
+
+    async def hold_too(self, models: Sequence[ModelReference], workers: Iterable[WorkerHandle]) -> None:
+        """Starts one that builds these models, too, unless all are held; if it fails the present one stays.
+
+        A model keeps its place among `models`, and none is ever dropped. So workers that were forked before
+        have at that place the same model, if they have one.
+        """
+        more = tuple(model for model in models if model not in self.models)
+        if not more:
+            return
+        self._files.add(more)
+        self._next = self._new((*self.models, *more))
+        try:
+            await self._start(self._next)
+            self._before.append(self.present)
+            self.present, self.models = self._next, (*self.models, *more)
+        finally:
+            self._next = None
+        self.end_unused(workers)
 
     def end_unused(self, workers: Iterable[WorkerHandle]) -> None:
         """Ends the earlier ones that have none of these workers."""
@@ -54,5 +80,6 @@ class ZygoteSuccession:
             ending.add_done_callback(self._endings.discard)
 
     async def close(self) -> None:
-        """Ends the present one, and waits for the end of those that are unused."""
-        await asyncio.gather(self.present.close(), *self._endings)
+        """Ends the present one and its successor, and waits for the end of those that are unused."""
+        zygotes = [self.present, *([self._next] if self._next is not None else [])]
+        await asyncio.gather(*(zygote.close() for zygote in zygotes), *self._endings)

@@ -19,6 +19,7 @@ from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.protocol.lease import ModelLease
 from serving_adapter.server.protocol.servicer import InferenceService
+from serving_adapter.server.redundancy.parity_mode import Parity
 from serving_adapter.server.requests import OutputTensor, Request, Specs
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.workers.handles import WorkerHandle
@@ -51,6 +52,10 @@ def test_a_seed_has_the_same_events_in_every_process() -> None:
 
 def test_everything_holds_in_the_first_seeds() -> None:
     assert not [result for seed in SEEDS if (result := simulate(seed)).sentence]
+
+
+def test_some_seeds_lend_workers_of_the_deployed_model() -> None:
+    assert any(simulate(seed).lent for seed in range(len(SEEDS), 4 * len(SEEDS)))
 
 
 def rows_of_the_neighbour(patch: pytest.MonkeyPatch) -> None:
@@ -153,6 +158,10 @@ def changes_without_the_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InferenceService, "_taken_lease", changed_first)
 
 
+def workers_lent_against_the_settings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Parity, "shared_models", property(lambda self: [lane.model for lane in self.lanes]))
+
+
 def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WorkerPool, "busy", property(lambda self: 0))
     patch.setattr(WorkerPool, "_retire", lambda self, worker: None)
@@ -173,6 +182,7 @@ def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
         leases_for_ever,
         leases_that_end_before_their_changes,
         changes_without_the_lease,
+        workers_lent_against_the_settings,
         too_many_at_once,
     ],
 )

@@ -153,15 +153,20 @@ def test_modes_change_under_load_and_no_request_is_lost(start_server, tmp_path):
     assert metric(server, "rrl_redundant_batches") > 0  # counted still, though their lanes have ended
 
 
-@pytest.mark.parametrize("overflow", [1, 0])
-def test_redundant_workers_run_deployed_batches_when_all_others_are_busy(start_server, overflow):
+@pytest.mark.parametrize(
+    ("overflow", "max_batch_size", "helps"), [(1, 1, True), (0, 1, False), (1, 4, False)]
+)
+def test_redundant_workers_run_single_requests_when_all_others_are_busy(
+    start_server, overflow, max_batch_size, helps
+):
     server = start_server(
         "--model", "sleep", "--model-option", "ms=300", "--intra-op-threads", 1, *REDUNDANT, "--instances", 2,
         "--resilience", "parity", "--redundant-instances", 2, "--overflow", overflow,
+        "--max-batch-size", max_batch_size,
     )  # fmt: skip
     on(server, lambda stub: answers(stub, 3))
     page = urlopen(server.metrics_url, timeout=10).read().decode()
-    assert ('rrl_batch_count{batch_size="1",busy_instances="3"' in page) == bool(overflow)
+    assert ('rrl_batch_count{batch_size="1",busy_instances="3"' in page) == helps
 
 
 def test_two_parities_give_both_answers_of_a_group(start_server, tmp_path):

@@ -1,20 +1,28 @@
-"""A lane that ends: what its workers hold of the deployed model is answered, or handed back."""
+"""Lanes: one that ends hands back what is not its own, and one that borrows workers does not overdo it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from serving_adapter import messages
 from serving_adapter.server.redundancy import lane as lanes
-from serving_adapter.server.redundancy.lane import Lane
+from serving_adapter.server.redundancy.lane import BatchInputs, Lane, LaneRun, Slot
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import WorkerHandle
-from serving_adapter.server.workers.messages import ModelReference, WorkerSignal
+from serving_adapter.server.workers.messages import (
+    BatchOutputs,
+    ComputeTimes,
+    ModelReference,
+    WorkerSignal,
+)
+from serving_adapter.server.workers.pool import Parallelism
 
 
 class RecordingHost:
@@ -96,5 +104,105 @@ def test_a_batch_in_service_is_waited_for() -> None:
             lane.dispatch()
             await closing
             assert host.back == []
+
+    asyncio.run(scenario())
+
+
+class PlayedPool:
+    """So many idle workers; what they are given runs until the test has it end."""
+
+    def __init__(self, workers: int) -> None:
+        self.idle = [SimpleNamespace(inputs=None) for _ in range(workers)]
+        self.runs: list[LaneRun] = []
+
+    @property
+    def busy(self) -> int:
+        return len(self.runs)
+
+    async def reshape(self, parallelism: Parallelism, insists: bool) -> None: ...
+
+    def run(self, worker: Any, run: LaneRun, placed: object, threads: int, model: int) -> None:
+        self.runs.append(run)
+
+    def answered(self) -> None:
+        self.runs.pop(0).worker_answered(None, BatchOutputs([], 0, ComputeTimes(0, 0, 0)))  # type: ignore[arg-type]
+        self.idle.append(SimpleNamespace(inputs=None))
+
+    def died(self) -> None:
+        self.runs.pop(0).worker_died()
+        self.idle.append(SimpleNamespace(inputs=None))
+
+
+class LendingHost(RecordingHost):
+    """One whose workers are all idle."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__()
+        self.own = PlayedPool(workers)
+
+    def slot_to_lend(self, model: ModelReference) -> Slot | None:
+        return Slot(self.own, 1) if self.own.idle else None  # type: ignore[arg-type]
+
+
+class WantedBatch:
+    """A redundant batch that somebody waits for."""
+
+    def is_wanted(self) -> bool:
+        return True
+
+    def write(self, arena: Arena) -> BatchInputs:
+        return BatchInputs([])
+
+    def lane_answered(self, outputs: object) -> None: ...
+
+
+async def lane_of(instances: int, host: LendingHost) -> tuple[Lane, PlayedPool]:
+    """A lane with so many workers of its own, all idle."""
+    lane, own = Lane(ModelReference("sleep"), host), PlayedPool(instances)  # type: ignore[arg-type]
+    lane.pool = own  # type: ignore[assignment]
+    await lane.reshape(Parallelism(instances))
+    return lane, own
+
+
+def test_a_lane_borrows_at_most_as_many_workers_as_it_has() -> None:
+    async def scenario() -> None:
+        host = LendingHost(5)
+        lane, own = await lane_of(2, host)
+        for _ in range(6):
+            lane.put(WantedBatch())
+        assert (len(own.runs), len(host.own.runs)) == (2, 2)
+        host.own.answered()
+        lane.dispatch()
+        assert len(host.own.runs) == 2  # the next one
+
+    asyncio.run(scenario())
+
+
+def test_a_model_that_ends_its_workers_borrows_none_until_it_has_answered() -> None:
+    async def scenario() -> None:
+        host = LendingHost(5)
+        lane, own = await lane_of(1, host)
+        for _ in range(4):
+            lane.put(WantedBatch())
+        host.own.died()
+        lane.dispatch()
+        assert not host.own.runs
+        own.answered()
+        lane.dispatch()
+        assert (len(own.runs), len(host.own.runs)) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_lane_has_not_ended_while_it_has_a_borrowed_worker() -> None:
+    async def scenario() -> None:
+        host = LendingHost(1)
+        lane, own = await lane_of(1, host)
+        lane.put(WantedBatch())
+        lane.put(WantedBatch())
+        own.answered()
+        assert not lane.is_drained
+        host.own.answered()
+        assert lane.is_drained
 
     asyncio.run(scenario())

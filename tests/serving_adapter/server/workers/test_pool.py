@@ -100,6 +100,27 @@ def test_a_change_that_must_be_made_is_made_once_it_can_be(serving):
     serving.runner.run(serving.pool.reshape(Parallelism(1)))
 
 
+def test_a_further_model_that_cannot_be_built_changes_nothing(serving):
+    before, zygote = serving.pids(), serving.zygote
+    with pytest.raises(ModelFailed, match="no_such_model"):
+        serving.runner.run(serving.pool.reshape(Parallelism(), models=[ModelReference("no_such_model")]))
+    assert serving.pids() == before
+    assert serving.zygote == zygote
+    assert zygote.is_running()
+
+
+def test_workers_hold_a_further_model_from_a_change_on(serving):
+    before, zygote = serving.pids(), serving.zygote
+    model = ModelReference("noop")
+    serving.runner.run(serving.pool.reshape(Parallelism(), models=[model]))
+    assert serving.pool.index_of(model) == 1
+    assert not set(serving.pids()) & set(before)
+    again = serving.pids()
+    serving.runner.run(serving.pool.reshape(Parallelism(), models=[model]))
+    assert serving.pids() == again
+    serving.runner.run(eventually(lambda: not zygote.is_running()))
+
+
 def test_the_reason_why_a_worker_does_not_come_up_is_told(serving):
     before = serving.pids()
     with pytest.raises(ModelFailed, match="MemoryError: no room for so many threads"):
