@@ -1,38 +1,22 @@
-"""The report of `parity-tail`: its tables as Markdown, every run as CSV, Fig. 10 as a picture."""
+"""The report of `parity-tail`: its tables as Markdown, what ParM and hedging gain, Fig. 10 as a picture."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from scripts.benchmarks.parity.tail_measurement import Measured
+from scripts.benchmarks.parity.tail_rows import EQUAL, HEDGING, PAPER_TAILS, PARITY, ServerAndLoad
 from scripts.figures.drawing import SEQUENCE, label_lines_at_end, names, new_figure, save
-
-
-class Measured(NamedTuple):
-    """One run."""
-
-    p50_ms: float
-    p99_ms: float
-    p99_9_ms: float
-    failed: int
-    reconstructed: float  # share of the requests
-    late_ms: float  # the client's own lag, p99
-
-    @property
-    def gap_ms(self) -> float:
-        return self.p99_9_ms - self.p50_ms
 
 
 class Series(NamedTuple):
     """The runs of one row of a table."""
 
-    label: str
-    mode: str
-    rate_per_s: float
-    runs: list[Measured]
+    row: ServerAndLoad
+    runs: Sequence[Measured]
 
     def median(self, name: str) -> float:
         return median(getattr(run, name) for run in self.runs)
@@ -41,53 +25,118 @@ class Series(NamedTuple):
         values = [getattr(run, name) for run in self.runs]
         return min(values), max(values)
 
+    @property
+    def tail(self) -> float:
+        """p99.9 in medians."""
+        return self.median("p99_9_ms") / self.median("p50_ms")
 
-def as_markdown(title: str, series: Sequence[Series]) -> str:
-    """A table with the median of each row's runs, and for p99.9 the least and the greatest."""
+
+class Gain(NamedTuple):
+    """What a row has over Equal-Resources; medians of the runs, for `ratio` the least and greatest, too."""
+
+    label: str
+    mode: str
+    ratio: float  # of the gaps of p99.9 to the median, Equal-Resources' over its own
+    least: float
+    greatest: float
+    lower: float  # by which share its p99.9 is lower
+    median_shift_ms: float
+
+
+def baseline_of(series: Series, table: Sequence[Series]) -> Series | None:
+    """The row of Equal-Resources that it is compared with: of its label, or else the table's only one."""
+    baselines = [one for one in table if one.row.mode == EQUAL]
+    same = [one for one in baselines if one.row.label == series.row.label]
+    found = same or (baselines if len(baselines) == 1 else [])
+    return found[0] if found and series.row.mode != EQUAL else None
+
+
+def gain(series: Series, table: Sequence[Series]) -> Gain | None:
+    """None where there is nothing to compare it with."""
+    baseline = baseline_of(series, table)
+    if baseline is None:
+        return None
+    pairs = zip(baseline.runs, series.runs, strict=True)
+    ratios = [one.gap_ms / own.gap_ms for one, own in pairs]
+    return Gain(
+        label=series.row.label,
+        mode=series.row.shown_mode,
+        ratio=baseline.median("gap_ms") / series.median("gap_ms"),
+        least=min(ratios),
+        greatest=max(ratios),
+        lower=1 - series.median("p99_9_ms") / baseline.median("p99_9_ms"),
+        median_shift_ms=series.median("p50_ms") - baseline.median("p50_ms"),
+    )
+
+
+def gains(table: Sequence[Series]) -> list[Gain]:
+    return [found for series in table if (found := gain(series, table)) is not None]
+
+
+def beats_hedging(table: Sequence[Series]) -> bool:
+    """Whether ParM gains more than hedging of the same resources wherever both were measured."""
+    of = {(s.row.label, s.row.shown_mode, s.row.k): gain(s, table) for s in table}
+    both = [(own, of.get((label, HEDGING, k))) for (label, mode, k), own in of.items() if mode == PARITY]
+    return all(own.ratio > other.ratio for own, other in both if own is not None and other is not None)
+
+
+def variations(table: Sequence[Series]) -> dict[str, float]:
+    """By how much each mode's p99.9 varies over the rows of a table: greatest over least, less one."""
+    tails_ms: dict[str, list[float]] = {}
+    for series in table:
+        tails_ms.setdefault(series.row.shown_mode, []).append(series.median("p99_9_ms"))
+    return {mode: max(each) / min(each) - 1 for mode, each in tails_ms.items()}
+
+
+def nearest_to_the_paper(table: Sequence[Series]) -> dict[str, str]:
+    """Of each cluster, the row in which Equal-Resources' p99.9, in medians, is nearest to the paper's."""
+    nearest: dict[str, Series] = {}
+    for series in table:
+        cluster = series.row.cluster
+        middle = sum(PAPER_TAILS[cluster]) / 2
+        before = nearest.get(cluster)
+        if before is None or abs(series.tail - middle) < abs(before.tail - middle):
+            nearest[cluster] = series
+    return {cluster: series.row.label for cluster, series in nearest.items()}
+
+
+def as_markdown(title: str, table: Sequence[Series]) -> str:
+    """The median of each row's runs, and for p99.9 and the ratio the least and the greatest."""
     lines = [
-        f"**{title}**",
+        f"**{title}; {len(table[0].runs)} runs**",
         "",
-        "| | mode | requests/s | p50 ms | p99 ms | p99.9 ms (min - max) | p99.9 - p50 | rebuilt | failed |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | mode | requests/s | p50 ms | p99 ms | p99.9 ms (min - max) | p99.9 / p50 | "
+        "gap of Equal-Resources / its own (min - max) | p99.9 lower by | rebuilt | failed |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in series:
-        least, greatest = row.ends("p99_9_ms")
-        failed = sum(run.failed for run in row.runs)
+    for series in table:
+        row, (least, greatest), found = series.row, series.ends("p99_9_ms"), gain(series, table)
+        of_baseline = " | "
+        if found is not None:
+            ends = f"{found.least:.2f} - {found.greatest:.2f}"
+            of_baseline = f"{found.ratio:.2f} ({ends}) | {found.lower:.0%}"
         lines.append(
-            f"| {row.label} | {row.mode} | {row.rate_per_s:.0f} | {row.median('p50_ms'):.1f} | "
-            f"{row.median('p99_ms'):.1f} | {row.median('p99_9_ms'):.1f} ({least:.1f} - {greatest:.1f}) | "
-            f"{row.median('gap_ms'):.1f} | {row.median('reconstructed'):.1%} | {failed} |"
+            f"| {row.label} | {row.shown_mode} | {row.rate_per_s:.0f} | {series.median('p50_ms'):.1f} | "
+            f"{series.median('p99_ms'):.1f} | {series.median('p99_9_ms'):.1f} ({least:.1f} - {greatest:.1f})"
+            f" | {series.tail:.2f} | {of_baseline} | {series.median('reconstructed'):.1%} | "
+            f"{sum(run.failed for run in series.runs)} |"
         )
     return "\n".join(lines)
 
 
-def save_tables(folder: Path, tables: Mapping[str, tuple[str, Sequence[Series]]]) -> None:
-    """`parity-tail-TABLE.csv` for each table (title, rows), and the picture of the table `rate`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (_, series) in tables.items():
-        with (folder / f"parity-tail-{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["label", "mode", "rate_per_s", "run", *Measured._fields])
-            for row in series:
-                for number, run in enumerate(row.runs):
-                    writer.writerow([row.label, row.mode, round(row.rate_per_s, 1), number, *run])
-    if "rate" in tables:
-        _draw(folder / "parity-tail.png", tables["rate"][1])
-
-
-def _draw(path: Path, series: Sequence[Series]) -> None:
-    """Fig. 10: p99.9 (solid) and median (dotted) by load."""
+def draw(path: Path, table: Sequence[Series]) -> None:
+    """Fig. 10 of one cluster: p99.9 (solid, with the least and the greatest run) and median (dotted)."""
     figure, axes = new_figure(
         width=7.0,
         title="The tail under slow workers, k = 2",
         subtitle="99.9th percentile (line, bars from the least to the greatest run) and median (dots)",
     )
     ax = axes[0, 0]
-    kinds = list(dict.fromkeys(_kind(row) for row in series))
-    for colour, kind in zip((SEQUENCE[0], SEQUENCE[2], SEQUENCE[4]), kinds, strict=False):
-        rows = [row for row in series if _kind(row) == kind]
-        rates = [row.rate_per_s for row in rows]
-        tails = [row.median("p99_9_ms") for row in rows]
+    kinds = list(dict.fromkeys(series.row.shown_mode for series in table))
+    for colour, kind in zip(SEQUENCE, kinds, strict=False):
+        rows = [series for series in table if series.row.shown_mode == kind]
+        rates = [series.row.rate_per_s for series in rows]
+        tails = [series.median("p99_9_ms") for series in rows]
         below = [tail - row.ends("p99_9_ms")[0] for tail, row in zip(tails, rows, strict=True)]
         above = [row.ends("p99_9_ms")[1] - tail for tail, row in zip(tails, rows, strict=True)]
         ax.errorbar(rates, tails, yerr=(below, above), color=colour, linewidth=0, elinewidth=1.2, capsize=3)
@@ -97,10 +146,3 @@ def _draw(path: Path, series: Sequence[Series]) -> None:
     names(ax, "requests/s", "ms")
     label_lines_at_end(ax)
     save(figure, path)
-
-
-def _kind(row: Series) -> str:
-    """A line of the picture: "60%" of equal-resources, "60%, paper's" of parity."""
-    _, comma, variant = row.label.partition(", ")
-    name = {"equal-resources": "Equal-Resources", "parity": "ParM"}[row.mode]
-    return f"{name}, {variant}" if comma else name

@@ -8,6 +8,12 @@ faults:
     always: 4            # four such episodes at any time, a new one when one ends: in kind the four
     workers: 2           #   background shuffles of ParM's section 6.1, each on two random instances
     for_s: [0.5, 1.5]    # how long an episode lasts, drawn for each; or a number
+  - kind: tenant         # somebody else's queries run on the workers' machines now and then (ParM, Fig. 13):
+    queries_per_s: 8     #   so many on each, at random
+    query_ms: 50         #   of this length; beside one a batch runs at half speed
+    workers: 2
+    at_s: [0]
+    for_s: 3600
   - kind: stall          # the process stands still (SIGSTOP) and then goes on (SIGCONT)
     pool: redundant      # concerns workers that are there for redundancy; or deployed; or all (default)
     mean_gap_s: 0.5      # at random, with exponential gaps between the beginnings
@@ -32,15 +38,21 @@ import yaml
 
 Range = tuple[float, float]
 
-KINDS = ("slow", "stall", "kill")
+KINDS = ("slow", "tenant", "stall", "kill")
 POOLS = ("all", "deployed", "redundant")
 SCHEDULES = ("at_s", "every_s", "mean_gap_s", "always")
-KINDS_BY_REQUIRED_KEY = {"for_s": ("slow", "stall"), "delay_ms": ("slow",)}
+KINDS_BY_REQUIRED_KEY = {
+    "for_s": ("slow", "tenant", "stall"),
+    "delay_ms": ("slow",),
+    "queries_per_s": ("tenant",),
+    "query_ms": ("tenant",),
+}
 
 MIN_DURATION_S = 0.001  # shorter gaps and durations would take the front's processor
 MAX_DURATION_S = 86_400.0
 MAX_DELAY_MS = 60_000.0
 MAX_COUNT = 1000  # for workers at once and for episodes at any time
+MAX_QUERIES_PER_S = 1000.0  # of a tenant
 
 
 class Delay(NamedTuple):
@@ -79,6 +91,8 @@ class Fault:
     always: int | None = None
     for_s: Range | None = None
     delay_ms: Delay | None = None
+    queries_per_s: float | None = None
+    query_ms: float | None = None
 
     def __post_init__(self) -> None:
         schedules = [name for name in SCHEDULES if getattr(self, name) is not None]
@@ -91,7 +105,11 @@ class Fault:
             if self.kind in kinds and getattr(self, key) is None:
                 raise ValueError(f"a {self.kind} needs {key}")
             if self.kind not in kinds and getattr(self, key) is not None:
-                raise ValueError(f"{key} is for {' and '.join(kinds)}, not for a {self.kind}; leave it out")
+                raise ValueError(f"{key} is for {_listed(kinds)}, not for a {self.kind}; leave it out")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 @dataclass(frozen=True)
@@ -258,4 +276,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "always": _count,
     "for_s": _range(MIN_DURATION_S, MAX_DURATION_S),
     "delay_ms": _delay,
+    "queries_per_s": _number(0.001, MAX_QUERIES_PER_S),
+    "query_ms": _number(0.001, MAX_DELAY_MS),
 }

@@ -1,4 +1,4 @@
-"""Lets the faults of a fault file happen to the workers: slows them down, stalls them, kills them.
+"""Lets the faults of a fault file happen to the workers: slows them, gives them tenants, stalls, kills them.
 
 When something happens is a pure function of the file (`episodes`), and `inject` lets it happen.
 """
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from serving_adapter.server.workers.fault_file import Delay, Fault, Faults
+from serving_adapter.server.workers.tenant import NS_PER_S, Tenant
 
 # --- what happens when -------------------------------------------------------------------------------
 
@@ -80,10 +81,11 @@ def _in_order(several: Sequence[Iterator[FaultEpisode]]) -> Iterator[FaultEpisod
 
 
 class FaultyWorker(Protocol):
-    """A worker as its pool sees it; `slow` is read when a batch is handed to it."""
+    """A worker as its pool sees it; `slow` and `tenant` are read when a batch is handed to it."""
 
     pid: int
     slow: Delay | None
+    tenant: Tenant | None
 
 
 class FaultyPool(Protocol):
@@ -118,13 +120,19 @@ def pick(fault: Fault, pools: Sequence[FaultyPool], rng: np.random.Generator) ->
 class _FaultsInForce:
     """The faults that workers suffer at the moment; episodes that overlap on one worker nest."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng  # draws the tenants' seeds
         self._delays: defaultdict[FaultyWorker, list[Delay]] = defaultdict(list)
+        self._tenants: defaultdict[FaultyWorker, list[Tenant]] = defaultdict(list)
         self._stalls = Counter[FaultyWorker]()
 
     def entered(self, fault: Fault, victim: Victim) -> contextlib.AbstractContextManager[None]:
         if fault.delay_ms is not None:
             return self._slow(victim.worker, fault.delay_ms)
+        if fault.queries_per_s is not None and fault.query_ms is not None:
+            now_ns = round(NS_PER_S * asyncio.get_running_loop().time())
+            seed = int(self._rng.integers(1 << 32))
+            return self._shared(victim.worker, Tenant(fault.queries_per_s, fault.query_ms, seed, now_ns))
         return self._stall(victim)
 
     @contextlib.contextmanager
@@ -140,6 +148,20 @@ class _FaultsInForce:
             worker.slow = max(delays, key=_mean_ms, default=None)
             if not delays:
                 del self._delays[worker]
+
+    @contextlib.contextmanager
+    def _shared(self, worker: FaultyWorker, tenant: Tenant) -> Iterator[None]:
+        """The tenant that came last counts."""
+        tenants = self._tenants[worker]
+        tenants.append(tenant)
+        worker.tenant = tenant
+        try:
+            yield
+        finally:
+            tenants.remove(tenant)
+            worker.tenant = tenants[-1] if tenants else None
+            if not tenants:
+                del self._tenants[worker]
 
     @contextlib.contextmanager
     def _stall(self, victim: Victim) -> Iterator[None]:
@@ -165,7 +187,7 @@ async def inject(faults: Faults, pools: Callable[[], Sequence[FaultyPool]], log:
     """Lets the faults happen, counted from now; returns when all are over. Cancelled, it ends them all."""
     start_s = asyncio.get_running_loop().time()
     rng = np.random.default_rng([faults.seed, 1])  # `episodes` draws from children of the seed
-    in_force = _FaultsInForce()
+    in_force = _FaultsInForce(np.random.default_rng([faults.seed, 2]))
 
     async def suffer(episode: FaultEpisode, victims: list[Victim]) -> None:
         with contextlib.ExitStack() as lasting:

@@ -21,6 +21,7 @@ from serving_adapter.server.workers.messages import (
     RunBatch,
     WorkerSignal,
 )
+from serving_adapter.server.workers.tenant import Tenant
 
 
 class ModelFailed(Exception):
@@ -79,6 +80,7 @@ class WorkerHandle:
         self.retired = False
         self.health = Health()
         self.slow: Delay | None = None  # extra time of its batches: an injected fault
+        self.tenant: Tenant | None = None  # who shares its machine, an injected fault too
 
     def belongs_to(self, pid: int, pidfd: int | None) -> None:
         """Its process. When that ends, so does its channel: what its model forked may hold it open."""
@@ -106,7 +108,7 @@ class WorkerHandle:
         """Has it run the batch that lies in its input arena; OSError if it is gone."""
         self.number += 1
         capacity_bytes = self.inputs.capacity_bytes
-        order = RunBatch(model, placed, capacity_bytes, intra_op_threads, slow_ms, self.number)
+        order = RunBatch(model, placed, capacity_bytes, intra_op_threads, slow_ms, self.number, self.tenant)
         messages.send(self.channel, order)
 
     def reply(self) -> BatchReply | None:

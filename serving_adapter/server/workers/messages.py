@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from serving_adapter import messages as packets
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers.arena import Placed
+from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
 Wire = Mapping[str, Any]
@@ -213,6 +214,7 @@ class RunBatch:
     intra_op_threads: int
     slow_ms: float = 0.0  # extra time, an injected fault
     number: int = 0  # which the answer repeats, so that no other can be taken for it
+    tenant: Tenant | None = None  # with whom it shares its machine, an injected fault
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -222,6 +224,7 @@ class RunBatch:
             "capacity": self.capacity_bytes,
             "intra_op_threads": self.intra_op_threads,
             "slow_ms": self.slow_ms,
+            "tenant": self.tenant,
         }
 
     @classmethod
@@ -233,6 +236,7 @@ class RunBatch:
             wire["intra_op_threads"],
             wire["slow_ms"],
             wire["number"],
+            None if wire["tenant"] is None else Tenant(*wire["tenant"]),
         )
 
 

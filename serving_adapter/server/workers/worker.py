@@ -30,6 +30,7 @@ from serving_adapter.server.workers.messages import (
     RunBatch,
     WorkerReady,
 )
+from serving_adapter.server.workers.tenant import Tenant, TenantQueries
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class BatchRunner:
         self.models, self.inputs, self.outputs = models, inputs, outputs
         self._described = described
         self._printed: set[str] = set()
+        self._tenant: Tenant | None = None  # the last one, whose queries these are
+        self._queries: TenantQueries
         self.device = torch.device(device)
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         if self.stream is not None:
@@ -134,8 +137,7 @@ class BatchRunner:
                 read_ns = time.monotonic_ns()
                 results = as_described(self.models[order.model].run(tensors), self._described)
                 results = {name: tensor.to("cpu") for name, tensor in results.items()}
-            if order.slow_ms:
-                time.sleep(1e-3 * order.slow_ms)  # the front's fault injector says so
+            self._wait_as_told(order, read_ns)
             infer_ns = time.monotonic_ns()
             outputs = self._write(results)
         except BaseException as error:  # of the user's code, which may raise what it likes: no signal does
@@ -143,6 +145,16 @@ class BatchRunner:
         end_ns = time.monotonic_ns()
         compute = ComputeTimes(read_ns - start_ns, infer_ns - read_ns, end_ns - infer_ns)
         return BatchOutputs(outputs, self.outputs.capacity_bytes, compute)
+
+    def _wait_as_told(self, order: RunBatch, began_ns: int) -> None:
+        """Lets the faults happen that the front's injector wants of this batch."""
+        if order.slow_ms:
+            time.sleep(1e-3 * order.slow_ms)
+        if order.tenant is None:
+            return
+        if order.tenant != self._tenant:
+            self._tenant, self._queries = order.tenant, TenantQueries(order.tenant)
+        time.sleep(1e-9 * self._queries.delay_ns(began_ns, time.monotonic_ns() - began_ns))
 
     def _failed(self, error: BaseException) -> BatchError:
         """The reply; the server's log gets where it was raised, once for each type of exception."""

@@ -24,6 +24,7 @@ def test_a_file_is_read_whole(tmp_path):
         seed: 7
         faults:
           - {kind: slow, workers: 2, delay_ms: [5, 40], always: 4, for_s: [0.5, 1.5]}
+          - {kind: tenant, at_s: [0], for_s: 60, queries_per_s: 8.4, query_ms: 50}
           - {kind: stall, pool: redundant, mean_gap_s: 1e-1, for_s: 1}
           - {kind: kill, pool: deployed, at_s: [5, 1.0]}
           - {kind: kill, every_s: 2}
@@ -33,6 +34,7 @@ def test_a_file_is_read_whole(tmp_path):
         seed=7,
         faults=(
             Fault("slow", workers=2, delay_ms=uniform(5.0, 40.0), always=4, for_s=(0.5, 1.5)),
+            Fault("tenant", at_s=(0.0,), for_s=(60.0, 60.0), queries_per_s=8.4, query_ms=50.0),
             Fault("stall", pool="redundant", mean_gap_s=0.1, for_s=(1.0, 1.0)),
             Fault("kill", pool="deployed", at_s=(1.0, 5.0)),
             Fault("kill", every_s=2.0),
@@ -58,9 +60,9 @@ BAD_DOCUMENTS: list[tuple[Any, str]] = [
 
 
 BAD_FAULTS = [
-    ({"every_s": 1}, "needs a kind (slow, stall, kill)"),
-    ({"kind": "maim", "every_s": 1}, "kind must be one of slow, stall, kill, got 'maim'"),
-    ({"kind": ["kill"], "every_s": 1}, "kind must be one of slow, stall, kill, got ['kill']"),
+    ({"every_s": 1}, "needs a kind (slow, tenant, stall, kill)"),
+    ({"kind": "maim", "every_s": 1}, "kind must be one of slow, tenant, stall, kill, got 'maim'"),
+    ({"kind": ["kill"], "every_s": 1}, "kind must be one of slow, tenant, stall, kill, got ['kill']"),
     ({"kind": "kill", "every": 1}, "the key 'every' is unknown; the keys are kind, workers"),
     ({"kind": "kill", 1: 1}, "the key 1 is unknown"),
     ({"kind": "kill"}, "needs exactly one schedule (at_s, every_s, mean_gap_s, always), got none"),
@@ -77,7 +79,7 @@ BAD_FAULTS = [
     ({"kind": "kill", "mean_gap_s": float("inf")}, "mean_gap_s must be a number from 0.001"),
     ({"kind": "kill", "mean_gap_s": "soon"}, "mean_gap_s must be a number from 0.001"),
     ({"kind": "kill", "always": 1}, "a kill has no end, so `always` does not fit it"),
-    ({"kind": "kill", "every_s": 1, "for_s": 1}, "for_s is for slow and stall, not for a kill"),
+    ({"kind": "kill", "every_s": 1, "for_s": 1}, "for_s is for slow, tenant and stall, not for a kill"),
     ({"kind": "kill", "every_s": 1, "workers": 0}, "workers must be a whole number from 1 to 1000, got 0"),
     (
         {"kind": "kill", "every_s": 1, "workers": 1.5},
@@ -91,6 +93,8 @@ BAD_FAULTS = [
     ({"kind": "stall", "every_s": 1, "for_s": 1, "delay_ms": 5}, "delay_ms is for slow, not for a stall"),
     ({"kind": "stall", "always": 0, "for_s": 1}, "always must be a whole number from 1 to 1000, got 0"),
     ({"kind": "slow", "every_s": 1, "for_s": 1}, "a slow needs delay_ms"),
+    ({"kind": "tenant", "every_s": 1, "for_s": 1, "query_ms": 50}, "a tenant needs queries_per_s"),
+    ({"kind": "slow", "every_s": 1, "for_s": 1, "delay_ms": 1, "query_ms": 5}, "query_ms is for tenant, not"),
     ({"kind": "slow", "every_s": 1, "delay_ms": 1}, "a slow needs for_s"),
     ({"kind": "slow", "every_s": 1, "for_s": 1, "delay_ms": [-5, 5]}, "delay_ms must be a number from 0"),
 ]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from serving_adapter.server.workers.fault_file import Delay, Fault, Faults
 from serving_adapter.server.workers.fault_injection import episodes, inject, pick
+from serving_adapter.server.workers.tenant import Tenant
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class FakeWorker:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.slow: Delay | None = None
+        self.tenant: Tenant | None = None
 
 
 class FakePool:
@@ -225,6 +227,27 @@ def test_overlapping_slow_episodes_nest_and_the_larger_delay_holds():
         watch=watch,
     )
     assert seen == [None, uniform(5.0, 10.0), uniform(20.0, 40.0), uniform(5.0, 10.0), None]
+
+
+def test_each_worker_has_a_tenant_of_its_own_while_the_episode_lasts():
+    pool = FakePool(1, 2, 3)
+    seen: list[set[Tenant | None]] = []
+
+    async def watch() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.5)
+            seen.append({worker.tenant for worker in pool.workers})
+            await asyncio.sleep(0.5)
+
+    fault = Fault("tenant", at_s=(1.0,), for_s=(1.0, 1.0), workers=2, queries_per_s=8.0, query_ms=50.0)
+    injected([pool], fault, watch=watch)
+    assert seen[0] == seen[2] == {None}
+    first, second = seen[1] - {None}
+    assert first is not None
+    assert second is not None
+    assert first.seed != second.seed
+    assert first[:2] == second[:2] == (8.0, 50.0)
+    assert first.since_ns == second.since_ns == 1_000_000_000
 
 
 def test_cancelled_it_leaves_no_worker_slow_or_stopped():

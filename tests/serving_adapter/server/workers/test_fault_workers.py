@@ -29,6 +29,7 @@ from serving_adapter.server.workers.messages import (
     parse_batch_reply,
     parse_build_reply,
 )
+from serving_adapter.server.workers.tenant import Tenant
 
 
 class RealWorker:
@@ -45,10 +46,11 @@ class RealWorker:
         self.pid = ready.pid
         self.process = psutil.Process(self.pid)
 
-    def send_batch(self, value: float, slow_ms: float = 0.0) -> None:
+    def send_batch(self, value: float, slow_ms: float = 0.0, tenant: Tenant | None = None) -> None:
         (placed,), _ = place([("x", "FP32", (1, 16))])
         self.inputs.array(placed)[...] = value
-        batch = RunBatch(0, [placed], self.inputs.capacity_bytes, intra_op_threads=1, slow_ms=slow_ms)
+        capacity_bytes = self.inputs.capacity_bytes
+        batch = RunBatch(0, [placed], capacity_bytes, 1, slow_ms=slow_ms, tenant=tenant)
         messages.send(self.channel, batch)
 
     def answer(self) -> SimpleNamespace:
@@ -177,3 +179,11 @@ def test_a_slowed_batch_takes_that_much_longer_in_its_compute_time(zygote):
     slowed = worker.answer()
     assert slowed.value == 3.0
     assert slowed.infer_ms >= 80.0
+
+
+def test_a_batch_beside_a_tenant_takes_twice_as_long(zygote):
+    worker = zygote.worker()
+    worker.send_batch(4.0, slow_ms=40.0, tenant=Tenant(1000.0, 60_000.0))  # who is always there
+    shared = worker.answer()
+    assert shared.value == 4.0
+    assert shared.infer_ms >= 80.0

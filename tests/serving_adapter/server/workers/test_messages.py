@@ -29,6 +29,7 @@ from serving_adapter.server.workers.messages import (
     parse_worker_start,
     parse_zygote_order,
 )
+from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
 PLACED = [Placed("x", "FP32", (2, 16), 0), Placed("length", "INT64", (2,), 128)]
@@ -47,6 +48,7 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (WorkerReady(17), parse_worker_start),
         (BuildError("it failed while it warmed up"), parse_worker_start),
         (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5, number=7), RunBatch.from_wire),
+        (RunBatch(0, PLACED, 1 << 20, 1, tenant=Tenant(8.4, 50.0, 3, 12)), RunBatch.from_wire),
         (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3), number=7), parse_batch_reply),
         (BatchError("the model raised ValueError: no", number=7), parse_batch_reply),
         (BatchError("the model raised RuntimeError: CUDA error", worker_is_broken=True), parse_batch_reply),

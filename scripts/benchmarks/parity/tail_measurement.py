@@ -1,0 +1,116 @@
+"""One run of `parity-tail`, and the file that keeps runs so that a benchmark goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from scripts.benchmarks.parity.tail_rows import BATCH_MS, ITEM_MS, ServerAndLoad
+from scripts.serving.processes import serving_with_metrics, started
+
+
+class Measured(NamedTuple):
+    """One run, as its clients saw it."""
+
+    p50_ms: float
+    p99_ms: float
+    p99_9_ms: float
+    failed: int
+    reconstructed: float  # share of the requests
+    late_ms: float  # the client's own lag, p99
+
+    @property
+    def gap_ms(self) -> float:
+        return self.p99_9_ms - self.p50_ms
+
+
+Run = Callable[[ServerAndLoad, int, int], Measured]
+"""Measures a row with so many requests and a seed."""
+
+
+class KeptRuns:
+    """Runs by row, requests and seed, a line each in a JSON Lines file if there is one.
+
+    What the file has is not run again. A line that was cut off by the end of a run is left out.
+    """
+
+    def __init__(self, path: Path | None, run: Run) -> None:
+        self._path, self._run = path, run
+        self._known: dict[str, Measured] = {}
+        if path is not None and path.exists():
+            text = path.read_text(encoding="utf-8")
+            for line in text.splitlines():
+                self._read(line)
+            if text and not text.endswith("\n"):  # the next line must not be a part of the torn one
+                path.write_text(text + "\n", encoding="utf-8")
+
+    def _read(self, line: str) -> None:
+        try:
+            entry = json.loads(line)
+            self._known[entry["key"]] = Measured(**entry["measured"])
+        except (ValueError, TypeError, KeyError):
+            return
+
+    def measured(self, row: ServerAndLoad, requests: int, seed: int) -> Measured:
+        key = json.dumps({"requests": requests, "seed": seed} | row.settings(), sort_keys=True)
+        if key not in self._known:
+            self._known[key] = measured = self._run(row, requests, seed)
+            self._write(
+                {"label": row.label, "mode": row.shown_mode, "key": key, "measured": measured._asdict()}
+            )
+        return self._known[key]
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def measure(row: ServerAndLoad, requests: int, seed: int) -> Measured:
+    """A fresh server and a load generator, both ended afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        faults = Path(folder) / "faults.yaml"
+        faults.write_text(yaml.safe_dump({"seed": seed, "faults": list(row.faults)}))
+        with serving_with_metrics("sleep", *_command(row, faults), quiet=True) as (address, metrics_url):
+            load = (
+                "--target", address, "--rate", row.rate_per_s, "--duration-s", requests / row.rate_per_s,
+                "--seed", seed, "--out", folder,
+            )  # fmt: skip
+            with started("serving_adapter.load.command_line", *load) as generator:
+                generator.communicate()
+            report = json.loads((Path(folder) / "load.json").read_text())
+            reconstructed = _metric(metrics_url, "rrl_reconstructed_count")
+    latency_ms = report["latency_ms"]
+    return Measured(
+        latency_ms["p50"],
+        latency_ms["p99"],
+        latency_ms["p99_9"],
+        sum(report["failed"].values()),
+        reconstructed / report["sent"],
+        report["send_lag_p99_ms"],
+    )
+
+
+def _command(row: ServerAndLoad, faults: Path) -> tuple[object, ...]:
+    """`rrl-serve`'s arguments behind the model."""
+    times_ms = {
+        "sleep.ms": BATCH_MS, "sleep.per_item_ms": ITEM_MS,
+        "backup.ms": BATCH_MS / row.backup_speed_up, "backup.per_item_ms": ITEM_MS / row.backup_speed_up,
+    }  # fmt: skip
+    times = [part for key, value in times_ms.items() for part in ("--model-option", f"{key}={value}")]
+    knobs = ("--instances", row.workers, "--intra-op-threads", 1, "--max-batch-size", row.max_batch_size)
+    models = ("--parity-model", "sleep", "--backup-model", "sleep")
+    return *models, *times, *knobs, "--resilience", row.mode, "--k", row.k, *row.flags, "--faults", faults
+
+
+def _metric(url: str, name: str) -> float:
+    page = urllib.request.urlopen(url, timeout=10).read().decode()
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name + "{"))
