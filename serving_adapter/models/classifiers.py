@@ -13,6 +13,7 @@ the signal fades tenfold in each of the MLP's layers, and the first epochs learn
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,7 @@ from serving_adapter.tensors import TensorSpec
 
 LINEAR_DEVIATION = 0.01**0.5
 LENET_SIZE = 32  # pixels that LeNet-5 was made for; below, its convolutions are padded
+RESNET_WIDTH = 64
 VGG11_WIDTHS = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
 ANSWERS = ("logits", "probabilities")
 
@@ -70,9 +72,12 @@ def resnet18(
     answer: str = "logits",
     times: float = 1.0,
     seed: int = 0,
+    width: int = RESNET_WIDTH,
 ) -> Model:
-    """ResNet-18 for small images."""
-    return _model("resnet18", classes, channels, size, answer, times, seed)
+    """ResNet-18 for small images; `width` is that of its first layers, so 64 is the paper's."""
+    if width < 1:
+        raise ModelError(f"resnet18: width must be at least 1, got {width}")
+    return _model("resnet18", classes, channels, size, answer, times, seed, partial(resnet_18, width=width))
 
 
 class Probabilities(nn.Module):
@@ -142,17 +147,16 @@ def vgg_11(classes: int, channels: int, size: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * size * size, classes))
 
 
-def resnet_18(classes: int, channels: int, size: int) -> nn.Module:
-    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
-    widths += [(128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
+def resnet_18(classes: int, channels: int, size: int, width: int = RESNET_WIDTH) -> nn.Module:
+    blocks = [(1, 1, 1), (1, 1, 1), (1, 2, 2), (2, 2, 1), (2, 4, 2), (4, 4, 1), (4, 8, 2), (8, 8, 1)]
     return nn.Sequential(
-        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
         nn.ReLU(inplace=True),
-        *(ResidualBlock(before, after, stride) for before, after, stride in widths),
+        *(ResidualBlock(width * before, width * after, stride) for before, after, stride in blocks),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(512, classes),
+        nn.Linear(8 * width, classes),
     )
 
 
@@ -176,7 +180,10 @@ class ResidualBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(inner)) + self.short_cut(x), inplace=True)
 
 
-ARCHITECTURES: dict[str, Callable[[int, int, int], nn.Module]] = {
+Build = Callable[[int, int, int], nn.Module]
+"""Makes a network of classes, channels and size."""
+
+ARCHITECTURES: dict[str, Build] = {
     "mlp": multi_layer_perceptron,
     "lenet5": lenet_5,
     "vgg11": vgg_11,
@@ -209,6 +216,7 @@ def _model(
     answer: str,
     times: float,
     seed: int,
+    build: Build | None = None,
 ) -> Model:
     if min(classes, channels) < 1 or size < MIN_SIZE[name]:
         raise ModelError(
@@ -218,7 +226,7 @@ def _model(
     if answer not in ANSWERS:
         raise ModelError(f"{name}: answer must be one of {', '.join(ANSWERS)}, got {answer!r}")
     with torch.device("meta"):
-        net = ARCHITECTURES[name](classes, channels, size)
+        net = (build or ARCHITECTURES[name])(classes, channels, size)
     net = net.to_empty(device="cpu")
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):

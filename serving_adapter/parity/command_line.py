@@ -8,177 +8,45 @@ rrl-parity evaluate --model base.safetensors --parity parity.safetensors --data 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from tyro.conf import UseAppendAction
 
 from serving_adapter.models import CLASSIFIERS
 from serving_adapter.models.classifiers import initialise, network
-from serving_adapter.models.exported import SUFFIXES as EXPORTED
 from serving_adapter.models.loading import load_model
-from serving_adapter.models.model import Model
 from serving_adapter.models.parity_metadata import (
     ParityMetadata,
     identity,
-    read_architecture,
     read_parity_metadata,
 )
 from serving_adapter.models.weights_files import save_weights
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
-from serving_adapter.parity.coding import ENCODERS
 from serving_adapter.parity.datasets import Dataset, are_images, load_dataset
+from serving_adapter.parity.deployed import architecture as deployed_architecture
+from serving_adapter.parity.deployed import check_fit, load, options_of
 from serving_adapter.parity.evaluation import Coding, Evaluation, evaluate
-from serving_adapter.parity.training import (
-    ClassificationTask,
-    Interrupted,
-    ParityTask,
-    Trained,
-    TrainingSettings,
-    TrainingTask,
-    TrainingWatch,
-    train,
+from serving_adapter.parity.options import (
+    EvaluateOptions,
+    ParityTrainOptions,
+    TrainBaseOptions,
+    TrainingFlags,
 )
+from serving_adapter.parity.scoring import Score, score_for
+from serving_adapter.parity.tasks import ParityTask, check_answers, deployed_task
+from serving_adapter.parity.training import Interrupted, Trained, TrainingTask, TrainingWatch, train
 
 INTERRUPTED = 130
 UNAVAILABLE_SHARES = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingFlags:
-    """How to train, for whatever is trained."""
-
-    data: str
-    """digits, cifar10, or FILE.npz with x (N, *item) and, for labels, y (N,); a file with x alone is recorded
-    traffic."""
-    out: Path
-    """The weights file to write; a training that is interrupted goes on from OUT.checkpoint."""
-    epochs: int = 100
-    """Passes through the training images."""
-    batch_size: int = 64
-    """Images a step."""
-    learning_rate: float = 1e-3
-    """Of Adam; it decays to zero along a cosine."""
-    decay: bool = True
-    """Let the learning rate decay."""
-    weight_decay: float = 1e-5
-    """L2 regularisation."""
-    shift_pixels: int = 0
-    """Augmentation: move images by up to as many pixels."""
-    flip: bool = False
-    """Augmentation: mirror half of the images."""
-    bf16: bool = False
-    """Compute in bfloat16, where the processor is quick at it."""
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where to train."""
-    threads: int | None = None
-    """Of the CPU (default: torch's choice)."""
-    seed: int = 0
-    """Of the weights and of what is drawn."""
-    data_folder: Path | None = None
-    """Where cifar10.zip is (default: shared/data beside the project's folder)."""
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {self.threads}")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError):
-            raise ValueError(f"--device {self.device} is not there: use --device cpu") from None
-        if self.out.suffix != ".safetensors":
-            raise ValueError(f"--out must be a file NAME.safetensors, got {self.out}")
-        if self.out.exists():
-            raise ValueError(f"{self.out} exists already: name another --out, or delete it")
-        self.settings()
-
-    def settings(self) -> TrainingSettings:
-        return TrainingSettings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            decay=self.decay,
-            weight_decay=self.weight_decay,
-            shift_pixels=self.shift_pixels,
-            flip=self.flip,
-            bf16=self.bf16,
-            device=self.device,
-            seed=self.seed,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainBaseOptions(TrainingFlags):
-    """Trains a classifier to be deployed."""
-
-    architecture: Literal["mlp", "lenet5", "vgg11", "resnet18"]
-    """Of the catalogue."""
-    answer: Literal["logits", "probabilities"] = "logits"
-    """What it serves; a parity model of --loss cross-entropy needs probabilities."""
-    label_smoothing: float = 0.1
-    """Share of each label that is spread over all classes; it also keeps logits small, and small logits are
-    easier to reconstruct."""
-
-    def settings(self) -> TrainingSettings:
-        return TrainingSettings(**(vars(super().settings()) | {"label_smoothing": self.label_smoothing}))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParityTrainOptions(TrainingFlags):
-    """Trains a parity model for a deployed model."""
-
-    model: str
-    """The deployed model: a weights file (of rrl-parity train-base), a name of the catalogue, or
-    package.module:factory; one input, and one output with a number for each class."""
-    model_option: UseAppendAction[tuple[str, ...]] = ()
-    """KEY=VALUE for the model's factory; again for more options."""
-    k: int = 2
-    """Queries of a coding group."""
-    r: int = 1
-    """Parities of a coding group: as many answers may be lost at once."""
-    row: int = 0
-    """Which of the r parities this model is for."""
-    encoder: Literal["sum", "concat"] = "sum"
-    """How queries make a parity query."""
-    loss: Literal["mse", "decoded", "cross-entropy"] = "mse"
-    """mse: against the deployed model's summed answers; decoded: of the answers that decoding will give;
-    cross-entropy: against the summed labels (the paper's for concat; mse reconstructs better here)."""
-    start: Literal["deployed", "random"] = "deployed"
-    """The weights to start from."""
-
-    def __post_init__(self) -> None:
-        self.coding()
-        super().__post_init__()
-
-    def coding(self) -> Coding:
-        return Coding(self.k, self.row, self.r, self.encoder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
-    """Reports how accurate a deployed model is, and what its parity models reconstruct."""
-
-    model: str
-    """The deployed model, as for rrl-parity train."""
-    model_option: UseAppendAction[tuple[str, ...]] = ()
-    """KEY=VALUE for the model's factory; again for more options."""
-    parity: UseAppendAction[tuple[Path, ...]]
-    """A parity model's weights file; again for each further row of a code with r above 1."""
-    data: str
-    """Images: digits, cifar10 or FILE.npz; the test part is used."""
-    seed: int = 0
-    """Of the random groups."""
-    data_folder: Path | None = None
-    """Where cifar10.zip is."""
 
 
 # --- train-base and train ---------------------------------------------------------------------------
@@ -186,33 +54,31 @@ class EvaluateOptions:
 
 def train_base(options: TrainBaseOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
-    if dataset.classes is None:
+    if dataset.outputs is None:
         raise ValueError(f"{options.data} has no labels 'y', which a deployed model is trained with")
     if not are_images(dataset.training.x):
         raise ValueError(
             f"the catalogue's networks are for images (N, channels, size, size), those of {options.data} are "
             f"{dataset.training.x.shape}"
         )
-    _, channels, size, _ = dataset.training.x.shape
-    model_options = {
-        "classes": str(dataset.classes),
-        "channels": str(channels),
-        "size": str(size),
-        "answer": options.answer,
-    }
+    score = _score(options.score, dataset)
+    if options.answer != "logits" and not score.takes_classes:
+        raise ValueError("--answer probabilities is for classes, and the labels are numbers: leave it out")
+    model_options = _for_images(dataset, dataset.outputs) | {"answer": options.answer}
+    model_options |= options_of(options.model_option)
     net = network(load_model(options.architecture, model_options | {"seed": str(options.seed)}).module)
-    task = ClassificationTask(dataset.training, options.settings())
+    task = deployed_task(dataset.training, options.settings(), score)
     trained = _trained(net, task, options)
     save_weights(options.out, trained.net, options.architecture, model_options)
     _checkpoint(options).unlink(missing_ok=True)
-    _say(f"{options.out}: validation accuracy {trained.score:.1%}", trained)
+    _say(f"{options.out}: validation {_called(score)} {_shown(score, trained.score)}", trained)
 
 
 def train_parity(options: ParityTrainOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
-    architecture, model_options = _architecture(options.model, options.model_option)
+    named, model_options = deployed_architecture(options.model, options.model_option)
     of = identity(options.model, model_options)
-    deployed, coding = _load(options.model, model_options), options.coding()
+    deployed, coding = load(options.model, model_options), options.coding()
     check_fit(deployed, dataset, coding)
     served = model_options.get("answer", "logits")
     needed = "probabilities" if options.loss == "cross-entropy" else "logits"
@@ -221,25 +87,67 @@ def train_parity(options: ParityTrainOptions) -> None:
             f"--loss {options.loss} needs a deployed model that answers {needed}, {options.model} answers "
             f"{served}: use another --loss, or rrl-parity train-base --answer {needed}"
         )
-    net = network(_load(options.model, model_options).module)
-    if options.start == "random":
-        initialise(net, options.seed)
-    task = ParityTask(deployed.module, coding, dataset.training, options.loss, options.settings())
-    if options.loss == "mse" and architecture not in CLASSIFIERS and _are_probabilities(task):
+    score = _score(options.score, dataset)
+    task = ParityTask(deployed.module, coding, dataset.training, options.loss, options.settings(), score)
+    own = _own_architecture(options, dataset, task.validation_outputs.shape[-1])
+    if own is None:
+        net = network(load(options.model, model_options).module)
+        if options.start == "random":
+            initialise(net, options.seed)
+    else:
+        named, model_options = own
+        net = network(load_model(named, model_options | {"seed": str(options.seed)}).module)
+    if options.loss == "mse" and named not in CLASSIFIERS and _are_probabilities(task):
         raise ValueError(
             f"{options.model} answers probabilities: a network that ends in a softmax cannot learn their "
             "sum; have its factory answer logits"
         )
-    task.identity += f" from {options.start} weights"
+    task.identity += f" from {options.start} weights as {options.architecture}"
     trained = _trained(net, task, options)
     if options.loss == "cross-entropy":
         model_options |= {"answer": "probabilities", "times": str(coding.k)}
-    elif architecture in CLASSIFIERS:
+    elif named in CLASSIFIERS:
         model_options |= {"answer": "logits"}
     parity = ParityMetadata(coding.k, coding.row, coding.r, coding.encoder, of)
-    save_weights(options.out, trained.net, architecture, model_options, parity)
+    save_weights(options.out, trained.net, named, model_options, parity)
     _checkpoint(options).unlink(missing_ok=True)
-    _say(f"{options.out}: validation accuracy of reconstructions {trained.score:.1%}", trained)
+    shown = _shown(score, trained.score)
+    _say(f"{options.out}: validation {_called(score)} of reconstructions {shown}", trained)
+
+
+def _for_images(dataset: Dataset, outputs: int) -> dict[str, str]:
+    """The options of a classifier of the catalogue that takes such images."""
+    _, channels, size, _ = dataset.training.x.shape
+    return {"classes": str(outputs), "channels": str(channels), "size": str(size)}
+
+
+def _own_architecture(
+    options: ParityTrainOptions, dataset: Dataset, outputs: int
+) -> tuple[str, dict[str, str]] | None:
+    """What a parity model is an instance of, and its options; None if of what the deployed model is."""
+    if options.architecture == "deployed":
+        if options.architecture_option:
+            raise ValueError("--architecture-option is for another --architecture than the deployed model's")
+        return None
+    if not are_images(dataset.training.x):
+        raise ValueError(
+            f"--architecture {options.architecture} takes images (N, channels, size, size), those of "
+            f"{dataset.name} are {dataset.training.x.shape}"
+        )
+    given = options_of(options.architecture_option, "--architecture-option")
+    return options.architecture, _for_images(dataset, outputs) | given
+
+
+def _score(name: str | None, dataset: Dataset) -> Score:
+    return score_for(dataset.training.y, name or dataset.score)
+
+
+def _called(score: Score) -> str:
+    return "accuracy" if score.name == "top-1" else score.name
+
+
+def _shown(score: Score, value: float) -> str:
+    return f"{value:.1%}" if score.takes_classes else f"{value:.3f}"
 
 
 def _are_probabilities(task: ParityTask) -> bool:
@@ -249,52 +157,6 @@ def _are_probabilities(task: ParityTask) -> bool:
 
 def _checkpoint(options: TrainingFlags) -> Path:
     return options.out.with_name(f"{options.out.name}.checkpoint")
-
-
-def _architecture(model: str, texts: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """What a deployed model is an instance of: its factory's reference and options."""
-    options = dict(_key_and_value(text) for text in texts)
-    suffix = Path(model).suffix
-    if suffix in EXPORTED:
-        raise ValueError(f"{model} is an exported file, which cannot be trained: give its factory instead")
-    if suffix != ".safetensors":
-        return model, options
-    if read_parity_metadata(Path(model)) is not None:
-        raise ValueError(f"{model} is a parity model itself: give the deployed model")
-    if options:
-        raise ValueError(f"the weights file {model} takes no --model-option: it has its own")
-    architecture, own = read_architecture(Path(model))
-    return architecture, dict(own)
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"cannot read --model-option {text!r}; expected KEY=VALUE")
-    return key, value
-
-
-def _load(model: str, options: dict[str, str]) -> Model:
-    return load_model(model, {} if Path(model).suffix == ".safetensors" else options)
-
-
-def check_fit(deployed: Model, dataset: Dataset, coding: Coding) -> None:
-    """ValueError unless the model takes such data, groups can be encoded, and answers be summed."""
-    if len(deployed.inputs) != 1:
-        raise ValueError("parity models are trained for models with one input")
-    spec = deployed.inputs[0]
-    if spec.shape != dataset.training.x.shape[1:]:
-        raise ValueError(
-            f"the model takes items of {spec.shape}, those of {dataset.name} are "
-            f"{dataset.training.x.shape[1:]}"
-        )
-    ENCODERS[coding.encoder].check(spec, coding.k)
-    if spec.datatype != "FP32":
-        raise ValueError(f"parity models are trained for inputs of FP32, the model takes {spec.datatype}")
-    with torch.inference_mode():
-        answer = deployed.module(torch.from_numpy(dataset.training.x[:2].copy()))
-    if not isinstance(answer, torch.Tensor) or answer.ndim != 2 or not answer.is_floating_point():
-        raise ValueError("parity models are trained for models that answer one number for each class")
 
 
 def _trained(net: torch.nn.Module, task: TrainingTask, options: TrainingFlags) -> Trained:
@@ -308,7 +170,7 @@ def _trained(net: torch.nn.Module, task: TrainingTask, options: TrainingFlags) -
 
         def on_step(done: int, steps: int, score: float) -> None:
             progress.update(
-                bar, completed=done, total=steps, score=f"{score:.1%}" if score >= 0 else "not yet"
+                bar, completed=done, total=steps, score=f"{score:.3f}" if math.isfinite(score) else "not yet"
             )
 
         print(f"training with {len(task.images.x):,} images on {options.device}", file=sys.stderr, flush=True)
@@ -346,24 +208,26 @@ def _say(result: str, trained: Trained) -> None:
 
 def report(options: EvaluateOptions) -> None:
     dataset = load_dataset(options.data, options.data_folder)
-    architecture, model_options = _architecture(options.model, options.model_option)
-    deployed = _load(options.model, model_options)
-    named = {"architecture": architecture}
+    named, model_options = deployed_architecture(options.model, options.model_option)
+    deployed = load(options.model, model_options)
+    code = {"architecture": named}
     of = identity(options.model, model_options)
     codings = [_coding_of(path, options.model, of) for path in options.parity]
     parities = [
-        (coding, load_model(str(path), named)) for coding, path in zip(codings, options.parity, strict=True)
+        (coding, load_model(str(path), code)) for coding, path in zip(codings, options.parity, strict=True)
     ]
+    score = _score(options.score, dataset)
     for coding, _ in parities:
-        check_fit(deployed, dataset, coding)
+        check_answers(score, dataset.test.y, check_fit(deployed, dataset, coding))
     found = evaluate(
         deployed.module,
         [(coding, model.module) for coding, model in parities],
         dataset.test.x,
         dataset.test.y,
         seed=options.seed,
+        score=score,
     )
-    Console().print(_table(found, dataset, parities[0][0]))
+    Console().print(_table(found, dataset, parities[0][0], score))
 
 
 def _coding_of(path: Path, deployed: str, of: str) -> Coding:
@@ -375,16 +239,19 @@ def _coding_of(path: Path, deployed: str, of: str) -> Coding:
     return Coding(metadata.k, metadata.row, metadata.r, metadata.encoder)
 
 
-def _table(found: Evaluation, dataset: Dataset, coding: Coding) -> Table:
+def _table(found: Evaluation, dataset: Dataset, coding: Coding, score: Score) -> Table:
+    def shown(value: float) -> str:
+        return f"{value:.2%}" if score.takes_classes else f"{value:.3f}"
+
     labels = "the labels" if dataset.test.y is not None else "the deployed model's answers"
-    table = Table(f"accuracy by {labels}", *(f"{lost} lost of {coding.k}" for lost in found.degraded))
-    table.add_row("A_a: available", *(f"{found.available:.2%}" for _ in found.degraded))
-    table.add_row("A_d: reconstructed", *(f"{value:.2%}" for value in found.degraded.values()))
+    table = Table(f"{_called(score)} by {labels}", *(f"{lost} lost of {coding.k}" for lost in found.degraded))
+    table.add_row("A_a: available", *(shown(found.available) for _ in found.degraded))
+    table.add_row("A_d: reconstructed", *(shown(value) for value in found.degraded.values()))
     for f in UNAVAILABLE_SHARES:
         table.add_row(
-            f"A_o: {f:.0%} unavailable", *(f"{found.overall(f, lost):.2%}" for lost in found.degraded)
+            f"A_o: {f:.0%} unavailable", *(shown(found.overall(f, lost)) for lost in found.degraded)
         )
-    table.add_row("floor: a default answer", *(f"{found.default:.2%}" for _ in found.degraded))
+    table.add_row("floor: a default answer", *(shown(found.default) for _ in found.degraded))
     return table
 
 

@@ -1,5 +1,7 @@
 """Accuracy of deployed models and of what parity models reconstruct (ParM, section 5.1).
 
+Accuracy is the mean of a score of `scoring`: of regressors the IoU, say.
+
 | symbol | meaning |
 |---|---|
 | A_a | accuracy of the deployed model, whose answers are available |
@@ -22,9 +24,11 @@ import torch
 from torch import nn
 
 from serving_adapter.parity.coding import ENCODERS, coefficients, decode
+from serving_adapter.parity.scoring import SCORES, Score
 
 ROWS_AT_ONCE = 500
 MIN_RECONSTRUCTIONS = 10_000  # a small test set is grouped anew until there are as many
+TOP_1 = SCORES["top-1"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Evaluation:
     degraded: dict[int, float]
     """A_d by the number of a group's answers that are lost at once."""
     default: float
-    """Accuracy of always answering the most frequent class: the floor."""
+    """Accuracy of the best answer that is always the same: the floor."""
 
     def overall(self, f: float, lost: int = 1) -> float:
         """A_o, Eq. (1)."""
@@ -75,10 +79,6 @@ def answers(module: nn.Module, x: np.ndarray, device: str = "cpu") -> np.ndarray
     with torch.inference_mode():
         parts = torch.from_numpy(np.ascontiguousarray(x)).split(ROWS_AT_ONCE)
         return torch.cat([module(part.to(device)).float().cpu() for part in parts]).numpy()
-
-
-def accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.mean(outputs.argmax(axis=-1) == labels))
 
 
 def groups(samples: int, k: int, seed: int, rounds: int) -> list[np.ndarray]:
@@ -100,6 +100,7 @@ def degraded_accuracies(
     seed: int = 0,
     rounds: int = 1,
     device: str = "cpu",
+    score: Score = TOP_1,
 ) -> dict[int, float]:
     """A_d for one loss, two losses, ... of a group, as many as there are parity models."""
     first = parities[0][0]
@@ -111,12 +112,12 @@ def degraded_accuracies(
     matrix = coefficients(first.k, first.r)
     found = {}
     for lost in range(1, len(parities) + 1):
-        right = []
+        found_of_each = []
         for missing in combinations(range(first.k), lost):
             there = [None if i in missing else outputs[place] for i, place in enumerate(places)]
             reconstructed = decode(matrix, there, parity_outputs)
-            right += [accuracy(reconstructed[i], labels[places[i]]) for i in missing]
-        found[lost] = float(np.mean(right))
+            found_of_each += [score.mean(reconstructed[i], labels[places[i]]) for i in missing]
+        found[lost] = float(np.mean(found_of_each))
     return found
 
 
@@ -125,23 +126,18 @@ def evaluate(
     parities: Sequence[tuple[Coding, nn.Module]],
     x: np.ndarray,
     y: np.ndarray | None,
-    default_class: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    score: Score = TOP_1,
 ) -> Evaluation:
-    """Of a deployed model and the parity models of all rows 0 .. r - 1; ValueError if these do not fit.
-
-    `default_class` is the default answer, by default the most frequent of the labels.
-    """
+    """Of a deployed model and the parity models of all rows 0 .. r - 1; ValueError if these do not fit."""
     check_rows([coding for coding, _ in parities])
     if len(x) < parities[0][0].k:
         raise ValueError(f"a group of k={parities[0][0].k} needs as many test images, there are {len(x)}")
     outputs = answers(deployed, x, device)
-    labels = outputs.argmax(axis=-1) if y is None else y
-    if default_class is None:
-        default_class = int(np.bincount(labels).argmax())
-    degraded = degraded_accuracies(parities, x, outputs, labels, seed, rounds_for(len(x)), device)
-    return Evaluation(accuracy(outputs, labels), degraded, float(np.mean(labels == default_class)))
+    labels = score.labels_of(outputs) if y is None else y
+    degraded = degraded_accuracies(parities, x, outputs, labels, seed, rounds_for(len(x)), device, score)
+    return Evaluation(score.mean(outputs, labels), degraded, score.floor(labels))
 
 
 def check_rows(codings: Sequence[Coding]) -> None:

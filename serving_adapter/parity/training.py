@@ -1,26 +1,7 @@
-"""Training of deployed classifiers and of parity models (ParM, sections 4.4 and 5.1).
+"""The training of deployed models and of parity models (ParM, sections 4.4 and 5.1); for what, `tasks` says.
 
-| symbol | meaning | shape |
-|---|---|---|
-| X_i | sample i of a group | (batch, *item) |
-| F | the deployed model, fixed | (batch, classes) |
-| c_i | weight of output i in the parity's output, a row of `coding.coefficients` | |
-| P | the parity query, encode(X_1 .. X_k) | (batch, *item) |
-| F_P | the parity model, of F's architecture | (batch, classes) |
-| R_j | reconstruction (F_P(P) - sum over i != j of c_i F(X_i)) / c_j | (batch, classes) |
-
-Losses of a parity model:
-
-- `mse`: (F_P(P) - sum c_i F(X_i))², section 4.4.
-- `cross-entropy`: between softmax F_P(P) and the normalised sum of the one-hot labels, section 5.2.3. The
-  model then serves k softmax, so F must answer probabilities.
-- `decoded`: the cross-entropy of the answers that the decoder will give, R_j against F(X_j), mean over j. It
-  spends the network on what decoding leaves open: that F_P(P) is far from the sum costs nothing as long as
-  every reconstruction is right. F must answer logits.
-
-Each step draws one batch of samples and groups it with itself in k - 1 random orders. So one pass through the
-deployed model gives as many parities as samples. What is drawn depends on the seed alone: a training that was
-interrupted and resumed ends with the same weights. Nothing here prints.
+What is drawn depends on the seed alone. So a training that was interrupted and resumed ends with the same
+weights. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -28,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,16 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from serving_adapter.models.classifiers import Probabilities
 from serving_adapter.models.weights_files import write_whole
 from serving_adapter.parity.datasets import Images, are_images
-from serving_adapter.parity.evaluation import Coding, accuracy, answers, degraded_accuracies, rounds_for
 
-VALIDATION_SHARE = 0.1  # of the training images
 MAX_VALIDATIONS = 50  # at most, spread over the training
-VALIDATION_RECONSTRUCTIONS = 2_000  # few images are grouped anew until there are as many
 WARM_UP_STEPS = 100
-PARITY_LOSSES = ("mse", "cross-entropy", "decoded")
 
 
 @dataclass(frozen=True)
@@ -69,6 +45,11 @@ class TrainingSettings:
     bf16: bool = False  # matrix products in bfloat16
     device: str = "cpu"
     seed: int = 0
+
+    @property
+    def augments(self) -> bool:
+        """Whether images are changed at random."""
+        return self.shift_pixels > 0 or self.flip
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2:
@@ -95,7 +76,7 @@ class Trained:
 
     net: nn.Module
     score: float
-    """Its validation accuracy: A_a of a deployed model, A_d of a parity model."""
+    """Its mean score on the validation images: A_a of a deployed model, A_d of a parity model."""
     seconds: float
     processor_seconds: float
 
@@ -125,125 +106,6 @@ class TrainingTask(Protocol):
     def score(self, net: nn.Module) -> float: ...
 
 
-def split(images: Images) -> tuple[Images, Images]:
-    """Training and validation images. The split is fixed, so no parity model sees what validated F."""
-    order = np.random.default_rng(0).permutation(len(images.x))
-    count = max(1, round(VALIDATION_SHARE * len(order)))
-    chosen = order[count:], order[:count]
-    training, validation = (
-        Images(images.x[part], None if images.y is None else images.y[part]) for part in chosen
-    )
-    return training, validation
-
-
-# --- the two tasks ----------------------------------------------------------------------------------
-
-
-class ClassificationTask:
-    """Cross-entropy against the labels."""
-
-    def __init__(self, images: Images, settings: TrainingSettings) -> None:
-        if images.y is None:
-            raise ValueError("a deployed model is trained with labelled images: the data has no 'y'")
-        self.images, self.validation = split(images)
-        self.labels = torch.from_numpy(self.images.y).to(settings.device)
-        self.settings, self.identity = settings, "classification"
-
-    def loss(self, net: nn.Module, x: Tensor, chosen: Tensor, draw: torch.Generator) -> Tensor:
-        outputs = net(x.to(self.settings.device)).float()
-        labels = self.labels[chosen.to(self.settings.device)]
-        return F.cross_entropy(outputs, labels, label_smoothing=self.settings.label_smoothing)
-
-    def score(self, net: nn.Module) -> float:
-        assert self.validation.y is not None
-        return accuracy(answers(net, self.validation.x, self.settings.device), self.validation.y)
-
-
-class ParityTask:
-    """One of the losses of a parity model, for a deployed model that stays as it is."""
-
-    def __init__(
-        self, deployed: nn.Module, coding: Coding, images: Images, loss: str, settings: TrainingSettings
-    ) -> None:
-        if loss not in PARITY_LOSSES:
-            raise ValueError(f"unknown loss {loss!r}; known: {', '.join(PARITY_LOSSES)}")
-        if loss == "cross-entropy" and coding.row:
-            raise ValueError(
-                f"the loss cross-entropy is for row 0, whose outputs count alike, not for row {coding.row}: "
-                "use mse or decoded"
-            )
-        self.deployed = deployed.to(settings.device)
-        self.coding, self.loss_name, self.settings = coding, loss, settings
-        self.images, self.validation = split(images)
-        if len(self.validation.x) < coding.k:
-            raise ValueError(f"{len(images.x)} images are too few to train and validate with k={coding.k}")
-        self.weights = [float(weight) for weight in coding.weights]
-        self.validation_outputs = answers(deployed, self.validation.x, settings.device)
-        deployed_digest = blake3(self.validation_outputs.tobytes()).hexdigest()
-        self.identity = f"{coding} {loss} of {deployed_digest}"
-        labels = self.validation.y
-        self.validation_labels = self.validation_outputs.argmax(axis=-1) if labels is None else labels
-        classes = self.validation_outputs.shape[-1]
-        if images.y is not None and images.y.max() >= classes:
-            raise ValueError(
-                f"the labels go up to {images.y.max()}, the deployed model answers {classes} classes"
-            )
-        self.labels: Tensor | None = None
-        if loss == "cross-entropy":
-            labels = self.images.y
-            if labels is None:
-                labels = answers(deployed, self.images.x, settings.device).argmax(axis=-1)
-            self.labels = F.one_hot(torch.from_numpy(labels), classes).float().to(settings.device)
-
-    def loss(self, net: nn.Module, x: Tensor, chosen: Tensor, draw: torch.Generator) -> Tensor:
-        device, k = self.settings.device, self.coding.k
-        orders = [torch.arange(len(x)), *(torch.randperm(len(x), generator=draw) for _ in range(k - 1))]
-        parities = torch.from_numpy(self.coding.encode([x[order].numpy() for order in orders]))
-        outputs = net(parities.to(device)).float()
-        if self.labels is not None:
-            target = torch.stack([self.labels[chosen[order].to(device)] for order in orders]).mean(dim=0)
-            return F.cross_entropy(outputs, target)
-        with torch.no_grad():
-            deployed = self.deployed(x.to(device)).float()
-        terms = [
-            weight * deployed[order.to(device)] for weight, order in zip(self.weights, orders, strict=True)
-        ]
-        if self.loss_name == "mse":
-            return F.mse_loss(outputs, torch.stack(terms).sum(dim=0))
-        return self._decoded(outputs, terms)
-
-    def _decoded(self, outputs: Tensor, terms: Sequence[Tensor]) -> Tensor:
-        """Mean over j of the cross-entropy of softmax R_j against softmax F(X_j)."""
-        missed = outputs - torch.stack(list(terms)).sum(dim=0)
-        losses = []
-        for term, weight in zip(terms, self.weights, strict=True):
-            answer = term / weight
-            losses.append(F.cross_entropy(answer + missed / weight, F.softmax(answer, dim=-1)))
-        return torch.stack(losses).mean()
-
-    def score(self, net: nn.Module) -> float:
-        """A_d by this parity alone, on the validation images."""
-        x = self.validation.x
-        served = serving(net, self.loss_name, self.coding.k)
-        found = degraded_accuracies(
-            [(self.coding, served)],
-            x,
-            self.validation_outputs,
-            self.validation_labels,
-            rounds=rounds_for(len(x), VALIDATION_RECONSTRUCTIONS),
-            device=self.settings.device,
-        )
-        return found[1]
-
-
-def serving(net: nn.Module, loss: str, k: int) -> nn.Module:
-    """What a parity model serves of its network's outputs."""
-    return Probabilities(net, float(k)) if loss == "cross-entropy" else net
-
-
-# --- the loop ---------------------------------------------------------------------------------------
-
-
 def train(
     net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: TrainingWatch | None = None
 ) -> Trained:
@@ -261,7 +123,7 @@ class _Training:
     def __init__(
         self, net: nn.Module, task: TrainingTask, settings: TrainingSettings, watch: TrainingWatch
     ) -> None:
-        if (settings.shift_pixels or settings.flip) and not are_images(task.images.x):
+        if settings.augments and not are_images(task.images.x):
             raise ValueError(
                 "only images (N, channels, size, size) can be moved or mirrored, "
                 f"the data is {task.images.x.shape}"
@@ -278,7 +140,7 @@ class _Training:
         self.steps_of_epoch = -(-len(self.x) // settings.batch_size)
         self.steps = settings.epochs * self.steps_of_epoch
         self.validate_every = self.steps_of_epoch * -(-settings.epochs // MAX_VALIDATIONS)
-        self.done, self.best_score, self.seconds, self.processor_seconds = 0, -1.0, 0.0, 0.0
+        self.done, self.best_score, self.seconds, self.processor_seconds = 0, -math.inf, 0.0, 0.0
         self.best = self._weights()
 
     def run(self) -> None:

@@ -63,6 +63,21 @@ def test_lenet_is_the_original_at_32_pixels():
     )  # LeCun et al., 1998, with every map of the second layer joined to all of the first
 
 
+def test_a_narrow_resnet_has_the_same_layers_of_fewer_channels():
+    wide, narrow = (
+        [
+            tuple(tensor.shape)
+            for tensor in load_model("resnet18", {"width": width}).module.state_dict().values()
+        ]
+        for width in ("64", "16")
+    )
+    assert len(wide) == len(narrow)
+    assert (wide[0], narrow[0]) == ((64, 3, 3, 3), (16, 3, 3, 3))
+    assert (wide[-2], narrow[-2]) == ((10, 512), (10, 128))
+    with pytest.raises(ModelError, match="resnet18: width must be at least 1, got 0"):
+        load_model("resnet18", {"width": "0"})
+
+
 def test_random_weights_follow_the_seed_and_biases_are_zero():
     first, again, other = (load_model("lenet5", {"seed": seed}).module for seed in ("1", "1", "2"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))

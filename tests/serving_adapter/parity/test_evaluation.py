@@ -10,13 +10,13 @@ from torch import nn
 from serving_adapter.parity.evaluation import (
     Coding,
     Evaluation,
-    accuracy,
     answers,
     check_rows,
     degraded_accuracies,
     evaluate,
     groups,
 )
+from serving_adapter.parity.scoring import SCORES
 
 SAMPLES, CLASSES = 61, 4
 
@@ -58,8 +58,6 @@ def test_the_default_answer_is_the_most_frequent_class(linear, images):
     labels = np.array([3] * 40 + [1] * 21)
     found = evaluate(linear, [(Coding(2), linear)], images, labels)
     assert found.default == pytest.approx(40 / 61)
-    chosen = evaluate(linear, [(Coding(2), linear)], images, labels, default_class=1)
-    assert chosen.default == pytest.approx(21 / 61)
 
 
 def test_overall_accuracy_is_equation_1():
@@ -77,10 +75,6 @@ def test_every_sample_is_in_one_group_of_a_round_or_left_over():
         assert len(set(drawn.tolist())) == 9
     assert all(np.array_equal(a, b) for a, b in zip(places, groups(11, 3, seed=0, rounds=2), strict=True))
     assert not np.array_equal(places[0], groups(11, 3, seed=1, rounds=2)[0])
-
-
-def test_accuracy_counts_the_largest_outputs():
-    assert accuracy(np.array([[0.1, 2.0], [3.0, 1.0]]), np.array([1, 1])) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -114,3 +108,34 @@ def test_parity_models_that_make_no_code_are_refused(codings, sentence):
 def test_too_few_images_for_a_group_are_refused(linear, images):
     with pytest.raises(ValueError, match="a group of k=4 needs as many test images, there are 3"):
         evaluate(linear, [(Coding(4), linear)], images[:3], None)
+
+
+def test_a_regressor_is_judged_by_its_own_score(linear, images):
+    """A linear one is reconstructed exactly, so its reconstructions are worth as much as its answers."""
+    own = answers(linear, images)
+    off = own + np.random.default_rng(2).standard_normal(own.shape).astype(np.float32)
+    found = evaluate(linear, [(Coding(2), linear)], images, off, score=SCORES["r2"])
+    assert found.available == pytest.approx(SCORES["r2"].mean(own, off))
+    assert found.available < 0.99
+    assert found.degraded[1] == pytest.approx(found.available, abs=0.02)
+    assert found.default == 0.0
+
+
+def test_boxes_that_are_reconstructed_badly_have_a_lower_iou(images):
+    class Boxes(nn.Module):
+        """Every item has its box at the place that its first pixel says."""
+
+        def forward(self, x):
+            corner = x.reshape(len(x), -1)[:, :1]
+            return torch.cat([corner, corner, corner + 1, corner + 1], dim=1)
+
+    class HalfAway(Boxes):
+        """A parity model that answers the sum of two boxes, and half a side more in each direction."""
+
+        def forward(self, x):
+            return super().forward(x) + torch.tensor([0.5, 0.5, 1.5, 1.5])
+
+    boxes = answers(Boxes(), images)
+    found = evaluate(Boxes(), [(Coding(2), HalfAway())], images, boxes, score=SCORES["iou"])
+    assert found.available == pytest.approx(1.0)
+    assert found.degraded[1] == pytest.approx(1 / 7, abs=1e-4)

@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.models.loading import load_model
 from serving_adapter.models.model import ModelError
-from serving_adapter.models.parity_metadata import read_parity_metadata, weights_digest
+from serving_adapter.models.parity_metadata import read_architecture, read_parity_metadata, weights_digest
 from serving_adapter.parity.command_line import main
 
 COMMAND = [sys.executable, "-m", "serving_adapter.parity.command_line"]
@@ -232,3 +232,56 @@ def test_a_corrupted_weights_file_is_refused_by_who_loads_it_and_by_the_server(f
     ended = subprocess.run([*command, "--parity-model", str(parity)], capture_output=True, text=True)
     assert ended.returncode == 2
     assert "is corrupted" in ended.stderr
+
+
+def test_a_regressor_is_trained_and_judged_by_the_boxes_that_it_answers(tmp_path):
+    rng = np.random.default_rng(0)
+    corners = rng.integers(3, size=(300, 2))
+    x = np.zeros((300, 1, 4, 4), np.float32)
+    x[np.arange(300), 0, corners[:, 1], corners[:, 0]] = 1.0
+    boxes = np.concatenate([corners, corners + 1], axis=1).astype(np.float32)
+    np.savez(tmp_path / "boxes.npz", x=x, y=boxes)
+    data, base, parity = (tmp_path / name for name in ("boxes.npz", "b.safetensors", "p.safetensors"))
+    arguments = ("--data", data, "--score", "iou", "--device", "cpu")
+    said = done("train-base", "--architecture", "mlp", *arguments, "--out", base, "--epochs", 60)
+    assert re.search(r"validation iou 0\.\d+", said)
+    said = done("train", "--model", base, *arguments, "--out", parity, "--epochs", 30)
+    assert re.search(r"validation iou of reconstructions 0\.\d+", said)
+    printed = done("evaluate", "--model", base, "--parity", parity, "--data", data, "--score", "iou")
+    available, degraded = (
+        float(re.search(rf"{name}\s+│ (\d\.\d+) ", printed)[1])  # type: ignore[index]
+        for name in ("A_a: available", "A_d: reconstructed")
+    )
+    assert available >= degraded > 0.3
+    assert "r2 by the labels" in done("evaluate", "--model", base, "--parity", parity, "--data", data)
+    assert "the score top-1 is for labels that are classes" in refusal(
+        "evaluate", "--model", base, "--parity", parity, "--data", data, "--score", "top-1"
+    )
+
+
+def test_a_parity_model_may_be_of_another_architecture(folder, tmp_path):
+    model, data, parity = folder / "base.safetensors", folder / "images.npz", tmp_path / "p.safetensors"
+    arguments = ("train", "--model", model, "--data", data, "--out", parity)
+    assert "--architecture-option is for another --architecture" in refusal(
+        *arguments, "--architecture-option", "width=2", *BASE
+    )
+    assert "cannot read --architecture-option 'width'" in refusal(
+        *arguments, "--architecture", "resnet18", "--architecture-option", "width", *BASE
+    )
+    done(*arguments, "--architecture", "resnet18", "--architecture-option", "width=2", "--epochs", 1,
+         "--device", "cpu")  # fmt: skip
+    assert read_architecture(parity).options["width"] == "2"
+    assert "A_d: reconstructed" in done("evaluate", "--model", model, "--parity", parity, "--data", data)
+
+
+def test_a_base_may_have_options_of_its_architecture(folder, tmp_path):
+    base = tmp_path / "narrow.safetensors"
+    done("train-base", "--architecture", "resnet18", "--model-option", "width=2", "--data",
+         folder / "images.npz", "--out", base, "--epochs", 1, "--device", "cpu")  # fmt: skip
+    assert next(load_model(str(base), {}).module.parameters()).shape[0] == 2
+
+
+def test_an_iou_of_answers_that_are_no_boxes_is_refused(folder, tmp_path):
+    arguments = ("train", "--model", folder / "base.safetensors", "--data", folder / "traffic.npz")
+    sentence = refusal(*arguments, "--score", "iou", "--out", tmp_path / "p.safetensors", *BASE)
+    assert "the score iou is for models that answer boxes of 4 numbers, this one answers 3" in sentence

@@ -12,15 +12,20 @@ from torch import nn
 from serving_adapter.models.classifiers import ARCHITECTURES, initialise
 from serving_adapter.parity.datasets import Images
 from serving_adapter.parity.evaluation import Coding, evaluate
-from serving_adapter.parity.training import (
+from serving_adapter.parity.scoring import SCORES
+from serving_adapter.parity.tasks import (
     ClassificationTask,
-    Interrupted,
     ParityTask,
+    RegressionTask,
+    deployed_task,
+    serving,
+    split,
+)
+from serving_adapter.parity.training import (
+    Interrupted,
     TrainingSettings,
     TrainingWatch,
     augmented,
-    serving,
-    split,
     train,
 )
 
@@ -119,13 +124,13 @@ def test_the_decoded_loss_is_least_for_a_perfect_parity_model(deployed, images):
         def forward(self, x):
             return outputs[first] + outputs[second]
 
+    task = ParityTask(deployed, Coding(2), Images(images.x, images.y), "decoded", QUICK)
     chosen = torch.arange(32)
-    x = torch.from_numpy(images.x[:32])
+    x = torch.from_numpy(task.images.x[:32])
     with torch.no_grad():
         outputs = deployed(x)
     draw = torch.Generator().manual_seed(3)
     first, second = chosen, torch.randperm(32, generator=draw)
-    task = ParityTask(deployed, Coding(2), Images(images.x, images.y), "decoded", QUICK)
     reached = task.loss(Perfect(), x, chosen, torch.Generator().manual_seed(3))
     entropy = torch.distributions.Categorical(logits=outputs).entropy().mean()
     assert reached.item() == pytest.approx(entropy.item(), rel=1e-4)
@@ -238,3 +243,75 @@ def test_a_deployed_model_needs_labels(images):
 def test_too_few_images_are_refused(deployed, images):
     with pytest.raises(ValueError, match="12 images are too few to train and validate with k=2"):
         ParityTask(deployed, Coding(2), Images(images.x[:12], None), "mse", QUICK)
+
+
+def boxes(count: int, seed: int) -> Images:
+    """Images of one bright pixel each, and the box around it."""
+    rng = np.random.default_rng(seed)
+    corners = rng.integers(4, size=(count, 2))
+    x = 0.05 * rng.standard_normal((count, 1, 4, 4)).astype(np.float32)
+    x[np.arange(count), 0, corners[:, 1], corners[:, 0]] += 1.0
+    return Images(x, np.concatenate([corners, corners + 1], axis=1).astype(np.float32))
+
+
+def box_net(seed: int = 0) -> nn.Module:
+    net = ARCHITECTURES["mlp"](4, 1, 4)
+    initialise(net, seed)
+    return net
+
+
+def test_a_regressor_and_its_parity_model_are_trained_and_chosen_by_their_own_score() -> None:
+    images, score = boxes(600, seed=1), SCORES["iou"]
+    settings = TrainingSettings(epochs=60, batch_size=32)
+    task = deployed_task(images, settings, score)
+    assert isinstance(task, RegressionTask)
+    trained = train(box_net(), task, settings)
+    assert trained.score > 0.7
+    parity_task = ParityTask(trained.net, Coding(2), images, "mse", settings, score)
+    parity = train(copy.deepcopy(trained.net), parity_task, settings)
+    test = boxes(300, seed=2)
+    found = evaluate(trained.net, [(Coding(2), parity.net)], test.x, test.y, score=score)
+    assert found.available > 0.7
+    assert found.available >= found.degraded[1] > 2 * found.default
+
+
+def test_losses_of_classifiers_are_refused_for_regressors(images) -> None:
+    for loss in ("decoded", "cross-entropy"):
+        with pytest.raises(ValueError, match=f"the loss {loss} is for classifiers"):
+            ParityTask(box_net(), Coding(2), boxes(40, seed=0), loss, QUICK, SCORES["r2"])
+
+
+def test_labels_of_another_model_are_refused(images) -> None:
+    with pytest.raises(ValueError, match="the labels have 4 numbers each, the deployed model answers 3"):
+        ParityTask(mlp(), Coding(2), boxes(40, seed=0), "mse", QUICK, SCORES["r2"])
+    with pytest.raises(ValueError, match="the labels go up to 7, the deployed model answers 3 classes"):
+        ParityTask(mlp(), Coding(2), Images(images.x, images.y + 5), "mse", QUICK)
+
+
+def test_the_deployed_model_answers_images_that_are_not_augmented_once(deployed, images) -> None:
+    class Counted(nn.Module):
+        rows = 0
+
+        def forward(self, x):
+            self.rows += len(x)
+            return deployed(x)
+
+    for settings, once in ((QUICK, True), (TrainingSettings(epochs=6, batch_size=32, flip=True), False)):
+        counted = Counted()
+        task = ParityTask(counted, Coding(2), images, "mse", settings)
+        counted.rows = 0
+        train(mlp(), task, settings)
+        assert (counted.rows == len(task.images.x)) == once
+
+
+def test_a_bad_score_is_still_the_best_so_far() -> None:
+    """An R² may be far below zero; what was trained must be kept all the same."""
+    images = boxes(60, seed=3)
+    task = RegressionTask(images, TrainingSettings(epochs=1, batch_size=32), SCORES["r2"])
+    net = box_net()
+    for parameter in net.parameters():
+        nn.init.constant_(parameter, 0.5)
+    before = copy.deepcopy(net)
+    trained = train(net, task, TrainingSettings(epochs=1, batch_size=32))
+    assert trained.score < -1.0
+    assert not same(trained.net, before)
