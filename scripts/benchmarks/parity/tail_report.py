@@ -31,7 +31,7 @@ class Series(NamedTuple):
         return self.median("p99_9_ms") / self.median("p50_ms")
 
 
-class Gain(NamedTuple):
+class TailGain(NamedTuple):
     """What a row has over Equal-Resources; medians of the runs, for `ratio` the least and greatest, too."""
 
     label: str
@@ -51,14 +51,14 @@ def baseline_of(series: Series, table: Sequence[Series]) -> Series | None:
     return found[0] if found and series.row.mode != EQUAL else None
 
 
-def gain(series: Series, table: Sequence[Series]) -> Gain | None:
+def gain(series: Series, table: Sequence[Series]) -> TailGain | None:
     """None where there is nothing to compare it with."""
     baseline = baseline_of(series, table)
     if baseline is None:
         return None
     pairs = zip(baseline.runs, series.runs, strict=True)
     ratios = [one.gap_ms / own.gap_ms for one, own in pairs]
-    return Gain(
+    return TailGain(
         label=series.row.label,
         mode=series.row.shown_mode,
         ratio=baseline.median("gap_ms") / series.median("gap_ms"),
@@ -69,7 +69,7 @@ def gain(series: Series, table: Sequence[Series]) -> Gain | None:
     )
 
 
-def gains(table: Sequence[Series]) -> list[Gain]:
+def gains(table: Sequence[Series]) -> list[TailGain]:
     return [found for series in table if (found := gain(series, table)) is not None]
 
 

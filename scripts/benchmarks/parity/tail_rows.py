@@ -10,13 +10,15 @@
 | how long | 1-4 s, 0.4-1 s | what that takes at these rates, one way and then back |
 
 The paper's rates are 270/s for most GPU figures and 300/s for batches. Here 270 stands for 60 % load, so 300
-for 67 %. What a shuffle costs a query is not in the paper. `LAWS` are log-normal with a sigma of 1, and each
-cluster's median is the one of `CANDIDATE_MEDIANS_MS` with which **Equal-Resources** has the paper's tail.
-ParM was not looked at. The table `calibration` measures that.
+for 67 %.
 
-That tail follows from the paper's own figures. Where the gap of p99.9 to the median is R times smaller, and
-p99.9 itself lower by a share s, at one median, Equal-Resources' p99.9 is (R - 1) / (R (1 - s) - 1) medians.
-That is 2.61 to 2.67 on the GPUs and 2.94 to 3.05 on the CPUs.
+What a shuffle costs a query is not in the paper. `LAWS` are log-normal with a sigma of 1. Each cluster's
+median is one of `CANDIDATE_MEDIANS_MS`: the one with which **Equal-Resources** has the paper's tail. ParM was
+not looked at. The table `calibration` measures that.
+
+That tail follows from the paper's own figures. Say the gap of p99.9 to the median is R times smaller with
+ParM, and its p99.9 lower by a share s, at one median. Then the p99.9 of Equal-Resources is
+(R - 1) / (R (1 - s) - 1) medians. That is 2.61 to 2.67 on the GPUs and 2.94 to 3.05 on the CPUs.
 """
 
 from __future__ import annotations
