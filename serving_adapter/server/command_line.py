@@ -9,6 +9,8 @@ import math
 import os
 import sys
 
+import grpc
+
 from serving_adapter.address import bracketed
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
@@ -22,6 +24,10 @@ from serving_adapter.server.protocol.health_service import health_handler
 from serving_adapter.server.protocol.methods import protocol_handler
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.recording import Recording
+from serving_adapter.server.rest import listening as rest_listening
+from serving_adapter.server.rest.application import application
+from serving_adapter.server.rest.bodies import Bodies
+from serving_adapter.server.rest.listening import RestServer
 from serving_adapter.server.served_model import ServedModel
 from serving_adapter.server.server_log import log_to_standard_error
 from serving_adapter.server.workers.fault_file import Faults, read_faults
@@ -69,6 +75,7 @@ async def serve(options: ServeOptions) -> None:
     service = InferenceService(
         models, metrics_port=metrics_port, max_unread_bytes=options.byte_budget, control_key=key
     )
+    rest = _rest(options, service)
     awaited = AwaitedRequests(max_calls)
     protocol = protocol_handler(service, options.max_message_bytes, awaited)
     server.add_generic_rpc_handlers(
@@ -77,27 +84,46 @@ async def serve(options: ServeOptions) -> None:
     gc.collect()
     gc.freeze()  # The modules stay: to go through them at each collection would hold up the loop for 20 ms.
     await server.start()  # It tells that it lives, and that it is not ready, before any model is built.
+    if rest is not None:
+        rest.start()
     try:
         if not await done_before(stop, _start(models)):
-            await server.stop(None)
+            await _stop(server, rest, None)
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(options, models)
         names, host = ", ".join(models), bracketed(options.host)
-        print(
-            f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True
-        )
+        http = "" if rest is None else f", HTTP on {rest.url}"
+        metrics = f"metrics on http://{host}:{metrics_port}/metrics"
+        print(f"serving {names} on {host}:{port}, {metrics}{http}", flush=True)
         injecting = asyncio.create_task(_inject(faults, models))
         injecting.add_done_callback(_note_end_of_faults)
         await stop.wait()
         injecting.cancel()
         print("draining: finishing what is in flight, taking nothing new", flush=True)
-        await server.stop(options.drain_s)
+        await _stop(server, rest, options.drain_s)
     except ModelFailed as error:
-        await server.stop(None)
+        await _stop(server, rest, None)
         fail(str(error))
     finally:
         await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
     _end_recording(models)
+
+
+def _rest(options: ServeOptions, service: InferenceService) -> RestServer | None:
+    """The other door, which does not serve yet."""
+    if options.rest_port is None:
+        return None
+    bodies = Bodies(options.max_message_bytes, options.byte_budget)
+    listener = rest_listening.bind(options.host, options.rest_port)
+    return RestServer(application(service, bodies), listener, options.tls_cert, options.tls_key)
+
+
+async def _stop(server: grpc.aio.Server, rest: RestServer | None, drain_s: float | None) -> None:
+    """Takes nothing new at either door, and waits for what is in flight."""
+    closing = [server.stop(drain_s)]
+    if rest is not None:
+        closing.append(rest.stop(drain_s or 0.0))
+    await asyncio.gather(*closing)
 
 
 async def _start(models: dict[str, ServedModel]) -> None:

@@ -14,10 +14,12 @@ from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.surroundings import THIS_MACHINE
 
+REST_PORT = 8501  # where none is given
+
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Serves PyTorch models over gRPC (Open Inference Protocol with Triton's extensions)."""
+    """Serves PyTorch models over gRPC and HTTP (Open Inference Protocol with Triton's extensions)."""
 
     model: UseAppendAction[tuple[str, ...]] = ()
     """A model to serve (default: minilm): a name of the catalogue, package.module:factory, or an exported
@@ -31,6 +33,9 @@ class ServeOptions:
     """gRPC port; 0 takes any free one."""
     metrics_port: int = 8502
     """HTTP port of /metrics; 0 takes any free one."""
+    http_port: int | None = None
+    """Port of the same protocol over HTTP/REST; 0 takes any free one, -1 none (default: 8501, or any free one
+    where --port is 0)."""
     device: str = "cpu"
     """Where models run: cpu, cuda or cuda:N."""
     private_weights: bool = False
@@ -110,6 +115,8 @@ class ServeOptions:
                 raise ValueError(
                     f"--{flag.replace('_', '-')} must be from 0 to 65535, got {getattr(self, flag)}"
                 )
+        if self.http_port is not None and not -1 <= self.http_port <= 65535:
+            raise ValueError(f"--http-port must be from 0 to 65535, or -1 for none, got {self.http_port}")
         for flag, low, high in (
             ("max_queue_size", 1, 1_000_000),
             ("max_queue_bytes", 0, 1 << 50),
@@ -122,6 +129,13 @@ class ServeOptions:
             if not low <= getattr(self, flag) <= high:
                 name = flag.replace("_", "-")
                 raise ValueError(f"--{name} must be from {low:g} to {high:g}, got {getattr(self, flag):g}")
+
+    @property
+    def rest_port(self) -> int | None:
+        """The port of the protocol over HTTP; None for none."""
+        if self.http_port is None:
+            return REST_PORT if self.port else 0
+        return None if self.http_port == -1 else self.http_port
 
     @property
     def byte_budget(self) -> int:

@@ -18,6 +18,7 @@ class RunningServer:
     process: subprocess.Popen[str]
     address: str
     metrics_url: str
+    rest_url: str  # of the protocol over HTTP, empty for none
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Signals it and returns its exit status."""
@@ -42,10 +43,10 @@ def start(*arguments: object, before: Sequence[str] = ()) -> RunningServer:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
+    match = re.search(r"on (\S+:\d+), metrics on ([^\s,]+)(?:, HTTP on (\S+))?", line)
     if match is None:
         process.kill()
         process.wait()
         process.stdout.close()
         raise RuntimeError(f"the server did not start: {line!r}")
-    return RunningServer(process, match.group(1), match.group(2))
+    return RunningServer(process, match.group(1), match.group(2), match.group(3) or "")

@@ -69,6 +69,7 @@ class InferenceService:
             "statistics",
             "model_configuration",
             "model_repository",
+            "binary_tensor_data",
             f"metrics({metrics_port})",
             EXTENSION,
             LEASE_EXTENSION,

@@ -1,0 +1,144 @@
+"""How the REST door listens: within the event loop of the front, with bounds on what connections may cost.
+
+uvicorn bounds connections and idle ones. What it lacks are bounds on a request's head, in time and in bytes,
+which `BoundedHeads` adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from serving_adapter.address import bracketed
+from serving_adapter.options import fail
+from serving_adapter.server.protocol.listening import check_free
+
+HEAD_TIMEOUT_S = 10.0
+MAX_HEAD_BYTES = 64 << 10
+IDLE_TIMEOUT_S = 75
+MAX_CONNECTIONS = 4096
+
+
+class BoundedHeads(HttpToolsProtocol):
+    """Ends a connection where the head of a request takes too long to come, or is too large."""
+
+    _late: asyncio.TimerHandle | None = None  # while a head is awaited
+    _head_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._late is not None:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.transport.close()
+                return
+            self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._has_come()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_come()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._late is None:
+            self._late, self._head_bytes = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close), 0
+
+    def _has_come(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class RestServer:
+    """Serves an ASGI application in the event loop that runs, from `start` to `stop`."""
+
+    def __init__(
+        self, application: Starlette, listener: socket.socket, tls_cert: Path | None, tls_key: Path | None
+    ) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        self._listener = listener
+        self._is_secure = tls_cert is not None
+        config = uvicorn.Config(
+            application,
+            loop="none",
+            http=BoundedHeads,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=IDLE_TIMEOUT_S,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
+        )
+        self._server = _WithinLoop(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        return f"{'https' if self._is_secure else 'http'}://{bracketed(host)}:{port}/v2"
+
+    def start(self) -> None:
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+
+    async def stop(self, drain_s: float) -> None:
+        """Takes no more connections, and gives what is in flight so many seconds."""
+        if self._serving is None:
+            self._listener.close()
+            return
+        self._server.config.timeout_graceful_shutdown = math.ceil(drain_s)
+        self._server.should_exit = True
+        await self._serving
+
+
+class _WithinLoop(uvicorn.Server):
+    """Leaves signals to those whom the loop is of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Takes the port; ends the command with a sentence where it cannot be had."""
+    try:
+        check_free(host, port)
+        return _bound(host.strip("[]"), port)
+    except OSError as error:
+        fail(
+            f"cannot serve HTTP on {bracketed(host)}:{port} ({error.strerror}); choose another --http-port, "
+            "0 for any free one, or -1 for none"
+        )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    return listener
