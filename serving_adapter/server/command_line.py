@@ -92,7 +92,7 @@ async def serve(options: ServeOptions) -> None:
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(options, models)
         names, host = ", ".join(models), bracketed(options.host)
-        http = "" if rest is None else f", HTTP on {rest.url}"
+        http = "" if rest is None else f" and HTTP on {rest.url}"
         metrics = f"metrics on http://{host}:{metrics_port}/metrics"
         print(f"serving {names} on {host}:{port}, {metrics}{http}", flush=True)
         injecting = asyncio.create_task(_inject(faults, models))

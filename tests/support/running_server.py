@@ -43,7 +43,7 @@ def start(*arguments: object, before: Sequence[str] = ()) -> RunningServer:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    match = re.search(r"on (\S+:\d+), metrics on ([^\s,]+)(?:, HTTP on (\S+))?", line)
+    match = re.search(r"on (\S+:\d+), metrics on (\S+)(?: and HTTP on (\S+))?", line)
     if match is None:
         process.kill()
         process.wait()

@@ -7,6 +7,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,17 @@ import pytest
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
 
 BODY_LIMIT = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def server(start_server):
-    return start_server("--model", "noop", "--max-message-bytes", BODY_LIMIT, "--intra-op-threads", 1)
+def server() -> Iterator[RunningServer]:
+    server = start("--model", "noop", "--max-message-bytes", BODY_LIMIT, "--intra-op-threads", 1)
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -79,7 +83,9 @@ def test_a_stock_client_infers(client, as_binary, packing):
 
 
 def test_a_stock_client_reads_what_the_server_is(client):
-    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("noop", "1")
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("noop", "1")
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     metadata = client.get_model_metadata("noop")
     assert [(t["name"], t["datatype"], t["shape"]) for t in metadata["inputs"]] == [("x", "FP32", [-1, 16])]
