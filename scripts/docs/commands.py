@@ -15,7 +15,7 @@ from scripts.benchmarks.__main__ import BENCHMARKS
 from scripts.docs.option_fields import OptionField, default_in_words, option_fields, type_in_words
 from scripts.figures.__main__ import FIGURES, ReproduceOptions
 from scripts.triton_server.__main__ import TritonOptions
-from serving_adapter.load.command_line import LoadOptions
+from serving_adapter.load.options import LoadOptions
 from serving_adapter.model_store import command_line as store
 from serving_adapter.parity import command_line as parity
 from serving_adapter.server.options import ServeOptions

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scripts.serving.processes import started
-from serving_adapter.load.command_line import LoadOptions
+from serving_adapter.load.options import LoadOptions
 
 
 class ClientFigures(NamedTuple):

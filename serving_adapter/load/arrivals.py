@@ -209,6 +209,7 @@ class Bursts:
 
 
 PROCESSES = ("poisson", "dynamic", "wiki", "bursts")
+TRACE_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
 def make_arrivals(
@@ -219,8 +220,10 @@ def make_arrivals(
     day_s: float = Wiki.day_s,
     speed_up: float | None = None,
     offset_s: float = 0.0,
+    bin_s: float | None = None,
+    time_unit: str | None = None,
 ) -> Arrivals:
-    """The process a command line names: poisson, dynamic, wiki, bursts, or a trace FILE.csv."""
+    """The process a command line names: poisson, dynamic, wiki, bursts, or a trace FILE.csv or .jsonl."""
     _require_above_zero("rate_per_s", rate_per_s)
     if text == "poisson":
         return Poisson(rate_per_s)
@@ -230,8 +233,15 @@ def make_arrivals(
         return Wiki(rate_per_s, day_s=day_s)
     if text == "bursts":
         return Bursts(rate_per_s)
-    if text.endswith(".csv"):
-        return read_trace(Path(text), rate_per_s, speed_up=speed_up, offset_s=offset_s)
+    if text.endswith(TRACE_ENDINGS):
+        return read_trace(
+            Path(text),
+            rate_per_s,
+            speed_up=speed_up,
+            offset_s=offset_s,
+            bin_s=bin_s,
+            time_unit=time_unit,
+        )
     raise ValueError(f"unknown arrivals {text!r}; expected {', '.join(PROCESSES)} or a trace FILE.csv")
 
 

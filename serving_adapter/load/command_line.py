@@ -11,18 +11,17 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from serving_adapter.address import ServerAddress
-from serving_adapter.load.arrivals import Arrivals, Dynamic, TimestampTrace, Wiki, make_arrivals
-from serving_adapter.load.connection import open_channels, wait_for_model
+from serving_adapter.load.arrivals import Arrivals, TimestampTrace, make_arrivals
+from serving_adapter.load.connection import ModelSignature, open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
-from serving_adapter.load.payloads import Payloads
+from serving_adapter.load.options import LoadOptions
+from serving_adapter.load.own_requests import OwnRequests
+from serving_adapter.load.payloads import Payloads, Requests
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
@@ -32,64 +31,6 @@ from serving_adapter.stop_signal import ENDING_AT_ONCE
 from serving_adapter.target import TargetError
 
 INTERRUPTED = 130  # the exit code
-MOST_CONNECTIONS = 10_000  # as many as rrl-serve takes
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """Sends requests to an inference server when an arrival process says, and reports the latencies."""
-
-    target: str = "localhost:8500"
-    """HOST:PORT of the server's gRPC port."""
-    model: str | None = None
-    """The model to call; may be left out where the server has only one."""
-    arrivals: str = "poisson"
-    """poisson, dynamic, wiki, bursts, or a trace FILE.csv."""
-    rate: float = 10.0
-    """Mean arrivals per second; a trace is scaled to it."""
-    duration_s: float = 60.0
-    """How long to send; 0 is until SIGINT, SIGTERM or SIGHUP, or the trace's end."""
-    sizes: str = "fixed:32"
-    """Of variable dimensions: fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA[:MAX], mix:SMALL:LARGE:SHARE
-    or trace[:MAX]."""
-    seed: int = 0
-    """The same seed sends the same requests at the same moments."""
-    out: Path | None = None
-    """Directory for load.json and load.csv (a row a second)."""
-    requests: bool = False
-    """Writes a row a request too, in requests.csv there."""
-    timeout_s: float = 30.0
-    """A request without an answer after this counts as failed."""
-    connections: int = 1
-    """Connections to spread the requests over."""
-    wait_s: float = 10.0
-    """How long to wait for the server and its model to be ready."""
-    tls_ca: Path | None = None
-    """PEM file of the certificates to trust; without it the connection is not encrypted."""
-    period_s: float = Dynamic.period_s
-    """dynamic: length of a period."""
-    day_s: float = Wiki.day_s
-    """wiki: how long a day takes."""
-    speed_up: float | None = None
-    """A trace of counts: how many times faster its clock runs."""
-    offset_s: float = 0.0
-    """A trace: where to start, on its own clock."""
-
-    def __post_init__(self) -> None:
-        try:
-            ServerAddress.parse(self.target)
-        except ValueError as error:
-            raise ValueError(f"--target {error}") from None
-        if self.requests and self.out is None:
-            raise ValueError("--requests writes into a directory: name it with --out")
-        for flag in ("rate", "timeout_s", "connections"):
-            if not 0 < getattr(self, flag) < math.inf:
-                raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {getattr(self, flag)}")
-        if self.connections > MOST_CONNECTIONS:
-            raise ValueError(f"--connections must be at most {MOST_CONNECTIONS}, got {self.connections}")
-        for flag in ("duration_s", "wait_s", "seed"):
-            if not 0 <= getattr(self, flag) < math.inf:
-                raise ValueError(f"--{flag.replace('_', '-')} must be at least 0, got {getattr(self, flag)}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -102,7 +43,11 @@ def main(argv: list[str] | None = None) -> None:
             day_s=options.day_s,
             speed_up=options.speed_up,
             offset_s=options.offset_s,
+            bin_s=options.bin_s,
+            time_unit=options.time_unit,
         )
+        if isinstance(arrivals, TimestampTrace) and arrivals.note:
+            say(arrivals.note)
         trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
         sizes = make_sizes(options.sizes, trace_sizes)
         with ExitStack() as stack:
@@ -147,7 +92,7 @@ async def _run(
             waiting.cancel()
             return None, signals[0]
         model = waiting.result()
-        payloads = Payloads(model, np.random.default_rng([options.seed, 2]))
+        payloads = _requests(options, model)
         payloads.prepare(sizes)
         say(f"sending to {model.name} on {options.target}: {options.arrivals} arrivals at {options.rate:g}/s")
         generator = LoadGenerator(
@@ -165,6 +110,15 @@ async def _run(
     finally:
         for channel in channels:
             await channel.close()
+
+
+def _requests(options: LoadOptions, model: ModelSignature) -> Requests:
+    """The user's own requests, or made-up ones."""
+    if options.input_data is not None:
+        own = OwnRequests(options.input_data, model)
+        say(f"{own.count} requests of {options.input_data}, in turn")
+        return own
+    return Payloads(model, np.random.default_rng([options.seed, 2]), shapes=options.shapes())
 
 
 def _punctual_loop() -> asyncio.AbstractEventLoop:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
+from serving_adapter.load.wire_values import DATATYPES, wire_bytes
 from serving_adapter.target import TargetError
 from serving_adapter.tensors import NUMPY_OF_DATATYPE
 
@@ -17,26 +20,50 @@ REQUESTS_PER_SIZE = 4  # different requests of one size
 MAX_CACHED_BYTES = 64 << 20  # of serialised requests
 SAMPLED_SIZES = 10_000  # whose requests are made at the start
 TOKENS = (1000, 20_000)  # values of integer tensors: ordinary words in the vocabularies of text models
+LETTERS = np.frombuffer(b"etaoinshrdlu", np.uint8)
+LETTERS_OF_A_WORD = 5
+
+
+class Requests(Protocol):
+    """Where the load generator takes its requests from."""
+
+    def prepare(self, sizes: Sizes) -> None:
+        """Makes the requests of the sizes that are likely to come."""
+
+    def of_size(self, size: int) -> bytes:
+        """A serialised ModelInferRequest whose variable dimensions measure `size`, where they vary."""
+        ...
 
 
 class Payloads:
-    """Serialised requests by size, seeded; those that do not fit in memory are made anew each time."""
+    """Requests with made-up values, by size and seeded.
+
+    Those that do not fit in memory are made anew each time. A string is a text of as many words as the size.
+    `shapes` fix the shapes of inputs by name, the batch dimension left out.
+    """
 
     def __init__(
-        self, model: ModelSignature, rng: np.random.Generator, kept_bytes: int = MAX_CACHED_BYTES
+        self,
+        model: ModelSignature,
+        rng: np.random.Generator,
+        kept_bytes: int = MAX_CACHED_BYTES,
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         for tensor in model.inputs:
-            if tensor.datatype not in NUMPY_OF_DATATYPE:
+            if tensor.datatype not in DATATYPES:
                 raise TargetError(
                     f"input {tensor.name!r} of model {model.name!r} has datatype {tensor.datatype}; "
-                    f"values can be made up for {', '.join(NUMPY_OF_DATATYPE)}. Send its requests with a "
+                    f"values can be made up for {', '.join(DATATYPES)}. Send its requests with a "
                     "client of your own: rrl-tune needs none of ours"
                 )
         self._model = model
+        self._shapes = _checked(shapes or {}, model)
         self._rng = rng
         self._free_bytes = kept_bytes
         self._of_size: dict[int, cycle[bytes]] = {}
-        self._varies = any(-1 in _item_shape(model, tensor) for tensor in model.inputs)
+        self._varies = any(
+            tensor.datatype == "BYTES" or -1 in self._item_shape(tensor) for tensor in model.inputs
+        )
 
     def prepare(self, sizes: Sizes) -> None:
         """Makes the requests of the sizes that are likely to come."""
@@ -56,21 +83,42 @@ class Payloads:
         self._of_size[size] = cycle(made)
         return made[-1]
 
+    def _item_shape(self, tensor: Any) -> list[int]:
+        if tensor.name in self._shapes:
+            return list(self._shapes[tensor.name])
+        return list(tensor.shape[1:] if self._model.is_batched else tensor.shape)
+
     def _request(self, size: int) -> bytes:
         request = messages.ModelInferRequest(model_name=self._model.name)
         for tensor in self._model.inputs:
-            shape = [size if dimension < 0 else dimension for dimension in _item_shape(self._model, tensor)]
+            shape = [size if dimension < 0 else dimension for dimension in self._item_shape(tensor)]
             batch = [1] if self._model.is_batched else []
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=batch + shape)
-            request.raw_input_contents.append(_values(tensor.datatype, shape, self._rng).tobytes())
+            values = _values(tensor.datatype, shape, size, self._rng)
+            request.raw_input_contents.append(wire_bytes(values, tensor.datatype))
         return request.SerializeToString()
 
 
-def _item_shape(model: ModelSignature, tensor: Any) -> list[int]:
-    return list(tensor.shape[1:] if model.is_batched else tensor.shape)
+def _checked(shapes: Mapping[str, Sequence[int]], model: ModelSignature) -> Mapping[str, Sequence[int]]:
+    for name, shape in shapes.items():
+        tensor = next((each for each in model.inputs if each.name == name), None)
+        if tensor is None:
+            names = ", ".join(each.name for each in model.inputs)
+            raise TargetError(
+                f"model {model.name!r} has no input {name!r} to give a shape to; it has {names}"
+            )
+        wanted = list(tensor.shape[1:] if model.is_batched else tensor.shape)
+        if len(shape) != len(wanted) or any(w not in (-1, s) for w, s in zip(wanted, shape, strict=True)):
+            raise TargetError(f"input {name!r} takes the shape {wanted} (-1: any), got {list(shape)}")
+    return shapes
 
 
-def _values(datatype: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+def _values(datatype: str, shape: list[int], size: int, rng: np.random.Generator) -> np.ndarray:
+    if datatype == "BYTES":
+        texts = [_text(max(1, size), rng) for _ in range(math.prod(shape))]
+        return np.array(texts, dtype=object).reshape(shape)
+    if datatype == "BF16":
+        return rng.standard_normal(shape, np.float32)
     dtype = NUMPY_OF_DATATYPE[datatype]
     if dtype.kind == "f":
         return rng.standard_normal(shape, np.float32).astype(dtype)
@@ -79,3 +127,10 @@ def _values(datatype: str, shape: list[int], rng: np.random.Generator) -> np.nda
     if dtype.itemsize == 1:
         return rng.integers(np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
     return rng.integers(*TOKENS, size=shape, dtype=dtype)
+
+
+def _text(words: int, rng: np.random.Generator) -> bytes:
+    """So many words of random letters."""
+    letters = rng.choice(LETTERS, (words, LETTERS_OF_A_WORD + 1))
+    letters[:, -1] = ord(" ")
+    return bytes(letters.tobytes().rstrip())

@@ -1,10 +1,4 @@
-"""Arrivals replayed from a trace file, scaled to a rate.
-
-| columns of the file | meaning |
-|---|---|
-| `minute,requests` | requests counted per minute |
-| `requests` | requests counted per 10 ms |
-| `t_s`, maybe `context_tokens`, `generated_tokens` | moment of each request in seconds, with its sizes |
+"""Arrivals replayed from a trace, scaled to a rate. What its file may look like is in `trace_files`.
 
 Counts are scaled by thinning and duplicating single requests. At 2.3 copies each request comes twice, and
 with probability 0.3 a third time. Below 1 this is binomial thinning, which keeps a Poisson process one.
@@ -21,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-BIN_S = {("minute", "requests"): 60.0, ("requests",): 0.01}  # the files of counts, and how long a bin is
-TIMESTAMP_COLUMNS = ("t_s", "context_tokens", "generated_tokens")
+from serving_adapter.load import trace_files
+
 ARRIVALS_PER_CHUNK = 4096
-MOST_REQUESTS_PER_BIN = 1_000_000_000
-MOST_TOKENS = 1_000_000_000  # of a request
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +63,7 @@ class TimestampTrace:
 
     moments_s: np.ndarray  # (requests,) ascending from 0
     sizes: np.ndarray | None = None  # (requests,) int
+    note: str = ""  # one sentence on what was not taken as the file has it
 
     @property
     def mean_rate_per_s(self) -> float:
@@ -101,24 +94,26 @@ Trace = CountTrace | TimestampTrace
 
 
 def read_trace(
-    path: Path, rate_per_s: float | None = None, *, speed_up: float | None = None, offset_s: float = 0.0
+    path: Path,
+    rate_per_s: float | None = None,
+    *,
+    speed_up: float | None = None,
+    offset_s: float = 0.0,
+    bin_s: float | None = None,
+    time_unit: str | None = None,
 ) -> Trace:
     """A trace from a file, replayed from `offset_s` (of the trace's own clock) to its end.
 
     `rate_per_s` is the mean over the part replayed (default: as recorded). `speed_up` quickens the clock
-    of a trace of counts, the rate kept; the clock of timestamps is what their rate sets.
+    of a trace of counts, the rate kept; the clock of timestamps is what their rate sets. `bin_s` and
+    `time_unit` are what the file does not tell. ValueError, in one sentence, where nothing can be replayed.
     """
-    columns, table = _read_table(path)
+    found = trace_files.read(path, bin_s, time_unit)
     trace: Trace
-    if columns in BIN_S:
-        trace = _counts(path, columns, table)
-    elif columns == TIMESTAMP_COLUMNS[: len(columns)]:
-        trace = _timestamps(path, columns, table)
+    if isinstance(found, trace_files.Counts):
+        trace = CountTrace(found.counts, found.bin_s)
     else:
-        known = "; ".join(",".join(known) for known in (*BIN_S, TIMESTAMP_COLUMNS, TIMESTAMP_COLUMNS[:1]))
-        raise ValueError(
-            f"{path}, line 1: unknown columns {','.join(columns)!r}; a trace has one of: {known}"
-        )
+        trace = TimestampTrace(found.moments_s, found.sizes, found.note)
     if not 0 <= offset_s < (trace.duration_s or np.inf):
         raise ValueError(f"{path}: the offset must be within its {trace.duration_s:g} s, got {offset_s:g} s")
     trace = trace.from_offset(offset_s)
@@ -139,62 +134,3 @@ def read_trace(
 
 def _requests(trace: Trace) -> int:
     return int(trace.counts.sum()) if isinstance(trace, CountTrace) else len(trace.moments_s)
-
-
-def _counts(path: Path, columns: tuple[str, ...], table: np.ndarray) -> CountTrace:
-    counts = table[:, -1]
-    _refuse(path, counts != np.floor(counts), "requests must be a whole number", counts)
-    _refuse(
-        path, counts > MOST_REQUESTS_PER_BIN, f"requests must be at most {MOST_REQUESTS_PER_BIN:,}", counts
-    )
-    if columns[0] == "minute":
-        gaps = np.diff(table[:, 0], prepend=table[0, 0] - 1)
-        _refuse(path, gaps != 1, "each minute must follow the one before", table[:, 0])
-    return CountTrace(counts.astype(np.int64), BIN_S[columns])
-
-
-def _timestamps(path: Path, columns: tuple[str, ...], table: np.ndarray) -> TimestampTrace:
-    moments_s = table[:, 0]
-    _refuse(path, np.diff(moments_s, prepend=0.0) < 0, "t_s must not go back", moments_s)
-    if len(columns) > 1:
-        _refuse(path, table[:, 1] > MOST_TOKENS, f"{columns[1]} must be at most {MOST_TOKENS:,}", table[:, 1])
-    sizes = table[:, 1].astype(np.int64) if len(columns) > 1 else None
-    return TimestampTrace(moments_s - moments_s[0], sizes)
-
-
-def _refuse(path: Path, wrong: np.ndarray, rule: str, values: np.ndarray) -> None:
-    """ValueError for the first row that breaks a rule."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(f"{path}, line {row + 2}: {rule}, got {values[row]:.12g}")
-
-
-def _read_table(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
-    """The header and the rows of numbers, all of them finite and at least 0."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
-    except OSError as error:
-        raise ValueError(f"cannot read the trace {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the trace {path} is not a text file of comma-separated numbers") from error
-    columns = tuple(name.strip() for name in lines[0].split(","))
-    if len(lines) < 2:
-        raise ValueError(f"the trace {path} holds no requests: expected a header line and then numbers")
-    rows = [_row(path, number, line, columns) for number, line in enumerate(lines[1:], start=2)]
-    table = np.array(rows)
-    wrong = ~np.isfinite(table) | (table < 0)
-    column = int(np.argmax(wrong.any(axis=0)))
-    _refuse(path, wrong[:, column], f"{columns[column]} must be a number of at least 0", table[:, column])
-    return columns, table
-
-
-def _row(path: Path, number: int, line: str, columns: tuple[str, ...]) -> list[float]:
-    cells = line.split(",")
-    if len(cells) != len(columns):
-        raise ValueError(f"{path}, line {number}: expected {len(columns)} values, got {line.strip()!r}")
-    try:
-        return [float(cell) for cell in cells]
-    except ValueError:
-        raise ValueError(
-            f"{path}, line {number}: expected numbers for {','.join(columns)}, got {line.strip()!r}"
-        ) from None

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from serving_adapter.address import ServerAddress, bracketed, canonical, is_loopback_only
-from serving_adapter.load.command_line import LoadOptions
+from serving_adapter.load.options import LoadOptions
 from serving_adapter.target import Target, TargetError
 
 

@@ -95,6 +95,66 @@ def test_timestamps_without_sizes_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "bin_s"),
+    [
+        ("second,requests\n0,3\n1,0\n2,4\n", 1.0),
+        ("hour;count;region\n7;3;EU\n8;0;EU\n9;4;EU\n", 3600.0),
+        ("100ms\tinvocations\n0\t3\n1\t0\n2\t4\n", 0.1),
+        ("timestamp,requests\n1700000000,3\n1700000300,0\n1700000600,4\n", 300.0),
+        ("timestamp,requests\n2023-11-16T00:00Z,3\n2023-11-16T00:05Z,0\n2023-11-16T00:10Z,4\n", 300.0),
+        ("t_ms,requests\n0,3\n20,0\n40,4\n", 0.02),
+    ],
+)
+def test_counts_come_by_any_unit_that_the_file_tells(tmp_path: Path, text: str, bin_s: float) -> None:
+    trace = read_trace(written(tmp_path, text))
+    assert isinstance(trace, CountTrace)
+    assert trace.bin_s == pytest.approx(bin_s)
+    assert trace.counts.tolist() == [3, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+            "2023-11-16 18:15:47.6805900,396,109\n2023-11-16 18:15:49.1805900,879,55\n",
+            [374, 396, 879],
+        ),
+        (
+            '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n'
+            '{"timestamp": 1000, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]}\n'
+            '{"timestamp": 2500, "input_length": 10, "output_length": 1, "hash_ids": [2]}\n',
+            [6758, 7322, 10],
+        ),
+        ("timestamp\n1700000000000\n1700000001000\n1700000002500\n", None),
+        ("t_us;size\n0;1,4\n1000000;2,6\n2500000;3\n", [1, 3, 3]),
+        ('"Timestamp_s","Model, its name","Request tokens"\n5,"a, b",7\n6,c,8\n7.5,c,9\n', [7, 8, 9]),
+    ],
+)
+def test_published_traces_are_read_as_they_are(tmp_path: Path, text: str, sizes: list[int] | None) -> None:
+    trace = read_trace(written(tmp_path, text))
+    assert isinstance(trace, TimestampTrace)
+    assert all_times_s(trace) == pytest.approx([0.0, 1.0, 2.5])
+    assert (None if trace.sizes is None else trace.sizes.tolist()) == sizes
+
+
+def test_what_the_file_does_not_tell_can_be_told(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "Timestamp\n0\n1\n2.5\n"), time_unit="s")
+    assert all_times_s(trace) == pytest.approx([0.0, 1.0, 2.5])
+    counts = read_trace(written(tmp_path, "requests\n3\n4\n"), bin_s=60.0)
+    assert isinstance(counts, CountTrace)
+    assert counts.bin_s == 60.0
+
+
+def test_rounded_sizes_are_told(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "t_s,context_tokens\n0,1.4\n1,2\n2,2.6\n"))
+    assert isinstance(trace, TimestampTrace)
+    assert trace.sizes is not None
+    assert trace.sizes.tolist() == [1, 2, 3]
+    assert "2 sizes of" in trace.note
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "holds no requests"),
@@ -110,8 +170,18 @@ def test_timestamps_without_sizes_are_enough(tmp_path: Path) -> None:
         ("minute,requests\n0,5\n2,5\n", "line 3: each minute must follow the one before, got 2"),
         ("minute,requests\n0,0\n1,0\n", "holds fewer than two requests"),
         (
-            "hour,requests\n0,5\n",
-            "line 1: unknown columns 'hour,requests'; a trace has one of: minute,requests",
+            "colour,smell\n0,5\n",
+            "line 1: unknown columns 'colour,smell'; a trace has one of: minute,requests",
+        ),
+        ("timestamp\n0\n5\n", "line 1: 'timestamp' does not tell its unit; say it with --time-unit"),
+        (
+            "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46.68,7\nyesterday,7\n",
+            "line 3: TIMESTAMP must be a number, or a date and time like 2023-11-16 18:15:46.68, got 'yesterday'",
+        ),
+        ("time_s;requests\n0;5\n60;7\n90;7\n", "line 4: counts must be 60 s apart like the others, got 90"),
+        (
+            '{"timestamp": 0, "input_length": 5, "hash_ids": [1]}\nx\n',
+            "line 2: expected a JSON object, got 'x'",
         ),
         ("5\n6\n", "line 1: unknown columns '5'"),
         ("t_s\n1\n", "holds fewer than two requests"),
