@@ -19,7 +19,10 @@ NUMPY_OF_DATATYPE: dict[str, np.dtype] = {
     "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(np.uint16),  # its bits: numpy has no such numbers
+    "BYTES": np.dtype(object),  # Python bytes, of any length
 }
+BF16, BYTES = "BF16", "BYTES"
 
 UNREADABLE_ARRAYS = (
     *(ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError, MemoryError),
@@ -64,9 +67,9 @@ class TensorSpec:
             )
 
     def _holds(self, value: object) -> bool:
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or self.datatype == BYTES:
             return False
-        if self.dtype.kind == "f":
+        if self.dtype.kind == "f" or self.datatype == BF16:
             return True
         limits = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
         return value == value // 1 and limits[0] <= value <= limits[1]
@@ -74,6 +77,13 @@ class TensorSpec:
     @property
     def dtype(self) -> np.dtype:
         return NUMPY_OF_DATATYPE[self.datatype]
+
+    @property
+    def filling(self) -> int | float | None:
+        """`pad_value` as an array of `dtype` takes it."""
+        if self.datatype == BF16 and self.pad_value is not None:
+            return int(bfloat16_bits(np.float32([self.pad_value]))[0])
+        return self.pad_value
 
     def covers(self, size: Sequence[int]) -> bool:
         """Whether an item of this size is as described; -1 stands for any length."""
@@ -83,6 +93,13 @@ class TensorSpec:
         """The same, with -1 where an item of this size is not as described; ValueError for other ranks."""
         pairs = zip(self.shape, size, strict=True)
         return replace(self, shape=tuple(told if _covers(told, seen) else -1 for told, seen in pairs))
+
+
+def bfloat16_bits(numbers: np.ndarray) -> np.ndarray:
+    """FP32 numbers as BF16, rounded to the nearest, halves to even: the upper 16 bits."""
+    bits = numbers.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(numbers), 0x7FC0, rounded).astype(np.uint16)
 
 
 def _covers(told: int, seen: int) -> bool:

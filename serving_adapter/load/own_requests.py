@@ -26,8 +26,8 @@ from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
-from serving_adapter.load.wire_values import DATATYPES, wire_bytes
-from serving_adapter.tensors import UNREADABLE_ARRAYS
+from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE, UNREADABLE_ARRAYS
+from serving_adapter.wire_values import wire_bytes
 
 MAX_FILE_BYTES = 1 << 30
 MAX_HELD_BYTES = 1 << 30  # of serialised requests
@@ -68,7 +68,7 @@ class OwnRequests:
             )
         request = messages.ModelInferRequest(model_name=self._model.name)
         for name, tensor in known.items():
-            if tensor.datatype not in DATATYPES:
+            if tensor.datatype not in NUMPY_OF_DATATYPE:
                 raise ValueError(
                     f"{where}: input {name!r} has datatype {tensor.datatype}, which cannot be sent"
                 )
@@ -140,7 +140,7 @@ def _tensor(given: Any, datatype: str, wanted: Sequence[int]) -> tuple[list[int]
     if isinstance(given, str | int | float):
         given = [given]
     try:
-        values = np.array(given) if datatype != "BYTES" else np.array(given, dtype=object)
+        values = np.array(given) if datatype != BYTES else np.array(given, dtype=object)
     except ValueError:
         raise ValueError("its values are not of one shape") from None
     shape = _fitting_shape(values, shape, wanted)
@@ -176,11 +176,11 @@ def _of_base64(
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise ValueError("its 'b64' is no base64") from None
-    if datatype == "BYTES":
+    if datatype == BYTES:
         values = np.array([data], dtype=object)
         shape = _fitting_shape(values, shape, wanted)
         return shape, wire_bytes(values.reshape(shape), datatype)
-    itemsize = DATATYPES[datatype]
+    itemsize = NUMPY_OF_DATATYPE[datatype].itemsize
     values = np.frombuffer(data, np.uint8)
     if len(data) % itemsize:
         raise ValueError(f"its 'b64' has {len(data)} bytes, no multiple of the {itemsize} of {datatype}")

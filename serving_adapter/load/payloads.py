@@ -12,9 +12,9 @@ from tritonclient.grpc import service_pb2 as messages
 
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
-from serving_adapter.load.wire_values import DATATYPES, wire_bytes
 from serving_adapter.target import TargetError
-from serving_adapter.tensors import NUMPY_OF_DATATYPE
+from serving_adapter.tensors import BF16, BYTES, NUMPY_OF_DATATYPE
+from serving_adapter.wire_values import wire_bytes
 
 REQUESTS_PER_SIZE = 4  # different requests of one size
 MAX_CACHED_BYTES = 64 << 20  # of serialised requests
@@ -50,10 +50,10 @@ class Payloads:
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         for tensor in model.inputs:
-            if tensor.datatype not in DATATYPES:
+            if tensor.datatype not in NUMPY_OF_DATATYPE:
                 raise TargetError(
                     f"input {tensor.name!r} of model {model.name!r} has datatype {tensor.datatype}; "
-                    f"values can be made up for {', '.join(DATATYPES)}. Send its requests with a "
+                    f"values can be made up for {', '.join(NUMPY_OF_DATATYPE)}. Send its requests with a "
                     "client of your own: rrl-tune needs none of ours"
                 )
         self._model = model
@@ -62,7 +62,7 @@ class Payloads:
         self._free_bytes = kept_bytes
         self._of_size: dict[int, cycle[bytes]] = {}
         self._varies = any(
-            tensor.datatype == "BYTES" or -1 in self._item_shape(tensor) for tensor in model.inputs
+            tensor.datatype == BYTES or -1 in self._item_shape(tensor) for tensor in model.inputs
         )
 
     def prepare(self, sizes: Sizes) -> None:
@@ -114,10 +114,10 @@ def _checked(shapes: Mapping[str, Sequence[int]], model: ModelSignature) -> Mapp
 
 
 def _values(datatype: str, shape: list[int], size: int, rng: np.random.Generator) -> np.ndarray:
-    if datatype == "BYTES":
+    if datatype == BYTES:
         texts = [_text(max(1, size), rng) for _ in range(math.prod(shape))]
         return np.array(texts, dtype=object).reshape(shape)
-    if datatype == "BF16":
+    if datatype == BF16:
         return rng.standard_normal(shape, np.float32)
     dtype = NUMPY_OF_DATATYPE[datatype]
     if dtype.kind == "f":

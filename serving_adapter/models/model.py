@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from serving_adapter.tensors import NUMPY_OF_DATATYPE, TensorSpec
+from serving_adapter.tensors import BF16, BYTES, NUMPY_OF_DATATYPE, TensorSpec
 
 DATATYPE_OF_TORCH = {
-    torch.from_numpy(np.zeros(1, dtype)).dtype: name for name, dtype in NUMPY_OF_DATATYPE.items()
-}
+    torch.from_numpy(np.zeros(1, dtype)).dtype: name
+    for name, dtype in NUMPY_OF_DATATYPE.items()
+    if name not in (BF16, BYTES)
+} | {torch.bfloat16: BF16}
+Values = Tensor | np.ndarray
+"""What goes into a model and comes out: tensors, or for BYTES an array of Python bytes (dtype object)."""
+
 MAX_COMPLAINT_BYTES = 1000  # a gRPC status has 8 KiB for its text, where a byte may take three
 
 
@@ -41,7 +46,8 @@ class Model:
     """A module in evaluation mode that takes its inputs by position, each with a leading batch dimension.
 
     The module answers a tensor, a tuple of tensors or a dict of tensors; `output_names` names the first
-    two (None: `output0`, `output1`, ...). `has_parallel_branches` says that the module gives work to
+    two (None: `output0`, `output1`, ...). An input of BYTES is an array of bytes. An output of BYTES is such
+    an array, or a list with a string a row. `has_parallel_branches` says that the module gives work to
     torch's inter-op pool (`torch.jit.fork`), so that `inter_op_threads` is a knob of this model. `max_rows`
     bounds its batches.
     """
@@ -67,33 +73,31 @@ class Model:
         for parameter in self.module.parameters():  # scripted modules lack `requires_grad_`
             parameter.requires_grad_(False)
 
-    def example(self, rows: int = 1, size: int = 8) -> dict[str, Tensor]:
+    def example(self, rows: int = 1, size: int = 8) -> dict[str, Values]:
         """A batch of ones to warm up with; every dimension that varies is `size` long, or its limit."""
         return {spec.name: _ones(spec, rows, size) for spec in self.inputs}
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, inputs: Mapping[str, Values]) -> dict[str, Values]:
         """Runs one batch; the outputs may share memory with the inputs."""
         ordered = [inputs[spec.name] for spec in self.inputs]
         with torch.inference_mode():
             answer = self.module(*ordered)
-        outputs = self._named(answer)
+        outputs = {name: _values(name, output) for name, output in self._named(answer).items()}
         rows = ordered[0].shape[0]
         for name, output in outputs.items():
-            if not isinstance(output, Tensor):
-                raise ModelError(f"output {name!r} must be a tensor, got {type(output).__name__}")
-            if output.dim() == 0 or output.shape[0] != rows:
+            if output.ndim == 0 or output.shape[0] != rows:
                 raise ModelError(
                     f"output {name!r} has shape {list(output.shape)} for a batch of {rows}; "
                     f"the first dimension of every output must be the batch"
                 )
         return outputs
 
-    def _named(self, answer: object) -> dict[str, Tensor]:
+    def _named(self, answer: object) -> dict[str, object]:
         if isinstance(answer, Mapping) and answer:
             if not all(isinstance(name, str) for name in answer):
                 raise ModelError(f"the names of outputs must be text, got {', '.join(map(repr, answer))}")
             return dict(answer)
-        if isinstance(answer, Tensor):
+        if isinstance(answer, Tensor | np.ndarray) or _is_strings(answer):
             answer = (answer,)
         if not isinstance(answer, (tuple, list)) or not answer:
             raise ModelError(
@@ -105,8 +109,32 @@ class Model:
         return dict(zip(names, answer, strict=True))
 
 
-def datatype_of(name: str, output: Tensor) -> str:
+def _is_strings(answer: object) -> bool:
+    return isinstance(answer, list) and bool(answer) and isinstance(answer[0], str | bytes)
+
+
+def _values(name: str, output: object) -> Values:
+    """An output as it is served; ModelError where it cannot be."""
+    if isinstance(output, Tensor):
+        return output
+    if _is_strings(output) or (isinstance(output, np.ndarray) and output.dtype.kind in "OSU"):
+        return _bytes_array(name, np.asarray(output, object))
+    raise ModelError(f"output {name!r} must be a tensor or strings, got {type(output).__name__}")
+
+
+def _bytes_array(name: str, strings: np.ndarray) -> np.ndarray:
+    array = np.empty(strings.size, object)
+    for i, string in enumerate(strings.ravel().tolist()):
+        if not isinstance(string, str | bytes):
+            raise ModelError(f"output {name!r} must be of strings alone, got {type(string).__name__}")
+        array[i] = string.encode() if isinstance(string, str) else string
+    return array.reshape(strings.shape)
+
+
+def datatype_of(name: str, output: Values) -> str:
     """The protocol's word for an output's type; ModelError if it has none."""
+    if isinstance(output, np.ndarray):
+        return BYTES
     if output.dtype not in DATATYPE_OF_TORCH:
         raise ModelError(
             f"output {name!r} is of type {str(output.dtype).removeprefix('torch.')}, which is not served; "
@@ -115,7 +143,7 @@ def datatype_of(name: str, output: Tensor) -> str:
     return DATATYPE_OF_TORCH[output.dtype]
 
 
-def as_described(outputs: Mapping[str, Tensor], specs: Iterable[TensorSpec]) -> dict[str, Tensor]:
+def as_described(outputs: Mapping[str, Values], specs: Iterable[TensorSpec]) -> dict[str, Values]:
     """A batch's outputs in the order of their description; ModelError where they do not fit it.
 
     The description comes from example inputs, so sizes may differ from it. Answers tell their own.
@@ -127,7 +155,7 @@ def as_described(outputs: Mapping[str, Tensor], specs: Iterable[TensorSpec]) -> 
             "input; every batch must have the same outputs"
         )
     for name, spec in described.items():
-        datatype, dimensions = datatype_of(name, outputs[name]), outputs[name].dim() - 1
+        datatype, dimensions = datatype_of(name, outputs[name]), outputs[name].ndim - 1
         if datatype != spec.datatype:
             raise ModelError(
                 f"output {name!r} is {datatype} for this batch and {spec.datatype} for the example input; "
@@ -145,7 +173,11 @@ def _names(outputs: Iterable[str]) -> str:
     return "the outputs " + ", ".join(map(repr, outputs))
 
 
-def _ones(spec: TensorSpec, rows: int, size: int) -> Tensor:
+def _ones(spec: TensorSpec, rows: int, size: int) -> Values:
     varying = size if spec.max_size is None else min(size, spec.max_size)
     shape = [rows, *(varying if dimension < 0 else dimension for dimension in spec.shape)]
+    if spec.datatype == BYTES:
+        return np.full(shape, b"example", object)
+    if spec.datatype == BF16:
+        return torch.ones(shape, dtype=torch.bfloat16)
     return torch.from_numpy(np.ones(shape, spec.dtype))

@@ -208,7 +208,7 @@ class Answers:
         if request.future.done():
             self.abandon(request)
             return
-        size_bytes = cut_bytes(outputs, request.rows, request.wanted)
+        size_bytes = cut_bytes(outputs, first_row, request.rows, request.wanted)
         if size_bytes > self._protection.max_answer_bytes:
             sentence = _too_large(size_bytes, self._protection.max_answer_bytes)
             self._failures.note(sentence)

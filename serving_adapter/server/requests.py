@@ -13,7 +13,8 @@ import numpy as np
 
 from serving_adapter.parity.groups import Member
 from serving_adapter.server.workers.arena import Arena, Placed, place
-from serving_adapter.tensors import TensorSpec
+from serving_adapter.strings import packed, packed_bytes, unpacked
+from serving_adapter.tensors import BYTES, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -187,21 +188,28 @@ class Batch:
 
     def write(self, specs: Specs, arena: Arena) -> list[Placed]:
         """Puts its inputs into a worker's arena, padded to one shape."""
-        shapes = []
+        shapes, string_bytes = [], {}
         for i, spec in enumerate(specs.values()):
             largest = reduce(_larger, (request.inputs[i].shape[1:] for request in self.requests))
             shapes.append((spec.name, spec.datatype, (self.rows, *largest)))
-        placed, needed_bytes = place(shapes)
+            if spec.datatype == BYTES:
+                string_bytes[spec.name] = sum([len(request.inputs[i].data) for request in self.requests])
+        placed, needed_bytes = place(shapes, string_bytes)
         arena.ensure_for_batch(needed_bytes)
         for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
-            _stack([request.inputs[i] for request in self.requests], spec, arena.array(tensor))
+            inputs = [request.inputs[i] for request in self.requests]
+            if spec.datatype == BYTES:
+                arena.bytes_of(tensor)[:] = b"".join([each.data for each in inputs])
+            else:
+                _stack(inputs, spec, arena.array(tensor))
         return placed
 
 
 def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
     """How many of the first requests make a batch of at most so many bytes, as padded; at least one."""
-    itemsizes = [spec.dtype.itemsize for spec in specs.values()]
-    count, rows, row_bytes = 0, 0, 0
+    itemsizes = [0 if spec.datatype == BYTES else spec.dtype.itemsize for spec in specs.values()]
+    of_strings = [i for i, spec in enumerate(specs.values()) if spec.datatype == BYTES]
+    count, rows, row_bytes, string_bytes = 0, 0, 0, 0
     largest: list[tuple[int, ...]] = []
     for request in requests:
         shapes = [tensor.shape[1:] for tensor in request.inputs]
@@ -209,7 +217,9 @@ def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
             largest = [_larger(*pair) for pair in zip(largest or shapes, shapes, strict=True)]
             row_bytes = sum(n * math.prod(shape) for n, shape in zip(itemsizes, largest, strict=True))
         rows += request.rows
-        if count and rows * row_bytes > most_bytes:
+        if of_strings:
+            string_bytes += sum(len(request.inputs[i].data) for i in of_strings)
+        if count and rows * row_bytes + string_bytes > most_bytes:
             break
         count += 1
     return count
@@ -225,10 +235,17 @@ def joined(parts: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: part[0] if len(part) == 1 else np.concatenate(part) for name, part in parts.items()}
 
 
-def cut_bytes(outputs: Mapping[str, np.ndarray], rows: int, wanted: Collection[str] = ()) -> int:
+def cut_bytes(
+    outputs: Mapping[str, np.ndarray], first_row: int, rows: int, wanted: Collection[str] = ()
+) -> int:
     """The size of what `cut` gives."""
-    sizes = [array.nbytes // len(array) for name, array in outputs.items() if not wanted or name in wanted]
-    return rows * sum(sizes)
+    return sum(
+        packed_bytes(array[first_row : first_row + rows])
+        if array.dtype.hasobject
+        else rows * (array.nbytes // len(array))
+        for name, array in outputs.items()
+        if not wanted or name in wanted
+    )
 
 
 def cut(
@@ -245,11 +262,15 @@ def cut(
 def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes | memoryview:
     """Copied out of a worker's arena; of an array that has its memory to itself, a view."""
     part = array[first_row : first_row + rows]
+    if array.dtype.hasobject:
+        return packed(part)
     return part.tobytes() if array.base is not None else part.reshape(-1).view(np.uint8).data
 
 
 def as_array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
     """What the client sent as (rows, *item), a view of it but for BOOL: there any byte but 0 is true."""
+    if spec.datatype == BYTES:
+        return unpacked(tensor.data, tensor.shape)
     if spec.dtype == bool:
         return np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape) != 0
     return np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
@@ -262,7 +283,7 @@ def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> 
         rows = as_array(tensor, spec)
         rows_of_request = target[first_row : first_row + tensor.shape[0]]
         if rows.shape != rows_of_request.shape:
-            rows_of_request[...] = spec.pad_value
+            rows_of_request[...] = spec.filling
             rows_of_request = rows_of_request[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
         rows_of_request[...] = rows
         first_row += tensor.shape[0]

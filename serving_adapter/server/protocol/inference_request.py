@@ -17,7 +17,8 @@ from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import invalid
 from serving_adapter.server.requests import InputTensor
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.tensors import TensorSpec
+from serving_adapter.strings import check, packed
+from serving_adapter.tensors import BYTES, TensorSpec
 
 CONTENTS_FIELD = {
     "BOOL": "bool_contents",
@@ -28,8 +29,9 @@ CONTENTS_FIELD = {
     "INT64": "int64_contents",
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
 }
-"""Where a tensor's values are if they are not raw; FP16 travels raw only."""
+"""Where a tensor's values are if they are not raw; FP16 and BF16 travel raw only."""
 
 REQUEST_PARAMETERS = ("exact", "timeout")
 UNSUPPORTED = {
@@ -172,12 +174,22 @@ def _raw(
         raise invalid(
             f"input {spec.name!r} has typed contents beside raw_input_contents; send one of the two"
         )
+    if spec.datatype == BYTES:
+        return _strings(spec, shape, data)
     expected_bytes = math.prod(shape) * spec.dtype.itemsize
     if len(data) != expected_bytes:
         raise invalid(
             f"input {spec.name!r} of shape {list(shape)} and datatype {spec.datatype} needs "
             f"{expected_bytes} bytes, got {len(data)}"
         )
+    return data
+
+
+def _strings(spec: TensorSpec, shape: tuple[int, ...], data: bytes | memoryview) -> bytes | memoryview:
+    try:
+        check(data, math.prod(shape))
+    except ValueError as error:
+        raise invalid(f"input {spec.name!r} of shape {list(shape)} and datatype BYTES: {error}") from None
     return data
 
 
@@ -198,6 +210,8 @@ def _contents(spec: TensorSpec, tensor: Any, shape: tuple[int, ...]) -> bytes:
             f"input {spec.name!r} of shape {list(shape)} needs {expected} values in {field}, "
             f"got {len(contents)}"
         )
+    if spec.datatype == BYTES:
+        return bytes(_strings(spec, shape, packed(np.array(list(contents), object))))
     if spec.dtype.kind not in "iu":
         return np.fromiter(contents, spec.dtype, expected).tobytes()
     values = np.fromiter(contents, np.int64, expected)

@@ -24,7 +24,7 @@ from serving_adapter.server.redundancy.settings import (
     from_parameters,
 )
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.tensors import TensorSpec
+from serving_adapter.tensors import BYTES, TensorSpec
 
 MAX_TEXT_BYTES = 64 << 10
 LIMIT_OF_SIZE = "LIMIT_SIZE_"  # and the input's name: of its dimensions that vary
@@ -34,7 +34,7 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
     """The model's configuration in Triton's form, its knobs in the fields that docs/architecture.md names."""
 
     def dtype(spec: TensorSpec) -> int:
-        return mc.DataType.Value("TYPE_" + spec.datatype)
+        return mc.DataType.Value("TYPE_" + ("STRING" if spec.datatype == BYTES else spec.datatype))
 
     on_cpu = model.device == "cpu"
     kind = mc.ModelInstanceGroup.KIND_CPU if on_cpu else mc.ModelInstanceGroup.KIND_GPU

@@ -20,14 +20,14 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import invalid
 from serving_adapter.server.rest import parameters
-from serving_adapter.tensors import NUMPY_OF_DATATYPE
+from serving_adapter.strings import unpacked
+from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE
+from serving_adapter.wire_values import numbers_of, wire_bytes
 
 HEADER_LENGTH = "inference-header-content-length"
 MAX_JSON_BYTES = 4 << 20
 MAX_TENSORS = 1024
 MAX_DIMENSIONS = 64
-KINDS_IN_JSON = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
-"""By the kind of a tensor's type, the kinds of numbers in JSON that it can be made from."""
 
 
 class OutputForm(NamedTuple):
@@ -141,23 +141,18 @@ def _of_numbers(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
     """A tensor's bytes from JSON numbers, flat or nested."""
     if not isinstance(data, list):
         raise invalid(f"input {name!r} needs 'data', a list of its values, or a binary_data_size")
-    dtype = NUMPY_OF_DATATYPE.get(datatype)
-    if dtype is None:
+    if datatype not in NUMPY_OF_DATATYPE:
         return b""  # which the model does not take: it says so
     try:
-        values = np.array(data)
+        values = np.array(data, object if datatype == BYTES else None)
     except (ValueError, OverflowError):
         raise invalid(f"the data of input {name!r} are not of one shape, or no numbers") from None
     if values.size != math.prod(shape) or (values.ndim > 1 and list(values.shape) != shape):
         raise invalid(f"input {name!r} of shape {shape} has data of shape {list(values.shape)}")
-    if values.size and values.dtype.kind not in KINDS_IN_JSON[dtype.kind]:
-        what = "true and false" if dtype.kind == "b" else "whole numbers" if dtype.kind in "iu" else "numbers"
-        raise invalid(f"the data of input {name!r}, of datatype {datatype}, must be {what}")
-    if values.size and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if values.min() < limits.min or values.max() > limits.max:
-            raise invalid(f"input {name!r} has values that do not fit {datatype}")
-    return values.astype(dtype).tobytes()
+    try:
+        return wire_bytes(values, datatype)
+    except ValueError as error:
+        raise invalid(f"the data of input {name!r}: {error}") from None
 
 
 def _read_output(given: Mapping[str, Any], request: pb.ModelInferRequest) -> tuple[str, bool | None]:
@@ -213,8 +208,21 @@ def answer(data: bytes, form: OutputForm) -> tuple[bytes, int | None]:
                 "ask for it as binary data (the parameter binary_data_output), or over gRPC"
             )
         else:
-            told["data"] = np.frombuffer(raw, NUMPY_OF_DATATYPE[output.datatype])
+            told["data"] = _told(output.name, output.datatype, list(output.shape), raw)
         outputs.append(told)
     document["outputs"] = outputs
     text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return b"".join((text, *binary)), (len(text) if binary else None)
+
+
+def _told(name: str, datatype: str, shape: list[int], raw: bytes) -> Any:
+    """The values of an output as JSON has them, flat."""
+    if datatype != BYTES:
+        return numbers_of(raw, datatype)
+    try:
+        return [string.decode() for string in unpacked(raw, shape).ravel().tolist()]
+    except UnicodeDecodeError:
+        raise invalid(
+            f"output {name!r} has strings that are no UTF-8, which JSON cannot hold; ask for it as binary "
+            "data (the parameter binary_data_output), or over gRPC"
+        ) from None

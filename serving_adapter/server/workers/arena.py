@@ -17,10 +17,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from serving_adapter.tensors import NUMPY_OF_DATATYPE
+from serving_adapter import strings
+from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE
 
 ALIGNMENT_BYTES = 64
 INITIAL_BYTES = 1 << 20
+NO_STRINGS: Mapping[str, int] = {}
 BATCHES_TO_LOOK_BACK = 256  # What none of so many needed is given back.
 
 
@@ -31,17 +33,25 @@ class Placed(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     offset: int
+    string_bytes: int = 0  # of BYTES
 
     @property
     def size_bytes(self) -> int:
+        if self.datatype == BYTES:
+            return self.string_bytes
         return math.prod(self.shape) * NUMPY_OF_DATATYPE[self.datatype].itemsize
 
 
-def place(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[list[Placed], int]:
-    """Lays tensors (name, datatype, shape) out one behind the other; returns them and the bytes needed."""
+def place(
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]], string_bytes: Mapping[str, int] = NO_STRINGS
+) -> tuple[list[Placed], int]:
+    """Lays tensors (name, datatype, shape) out one behind the other; returns them and the bytes needed.
+
+    `string_bytes` is how long those of BYTES are, by name.
+    """
     placed, offset = [], 0
     for name, datatype, shape in tensors:
-        tensor = Placed(name, datatype, shape, offset)
+        tensor = Placed(name, datatype, shape, offset, string_bytes.get(name, 0))
         placed.append(tensor)
         offset += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return placed, offset
@@ -94,12 +104,18 @@ class Arena:
         self._written_bytes = kept_bytes
 
     def array(self, tensor: Placed) -> np.ndarray:
-        """A numpy view of a tensor in the arena."""
+        """A numpy view of a tensor in the arena; of BYTES a copy."""
+        if tensor.datatype == BYTES:
+            return strings.unpacked(self.bytes_of(tensor), tensor.shape)
         flat = np.frombuffer(
-            self.view[tensor.offset : tensor.offset + tensor.size_bytes],
+            self.bytes_of(tensor),
             dtype=NUMPY_OF_DATATYPE[tensor.datatype],
         )
         return flat.reshape(tensor.shape)
+
+    def bytes_of(self, tensor: Placed) -> memoryview:
+        """The bytes of a tensor, to be read or written."""
+        return self.view[tensor.offset : tensor.offset + tensor.size_bytes]
 
     def close(self) -> None:
         os.close(self.fd)

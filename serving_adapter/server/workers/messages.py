@@ -285,7 +285,10 @@ def parse_batch_reply(wire: Wire) -> BatchReply:
 
 
 def _placed(wire: Iterable[list[Any]]) -> list[Placed]:
-    return [Placed(name, datatype, tuple(shape), offset) for name, datatype, shape, offset in wire]
+    return [
+        Placed(name, datatype, tuple(shape), offset, string_bytes)
+        for name, datatype, shape, offset, string_bytes in wire
+    ]
 
 
 def _specs(wire: Iterable[dict[str, Any]]) -> tuple[TensorSpec, ...]:

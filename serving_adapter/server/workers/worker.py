@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from serving_adapter.model_store.device_tensors import ParametersOnDevice
-from serving_adapter.models.model import Model, ModelError, as_described, complaint, datatype_of
+from serving_adapter.models.model import Model, ModelError, Values, as_described, complaint, datatype_of
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, Placed, place
@@ -31,7 +32,8 @@ from serving_adapter.server.workers.messages import (
     WorkerReady,
 )
 from serving_adapter.server.workers.tenant import Tenant, TenantQueries
-from serving_adapter.tensors import TensorSpec
+from serving_adapter.strings import MAX_STRINGS, packed
+from serving_adapter.tensors import BF16, BYTES, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +125,7 @@ class BatchRunner:
     def warm_up(self) -> None:
         with self._on_stream():
             for model in self.models:
-                model.run({name: x.to(self.device) for name, x in model.example().items()})
+                model.run({name: _on(x, self.device) for name, x in model.example().items()})
 
     def run(self, order: RunBatch) -> BatchReply:
         """Runs one batch; the reply places the outputs, or says what the model complained of."""
@@ -133,10 +135,10 @@ class BatchRunner:
         try:
             with self._on_stream():
                 self.inputs.ensure(order.capacity_bytes)
-                tensors = {placed.name: self._tensor(placed) for placed in order.inputs}
+                tensors = {placed.name: self._values(placed) for placed in order.inputs}
                 read_ns = time.monotonic_ns()
                 results = as_described(self.models[order.model].run(tensors), self._described)
-                results = {name: tensor.to("cpu") for name, tensor in results.items()}
+                results = {name: _on(values, "cpu") for name, values in results.items()}
             self._wait_as_told(order, read_ns)
             infer_ns = time.monotonic_ns()
             outputs = self._write(results)
@@ -178,18 +180,45 @@ class BatchRunner:
             return True
         return False
 
-    def _tensor(self, placed: Placed) -> torch.Tensor:
-        array = torch.from_numpy(self.inputs.array(placed))
-        return array.to(self.device)
+    def _values(self, placed: Placed) -> Values:
+        array = self.inputs.array(placed)
+        return array if placed.datatype == BYTES else _tensor(array, placed).to(self.device)
 
-    def _write(self, results: dict[str, torch.Tensor]) -> list[Placed]:
+    def _write(self, results: dict[str, Values]) -> list[Placed]:
+        strings = {name: packed(each) for name, each in results.items() if isinstance(each, np.ndarray)}
+        _check_count(results)
         placed, needed_bytes = place(
-            (name, datatype_of(name, tensor), tuple(tensor.shape)) for name, tensor in results.items()
+            ((name, datatype_of(name, each), tuple(each.shape)) for name, each in results.items()),
+            {name: len(data) for name, data in strings.items()},
         )
         self.outputs.ensure_for_batch(needed_bytes)
-        for where, tensor in zip(placed, results.values(), strict=True):
-            torch.from_numpy(self.outputs.array(where)).copy_(tensor)
+        for where, values in zip(placed, results.values(), strict=True):
+            if isinstance(values, np.ndarray):
+                self.outputs.bytes_of(where)[:] = strings[where.name]
+            else:
+                _tensor(self.outputs.array(where), where).copy_(values)
         return placed
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+def _tensor(array: np.ndarray, placed: Placed) -> torch.Tensor:
+    """A tensor of the array's memory; numpy has no BF16."""
+    if placed.datatype == BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _on(values: Values, device: torch.device | str) -> Values:
+    """Tensors there, strings where they are."""
+    return values if isinstance(values, np.ndarray) else values.to(device)
+
+
+def _check_count(results: dict[str, Values]) -> None:
+    for name, values in results.items():
+        if isinstance(values, np.ndarray) and values.size > MAX_STRINGS:
+            raise ModelError(
+                f"output {name!r} has {values.size} strings, and a batch may have {MAX_STRINGS}; "
+                "lower max_batch_size, or answer fewer"
+            )

@@ -16,8 +16,8 @@ from tritonclient.utils import deserialize_bytes_tensor
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.own_requests import OwnRequests
 from serving_adapter.load.payloads import Payloads
-from serving_adapter.load.wire_values import wire_bytes
 from serving_adapter.target import TargetError
+from serving_adapter.wire_values import wire_bytes
 from tests.support.echo_server import TENSOR
 
 
