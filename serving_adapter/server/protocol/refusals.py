@@ -28,6 +28,14 @@ class Refused(Exception):
         self.code = code
 
 
+class CallRefused(Exception):
+    """What `abort` of a call raises where gRPC does not end it: over HTTP, and within a stream."""
+
+    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
 def invalid(sentence: str) -> Refused:
     return Refused(grpc.StatusCode.INVALID_ARGUMENT, sentence)
 

@@ -29,6 +29,11 @@ def response_bytes(response: pb.ModelInferResponse, outputs: Iterable[OutputTens
     return b"".join(parts)
 
 
+def bytes_field(number: int, data: bytes) -> bytes:
+    """A field of a message, or of bytes, as protobuf writes it."""
+    return b"".join((bytes([number << 3 | 2]), _varint(len(data)), data))
+
+
 def _varint(value: int) -> bytes:
     """A number as protobuf writes it, seven bits a byte."""
     written = bytearray()

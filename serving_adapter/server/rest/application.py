@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES
-from serving_adapter.server.protocol.refusals import Refused, invalid
+from serving_adapter.server.protocol.refusals import CallRefused, Refused, invalid
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
 from serving_adapter.server.rest.bodies import Bodies, packed_for
@@ -182,7 +182,7 @@ class Handled:
             return await self._handle(request, call)
         except HttpRefused as refused:
             return _refusal(refused.status, str(refused))
-        except Refused as refused:
+        except (CallRefused, Refused) as refused:
             return _refusal(STATUS_OF[refused.code], str(refused))
 
 

@@ -9,6 +9,8 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from starlette.requests import Request
 
+from serving_adapter.server.protocol.refusals import CallRefused
+
 R = TypeVar("R")
 
 STATUS_OF = {
@@ -52,7 +54,7 @@ class Call:
         self._ended.append(hear)
 
     async def abort(self, code: grpc.StatusCode, sentence: str) -> NoReturn:
-        raise HttpRefused(STATUS_OF.get(code, 500), sentence)
+        raise CallRefused(code, sentence)
 
     async def unless_left(self, answering: Coroutine[Any, Any, R]) -> R:
         """The answer, whose making is given up when the client goes away. Its request has been read."""

@@ -1,0 +1,117 @@
+"""ModelStreamInfer: many requests over one call, each answered when it is done, so maybe out of order.
+
+A request that fails has its sentence in `error_message` beside its id, and the stream goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+
+from serving_adapter.sentences import bounded
+from serving_adapter.server.protocol.received import InferenceMessage
+from serving_adapter.server.protocol.refusals import CallRefused, Refused
+from serving_adapter.server.protocol.sent import bytes_field
+
+Infer = Callable[[Any, Any], Awaitable[bytes]]
+
+AT_ONCE = 256
+"""Requests of a stream that are being answered; the next one is read when there is room."""
+RESPONSE = pb.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
+
+
+class InferenceStreams:
+    """Answers the streams of all clients, at most `most` at a time."""
+
+    def __init__(self, infer: Infer, most: int) -> None:
+        self._infer, self._most, self._count = infer, most, 0
+
+    def handler(self, read: Callable[[bytes], InferenceMessage | Refused]) -> grpc.RpcMethodHandler:
+        return grpc.stream_stream_rpc_method_handler(self._serve, read, bytes)
+
+    async def _serve(self, _: object, context: grpc.aio.ServicerContext) -> None:
+        if self._count >= self._most:
+            sentence = (
+                f"{self._most} streams are open, the most that are served; close some, or use ModelInfer"
+            )
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
+        self._count += 1
+        stream = _Stream(context, self._infer)
+        try:
+            await stream.run()
+        finally:
+            self._count -= 1
+
+
+class _Stream:
+    def __init__(self, context: grpc.aio.ServicerContext, infer: Infer) -> None:
+        self._context, self._infer = context, infer
+        self._writing = asyncio.Lock()
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Reads to the end of the stream, and answers all that came."""
+        answering: set[asyncio.Task[None]] = set()
+        try:
+            while (message := await self._context.read()) is not grpc.aio.EOF:
+                await self._room.acquire()
+                task = asyncio.create_task(self._answer(message))
+                answering.add(task)
+                task.add_done_callback(answering.discard)
+            while answering:
+                await asyncio.wait(answering)
+        finally:
+            for task in answering:
+                task.cancel()
+
+    async def _answer(self, message: InferenceMessage | Refused) -> None:
+        call = StreamedCall(self._context)
+        try:
+            response = await self._response(message, call)
+            async with self._writing:
+                await self._context.write(response)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # the client is gone: reading tells the same
+            pass
+        finally:
+            call.end()
+            self._room.release()
+
+    async def _response(self, message: InferenceMessage | Refused, call: StreamedCall) -> bytes:
+        try:
+            return bytes_field(RESPONSE, await self._infer(message, call))
+        except CallRefused as refused:
+            number = "" if isinstance(message, Refused) else message.request.id
+            refusal = pb.ModelStreamInferResponse(
+                error_message=bounded(str(refused)), infer_response=pb.ModelInferResponse(id=number)
+            )
+            return bytes(refusal.SerializeToString())
+
+
+class StreamedCall:
+    """One request of a stream, as the service sees a call."""
+
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self._context = context
+        self._ended: list[Callable[[object], None]] = []
+
+    def peer(self) -> str:
+        return str(self._context.peer())
+
+    def invocation_metadata(self) -> Any:
+        return self._context.invocation_metadata()
+
+    def add_done_callback(self, hear: Callable[[object], None]) -> None:
+        self._ended.append(hear)
+
+    async def abort(self, code: grpc.StatusCode, sentence: str) -> NoReturn:
+        raise CallRefused(code, sentence)
+
+    def end(self) -> None:
+        for hear in self._ended:
+            hear(self)

@@ -1,0 +1,113 @@
+"""Many requests over one call, by a stock client."""
+
+from __future__ import annotations
+
+import queue
+
+import grpc
+import numpy as np
+from tritonclient import grpc as triton
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving_adapter.server.protocol.methods import STREAMS_SHARE
+from tests.support.waiting import until
+
+
+def request_of(value: float, name: str = "x", number: str = "") -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="held", id=number)
+    request.inputs.add(name=name, datatype="FP32", shape=[1, 16])
+    request.raw_input_contents.append(np.full(16, value, np.float32).tobytes())
+    return request
+
+
+def test_a_stock_client_streams_requests_and_hears_of_each(client):
+    heard: queue.Queue = queue.Queue()
+    client.start_stream(lambda result, error: heard.put((result, error)))
+    for k in range(20):
+        tensor = triton.InferInput("x", [1, 16], "FP32")
+        tensor.set_data_from_numpy(np.full((1, 16), k, np.float32))
+        client.async_stream_infer("sleep", [tensor], request_id=str(k))
+    answers = [heard.get(timeout=30) for _ in range(20)]
+    client.stop_stream()
+    assert all(error is None for _, error in answers)
+    by_id = {result.get_response().id: result for result, _ in answers}
+    name = client.get_model_metadata("sleep").outputs[0].name
+    assert [int(by_id[str(k)].as_numpy(name)[0, 0]) for k in range(20)] == list(range(20))
+
+
+def test_a_bad_request_leaves_the_stream_to_the_others(stub: GRPCInferenceServiceStub):
+    def sleeping(request: pb.ModelInferRequest) -> pb.ModelInferRequest:
+        request.model_name = "sleep"
+        return request
+
+    requests = [
+        request_of(1.0, number="a"),
+        request_of(1.0, name="y", number="b"),
+        request_of(2.0, number="c"),
+    ]
+    answers = {a.infer_response.id: a for a in stub.ModelStreamInfer(iter(map(sleeping, requests)))}
+    assert answers["b"].error_message == "model 'sleep' takes the inputs 'x', got 'y'"
+    assert answers["a"].error_message == answers["c"].error_message == ""
+    assert len(answers["c"].infer_response.raw_output_contents[0]) == 64
+
+
+def test_a_slow_request_does_not_hold_up_the_next(start_server, tmp_path):
+    gate = tmp_path / "gate"
+    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
+    server = start_server(*model, "--instances", 2, "--intra-op-threads", 1)
+    with grpc.insecure_channel(server.address) as channel:
+        requests = [request_of(7.0, number="slow"), request_of(1.0, number="quick")]
+        answers = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests), timeout=60)
+        assert next(answers).infer_response.id == "quick"
+        gate.touch()
+        assert next(answers).infer_response.id == "slow"
+
+
+def test_a_client_that_leaves_gives_its_requests_up(start_server, tmp_path):
+    gate = tmp_path / "gate"
+    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
+    server = start_server(*model, "--intra-op-threads", 1)
+    with grpc.insecure_channel(server.address) as channel:
+        answers = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request_of(7.0)]))
+        until(lambda: server.counted("rrl_in_flight_request_count") == 1)
+        answers.cancel()
+        until(lambda: server.counted("nv_inference_request_failure", reason="CANCELED") == 1)
+    gate.touch()
+
+
+def test_streams_that_stay_leave_room_for_others(start_server):
+    queued = 8
+    server = start_server("--model", "noop", "--max-queue-size", queued)
+    most = (2 * queued + 1024) // STREAMS_SHARE
+    waits: queue.Queue = queue.Queue()
+    with grpc.insecure_channel(server.address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        open_streams = [stub.ModelStreamInfer(iter(waits.get, None)) for _ in range(most)]
+        with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as other:
+            refused = until(lambda: _refusal(GRPCInferenceServiceStub(other)))
+            assert "streams are open, the most that are served" in refused
+            assert GRPCInferenceServiceStub(other).ServerReady(pb.ServerReadyRequest()).ready
+        for stream in open_streams:
+            stream.cancel()
+        for _ in open_streams:
+            waits.put(None)
+
+
+def _refusal(stub: GRPCInferenceServiceStub) -> str:
+    try:
+        list(stub.ModelStreamInfer(iter([])))
+    except grpc.RpcError as error:
+        return error.details() if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else ""
+    return ""
+
+
+def test_a_request_that_cannot_be_read_is_refused_in_the_stream(server):
+    with grpc.insecure_channel(server.address) as channel:
+        stream = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=bytes,
+            response_deserializer=pb.ModelStreamInferResponse.FromString,
+        )
+        (answer,) = stream(iter([b"\xff"]))
+    assert "no ModelInferRequest" in answer.error_message
