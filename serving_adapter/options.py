@@ -43,13 +43,22 @@ def in_a_sentence(error: Exception) -> str:
     return printable(str(error))
 
 
-def parse(options_class: type[Options], argv: Sequence[str] | None = None) -> Options:
-    """The options of a command from its arguments (default: the process's own)."""
+def parse(
+    options_class: type[Options],
+    argv: Sequence[str] | None = None,
+    defaults: Callable[[list[str]], Mapping[str, Any]] = lambda arguments: {},
+) -> Options:
+    """The options of a command from its arguments (default: the process's own).
+
+    `defaults` gives values, by name, to those that neither the arguments nor their --config set.
+    """
     open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        path = _config_path(arguments)
-        values = {} if path is None else read_options_file(path, options_class)
+        path = looked_ahead(arguments, "--config")
+        values = dict(defaults(arguments))
+        if path is not None:
+            values |= read_options_file(Path(path), options_class)
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
         parsed = tyro.cli(flags, args=arguments, default=flags(**(required | values)))
@@ -115,11 +124,12 @@ def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
     return values
 
 
-def _config_path(arguments: list[str]) -> Path | None:
-    """Looks ahead for --config: the file's values are the defaults of the flags proper."""
+def looked_ahead(arguments: list[str], flag: str) -> str | None:
+    """The value of a flag before all are read: what its file says are the defaults of the flags proper."""
     ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    ahead.add_argument("--config", nargs="?", type=Path)
-    return ahead.parse_known_args(arguments)[0].config
+    ahead.add_argument(flag, nargs="?", dest="value")
+    value: str | None = ahead.parse_known_args(arguments)[0].value
+    return value
 
 
 def _flags_class(options_class: Any) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent
+from rrl.command_line import model_analyzer
 from rrl.command_line.advise import advise_on
 from rrl.command_line.ending import DONE, INTERRUPTED
 from rrl.command_line.exporting import export_again, make_console
@@ -17,7 +20,7 @@ from rrl.command_line.options import TuneOptions, change_limits, check_given_onc
 from rrl.command_line.several_models import SharedByModels, check_each
 from rrl.command_line.tune import tune
 from rrl.tuning.stop import STOPPING, Stop, Stopped
-from serving_adapter.options import fail, parse
+from serving_adapter.options import fail, looked_ahead, parse, printable
 
 __all__ = ["main"]
 
@@ -27,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         check_given_once(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         fail(str(error))
-    options = parse(TuneOptions, argv)
+    options = parse(TuneOptions, argv, _of_model_analyzer)
     options = replace(options, agent=called_now(options.agent))
     _check_agent(options.agent)
     torch.set_num_threads(1)  # The cores are the server's.
@@ -59,6 +62,17 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         if code != DONE:
             return code
     return DONE
+
+
+def _of_model_analyzer(arguments: list[str]) -> dict[str, Any]:
+    """The options that --from-model-analyzer stands for; says what it leaves out."""
+    path = looked_ahead(arguments, "--from-model-analyzer")
+    if path is None:
+        return {}
+    taken = model_analyzer.read(Path(path), looked_ahead(arguments, "--model"))
+    for note in taken.notes:
+        print(printable(f"{path}: {note}"), file=sys.stderr)
+    return taken.values
 
 
 def _check_agent(name: str) -> None:

@@ -39,6 +39,9 @@ class TuneOptions:
     cores: int | None = None
     """Cores that the models named may put to work together, a thread a core. Default: no limit for one model,
     the machine's cores for several. The Triton of another machine does not tell how many it has."""
+    from_model_analyzer: Path | None = None
+    """A YAML file of Triton's Model Analyzer: target, models, values to search, objective and limit are then
+    that file's where no flag sets them. What cannot be taken over is said."""
     metrics_url: str | None = None
     """The server's Prometheus page, where it does not tell itself."""
     control_key_file: Path | None = None
