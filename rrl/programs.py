@@ -37,6 +37,7 @@ def _program(module: str) -> Callable[[], None]:
 tune = _program("rrl.command_line")
 serve = _program("serving_adapter.server.command_line")
 store = _program("serving_adapter.model_store.command_line")
+tap = _program("serving_adapter.tap.command_line")
 parity = _program("serving_adapter.parity.command_line")
 load = _program("serving_adapter.load.command_line")
 profile = _program("envs.light_profiling")

@@ -19,6 +19,7 @@ from serving_adapter.load.options import LoadOptions
 from serving_adapter.model_store import command_line as store
 from serving_adapter.parity import command_line as parity
 from serving_adapter.server.options import ServeOptions
+from serving_adapter.tap.command_line import TapOptions
 
 HEAD = """\
 # Commands and flags
@@ -42,6 +43,7 @@ COMMANDS = (
     Documented("rrl-tune", TuneOptions),
     Documented("rrl-serve", ServeOptions),
     Documented("rrl-load", LoadOptions),
+    Documented("rrl-tap", TapOptions),
     Documented("rrl-profile", ProfileOptions),
     Documented("rrl-train", OfflineTrainingOptions),
     Documented("rrl-compare", CompareOptions),

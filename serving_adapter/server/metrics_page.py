@@ -58,13 +58,18 @@ class PageHandler(WSGIRequestHandler):
 
 def serve_page(registry: CollectorRegistry, host: str, port: int) -> int:
     """Serves a registry in a thread of its own; returns the port, chosen by the system when `port` is 0."""
+    return serve_application(make_wsgi_app(registry), host, port)
+
+
+def serve_application(application: Callable[..., Any], host: str, port: int) -> int:
+    """The same for any WSGI application, which is asked for one page at a time."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
     class PageServerOfFamily(PageServer):
         address_family = family
 
-    application = _one_at_a_time(make_wsgi_app(registry))
-    server: WSGIServer = make_server(host, port, application, PageServerOfFamily, PageHandler)
+    one_at_a_time = _one_at_a_time(application)
+    server: WSGIServer = make_server(host, port, one_at_a_time, PageServerOfFamily, PageHandler)
     threading.Thread(target=server.serve_forever, name="metrics page", daemon=True).start()
     return int(server.server_port)
 

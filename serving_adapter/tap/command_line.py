@@ -1,0 +1,94 @@
+"""`rrl-tap`: hands a server's gRPC traffic on, and counts the latency that its clients see."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from dataclasses import dataclass
+
+from serving_adapter.address import ServerAddress, bracketed
+from serving_adapter.options import fail, parse
+from serving_adapter.server.metrics_page import serve_application
+from serving_adapter.server.protocol.listening import check_free
+from serving_adapter.server.server_log import log_to_standard_error
+from serving_adapter.standard_streams import keep_standard_streams
+from serving_adapter.stop_signal import end_quietly_on_interrupt, stop_on_signal
+from serving_adapter.tap.page import page_of
+from serving_adapter.tap.proxy import Tap
+from serving_adapter.tap.tally import Tally
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TapOptions:
+    """Stands between clients and an inference server, and tells the latency that the clients see."""
+
+    target: str = "localhost:8001"
+    """HOST:PORT of the server's gRPC port."""
+    target_metrics_url: str | None = "http://localhost:8002/metrics"
+    """The server's Prometheus page, which the tap's page begins with; none where there is none."""
+    host: str = "127.0.0.1"
+    """Address to listen on; the default keeps the tap on this machine."""
+    port: int = 8101
+    """Port for clients; 0 takes any free one."""
+    metrics_port: int = 8102
+    """HTTP port of /metrics; 0 takes any free one."""
+
+    def __post_init__(self) -> None:
+        try:
+            ServerAddress.parse(self.target)
+        except ValueError as error:
+            raise ValueError(f"--target {error}") from None
+        if ServerAddress.parse(self.target).unix:
+            raise ValueError("--target must be HOST:PORT: no tap is needed on a socket of one machine")
+        for flag in ("port", "metrics_port"):
+            if not 0 <= getattr(self, flag) <= 65535:
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} must be from 0 to 65535, got {getattr(self, flag)}"
+                )
+
+
+async def tap(options: TapOptions) -> None:
+    """Runs until SIGTERM, SIGINT or SIGHUP. Connections end with it."""
+    stop = stop_on_signal()
+    target = ServerAddress.parse(options.target)
+    tally = Tally()
+    host = options.host.strip("[]")
+    try:
+        check_free(options.host, options.port)
+        server = await asyncio.get_running_loop().create_server(
+            Tap(target.host, target.port, tally).connection, host, options.port
+        )
+        check_free(options.host, options.metrics_port)
+        metrics_port = serve_application(
+            page_of(tally, options.target_metrics_url), host, options.metrics_port
+        )
+    except OSError as error:
+        fail(f"cannot listen on {bracketed(options.host)} ({error.strerror}); choose another port or --host")
+    port = server.sockets[0].getsockname()[1]
+    where = bracketed(options.host)
+    print(
+        f"tapping {options.target} on {where}:{port}, metrics on http://{where}:{metrics_port}/metrics",
+        flush=True,
+    )
+    await stop.wait()
+    server.close()
+
+
+def main() -> None:
+    end_quietly_on_interrupt()
+    keep_standard_streams()
+    log_to_standard_error()
+    tapping = tap(parse(TapOptions, sys.argv[1:]))
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(tapping)
+    else:
+        uvloop.run(tapping)
+
+
+if __name__ == "__main__":
+    main()

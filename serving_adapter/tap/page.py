@@ -1,0 +1,46 @@
+"""The metrics page of a tap: the server's own page, and behind it what the tap has counted."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from serving_adapter.tap.tally import Tally
+
+SERVER_TIMEOUT_S = 5.0
+MAX_PAGE_BYTES = 16 << 20
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def page_of(tally: Tally, server_url: str | None) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application that answers every GET with the page."""
+    registry = CollectorRegistry()
+    registry.register(tally)
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            of_server = b"" if server_url is None else _of_server(server_url, environ.get("QUERY_STRING", ""))
+        except (OSError, ValueError) as error:
+            start_response("502 Bad Gateway", [("content-type", "text/plain")])
+            return [f"the server's metrics page {server_url} cannot be read: {error}\n".encode()]
+        start_response("200 OK", [("content-type", CONTENT_TYPE)])
+        return [
+            of_server,
+            b"" if of_server.endswith(b"\n") or not of_server else b"\n",
+            generate_latest(registry),
+        ]
+
+    return answer
+
+
+def _of_server(url: str, query: str) -> bytes:
+    request = f"{url}?{query}" if query else url
+    with urllib.request.urlopen(request, timeout=SERVER_TIMEOUT_S) as page:
+        text: bytes = page.read(MAX_PAGE_BYTES + 1)
+    if len(text) > MAX_PAGE_BYTES:
+        raise ValueError(f"it has more than {MAX_PAGE_BYTES >> 20} MiB")
+    return text
