@@ -21,6 +21,8 @@ BENCHMARKS = {
     "server-overhead": Benchmark(
         "server.overhead", "requests/s of a no-op model, against a bare grpc.aio echo"
     ),
+    "rest-overhead": Benchmark("server.rest", "time of a request over HTTP, against gRPC"),
+    "tap-overhead": Benchmark("server.tap", "latency that rrl-tap adds at 500 requests/s, against none"),
     "server-throughput": Benchmark(
         "server.throughput", "MiniLM requests/s, against bare processes and LitServe"
     ),
