@@ -43,9 +43,8 @@ def run() -> dict[str, Any]:
         for seed in range(PAIRS):
             direct, tapped = _load(server, seed), _load(tap, seed)
             pairs.append((direct, tapped))
-            print(
-                f"{seed:4} {direct.p50_ms:11.2f} {tapped.p50_ms:8.2f} {direct.p95_ms:11.2f} {tapped.p95_ms:8.2f}"
-            )
+            print(f"{seed:4} {direct.p50_ms:11.2f} {tapped.p50_ms:8.2f}", end=" ")
+            print(f"{direct.p95_ms:11.2f} {tapped.p95_ms:8.2f}")
     added_ms = median(tapped.p50_ms - direct.p50_ms for direct, tapped in pairs)
     failed = sum(tapped.failed for _, tapped in pairs)
     return {
