@@ -7,6 +7,7 @@ import gc
 import logging
 import math
 import os
+import socket
 import sys
 
 import grpc
@@ -72,10 +73,15 @@ async def serve(options: ServeOptions) -> None:
             f"cannot serve metrics on {bracketed(options.host)}:{options.metrics_port} ({error.strerror}); "
             "choose another --metrics-port, or 0 for any free one"
         )
+    listener = None if options.rest_port is None else rest_listening.bind(options.host, options.rest_port)
     service = InferenceService(
-        models, metrics_port=metrics_port, max_unread_bytes=options.byte_budget, control_key=key
+        models,
+        metrics_port=metrics_port,
+        http_port=None if listener is None else listener.getsockname()[1],
+        max_unread_bytes=options.byte_budget,
+        control_key=key,
     )
-    rest = _rest(options, service)
+    rest = None if listener is None else _rest(options, service, listener)
     awaited = AwaitedRequests(max_calls)
     protocol = protocol_handler(service, options.max_message_bytes, awaited)
     server.add_generic_rpc_handlers(
@@ -92,9 +98,11 @@ async def serve(options: ServeOptions) -> None:
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(options, models)
         names, host = ", ".join(models), bracketed(options.host)
-        http = "" if rest is None else f" and HTTP on {rest.url}"
-        metrics = f"metrics on http://{host}:{metrics_port}/metrics"
-        print(f"serving {names} on {host}:{port}, {metrics}{http}", flush=True)
+        print(
+            f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True
+        )
+        if rest is not None:
+            log.info("the protocol over HTTP is at %s", rest.url)
         injecting = asyncio.create_task(_inject(faults, models))
         injecting.add_done_callback(_note_end_of_faults)
         await stop.wait()
@@ -109,12 +117,9 @@ async def serve(options: ServeOptions) -> None:
     _end_recording(models)
 
 
-def _rest(options: ServeOptions, service: InferenceService) -> RestServer | None:
+def _rest(options: ServeOptions, service: InferenceService, listener: socket.socket) -> RestServer:
     """The other door, which does not serve yet."""
-    if options.rest_port is None:
-        return None
     bodies = Bodies(options.max_message_bytes, options.byte_budget)
-    listener = rest_listening.bind(options.host, options.rest_port)
     return RestServer(application(service, bodies), listener, options.tls_cert, options.tls_key)
 
 

@@ -14,7 +14,7 @@ from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.surroundings import THIS_MACHINE
 
-REST_PORT = 8501  # where none is given
+GRPC_PORT, REST_PORT = 8500, 8501  # where none is given
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class ServeOptions:
     backup.KEY=VALUE); again for more options."""
     host: str = "127.0.0.1"
     """Address to listen on; the default keeps the server on this machine."""
-    port: int = 8500
+    port: int = GRPC_PORT
     """gRPC port; 0 takes any free one."""
     metrics_port: int = 8502
     """HTTP port of /metrics; 0 takes any free one."""
     http_port: int | None = None
-    """Port of the same protocol over HTTP/REST; 0 takes any free one, -1 none (default: 8501, or any free one
-    where --port is 0)."""
+    """Port of the same protocol over HTTP/REST; 0 takes any free one, -1 none (default: 8501 beside --port
+    8500, else any free one, which ServerMetadata and the log tell)."""
     device: str = "cpu"
     """Where models run: cpu, cuda or cuda:N."""
     private_weights: bool = False
@@ -134,7 +134,7 @@ class ServeOptions:
     def rest_port(self) -> int | None:
         """The port of the protocol over HTTP; None for none."""
         if self.http_port is None:
-            return REST_PORT if self.port else 0
+            return REST_PORT if self.port == GRPC_PORT else 0
         return None if self.http_port == -1 else self.http_port
 
     @property

@@ -10,6 +10,10 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import grpc
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
 
 @dataclass
 class RunningServer:
@@ -18,7 +22,16 @@ class RunningServer:
     process: subprocess.Popen[str]
     address: str
     metrics_url: str
-    rest_url: str  # of the protocol over HTTP, empty for none
+
+    @property
+    def rest_url(self) -> str:
+        """Of the protocol over HTTP; empty for none."""
+        with grpc.insecure_channel(self.address) as channel:
+            asked = pb.ServerMetadataRequest()
+            extensions = GRPCInferenceServiceStub(channel).ServerMetadata(asked, timeout=60).extensions
+        found = [re.fullmatch(r"http\((\d+)\)", extension) for extension in extensions]
+        host = self.address.rpartition(":")[0]
+        return next((f"http://{host}:{match[1]}/v2" for match in found if match), "")
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Signals it and returns its exit status."""
@@ -43,10 +56,10 @@ def start(*arguments: object, before: Sequence[str] = ()) -> RunningServer:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    match = re.search(r"on (\S+:\d+), metrics on (\S+)(?: and HTTP on (\S+))?", line)
+    match = re.search(r"on (\S+:\d+), metrics on (\S+)", line)
     if match is None:
         process.kill()
         process.wait()
         process.stdout.close()
         raise RuntimeError(f"the server did not start: {line!r}")
-    return RunningServer(process, match.group(1), match.group(2), match.group(3) or "")
+    return RunningServer(process, match.group(1), match.group(2))

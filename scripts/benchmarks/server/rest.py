@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import re
 import time
 from statistics import median
 from typing import Any
 
+import grpc
 import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from scripts.serving.closed_loop import closed_loop
-from scripts.serving.processes import infer_request, started
+from scripts.serving.processes import infer_request, serving
 
 SECONDS = 3.0
 ROUNDS = 7
@@ -27,21 +29,17 @@ REACH = 2.0
 def run() -> dict[str, Any]:
     row = np.ones(16, np.float32)
     request = infer_request("noop", "x", "FP32", [1, 16], row.tobytes())
-    command = ("--model", "noop", "--port", 0, "--metrics-port", 0, "--intra-op-threads", 1)
-    with started("serving_adapter.server.command_line", *command) as process:
-        assert process.stdout is not None
-        found = re.search(r"on (\S+:\d+), metrics on \S+ and HTTP on (\S+)", process.stdout.readline())
-        if found is None:
-            raise RuntimeError("rrl-serve did not start")
+    with serving("noop", "--intra-op-threads", 1) as address:
+        url = _url(address)
         print("ms a request, one at a time")
         print(f"{'round':>5} {'gRPC':>8} {'HTTP, bytes':>12} {'HTTP, JSON':>12}")
         rounds = []
         for number in range(ROUNDS):
-            by_grpc = closed_loop(found[1], [request], 1, SECONDS)
+            by_grpc = closed_loop(address, [request], 1, SECONDS)
             times_ms = (
                 1e3 / by_grpc.requests_per_s,
-                _over_http(found[2], *_as_bytes(row)),
-                _over_http(found[2], *_as_json(row)),
+                _over_http(url, *_as_bytes(row)),
+                _over_http(url, *_as_json(row)),
             )
             rounds.append(times_ms)
             print(f"{number:5} {times_ms[0]:8.3f} {times_ms[1]:12.3f} {times_ms[2]:12.3f}")
@@ -55,6 +53,14 @@ def run() -> dict[str, Any]:
         "reach": REACH,
         "holds": ratio <= REACH,
     }
+
+
+def _url(address: str) -> str:
+    """Where the server answers over HTTP, as its metadata tell."""
+    with grpc.insecure_channel(address) as channel:
+        metadata = GRPCInferenceServiceStub(channel).ServerMetadata(pb.ServerMetadataRequest())
+    port = next(each[len("http(") : -1] for each in metadata.extensions if each.startswith("http("))
+    return f"http://{address.rpartition(':')[0]}:{port}/v2"
 
 
 def _as_bytes(row: np.ndarray) -> tuple[bytes, dict[str, str]]:

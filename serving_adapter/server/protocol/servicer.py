@@ -57,6 +57,7 @@ class InferenceService:
         models: dict[str, ServedModel],
         *,
         metrics_port: int,
+        http_port: int | None = None,
         max_unread_bytes: int,
         control_key: str | None = None,
     ) -> None:
@@ -74,6 +75,8 @@ class InferenceService:
             EXTENSION,
             LEASE_EXTENSION,
         ]
+        if http_port is not None:
+            self._extensions.append(f"http({http_port})")
 
     # --- health and metadata -------------------------------------------------------------------------
 

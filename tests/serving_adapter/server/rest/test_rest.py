@@ -28,9 +28,14 @@ def server() -> Iterator[RunningServer]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def url(server) -> str:
+    return server.rest_url
+
+
 @pytest.fixture
-def client(server):
-    with triton.InferenceServerClient(server.rest_url.removeprefix("http://").removesuffix("/v2")) as client:
+def client(url):
+    with triton.InferenceServerClient(url.removeprefix("http://").removesuffix("/v2")) as client:
         yield client
 
 
@@ -53,8 +58,8 @@ ROW = [float(i) for i in range(16)]
 
 
 @pytest.mark.parametrize("values", [ROW, [ROW]])
-def test_numbers_flat_or_nested_are_answered_as_json(server, values):
-    status, body, headers = sent(f"{server.rest_url}/models/noop/infer", request_of(values, [1, 16]))
+def test_numbers_flat_or_nested_are_answered_as_json(url, values):
+    status, body, headers = sent(f"{url}/models/noop/infer", request_of(values, [1, 16]))
     assert status == 200
     assert headers["content-type"] == "application/json"
     answer = json.loads(body)
@@ -92,12 +97,12 @@ def test_a_stock_client_reads_what_the_server_is(client):
     assert client.get_model_repository_index()[0]["state"] == "READY"
 
 
-def test_both_doors_count_in_one_place(client, server):
+def test_both_doors_count_in_one_place(client, url):
     def count() -> int:
         return client.get_inference_statistics("noop")["model_stats"][0]["inference_count"]
 
     before = count()
-    sent(f"{server.rest_url}/models/noop/infer", request_of(ROW, [1, 16]))
+    sent(f"{url}/models/noop/infer", request_of(ROW, [1, 16]))
     assert count() - before == 1
 
 
@@ -142,9 +147,9 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize(("body", "status", "sentence"), BAD_BODIES)
-def test_a_bad_body_gets_one_sentence(server, body, status, sentence):
+def test_a_bad_body_gets_one_sentence(url, body, status, sentence):
     headers = {"content_encoding": "gzip"} if body[:2] == b"\x1f\x8b" else {}
-    got, answer, _ = sent(f"{server.rest_url}/models/noop/infer", body, **headers)
+    got, answer, _ = sent(f"{url}/models/noop/infer", body, **headers)
     assert got == status
     assert sentence in json.loads(answer)["error"]
     assert "\n" not in json.loads(answer)["error"]
@@ -159,8 +164,8 @@ def test_a_bad_body_gets_one_sentence(server, body, status, sentence):
         ({"content_encoding": "gzip"}, 400, "is not packed by gzip"),
     ],
 )
-def test_a_bad_header_gets_one_sentence(server, headers, status, sentence):
-    got, answer, _ = sent(f"{server.rest_url}/models/noop/infer", request_of(ROW, [1, 16]), **headers)
+def test_a_bad_header_gets_one_sentence(url, headers, status, sentence):
+    got, answer, _ = sent(f"{url}/models/noop/infer", request_of(ROW, [1, 16]), **headers)
     assert got == status
     assert sentence in json.loads(answer)["error"]
 
@@ -177,18 +182,18 @@ def test_a_bad_header_gets_one_sentence(server, headers, status, sentence):
         ("repository/models/noop/load", b'{"parameters": 3}', 400, "must be an object of names and values"),
     ],
 )
-def test_a_bad_call_gets_one_sentence(server, path, body, status, sentence):
-    got, answer, _ = sent(f"{server.rest_url}/{path}", body)
+def test_a_bad_call_gets_one_sentence(url, path, body, status, sentence):
+    got, answer, _ = sent(f"{url}/{path}", body)
     assert got == status
     assert sentence in json.loads(answer)["error"]
 
 
-def test_binary_tensors_may_not_be_longer_or_shorter_than_they_say(server):
+def test_binary_tensors_may_not_be_longer_or_shorter_than_they_say(url):
     for given, sentence in ((60, "60 bytes are left"), (68, "4 bytes behind the document")):
         tensor = {"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": {"binary_data_size": 64}}
         document = json.dumps({"inputs": [tensor]}).encode()
         status, answer, _ = sent(
-            f"{server.rest_url}/models/noop/infer",
+            f"{url}/models/noop/infer",
             document + bytes(given),
             inference_header_content_length=str(len(document)),
         )
