@@ -21,9 +21,13 @@ from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
 from serving_adapter.server.protocol.arrivals_service import arrivals_handler
 from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
+from serving_adapter.server.protocol.health_service import SERVICE as HEALTH
 from serving_adapter.server.protocol.health_service import health_handler
+from serving_adapter.server.protocol.methods import SERVICE as PROTOCOL
 from serving_adapter.server.protocol.methods import protocol_handler
+from serving_adapter.server.protocol.reflection import reflection_handlers
 from serving_adapter.server.protocol.servicer import InferenceService
+from serving_adapter.server.protocol.stream_room import StreamRoom
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.rest import listening as rest_listening
 from serving_adapter.server.rest.application import application
@@ -47,6 +51,7 @@ log = logging.getLogger(__name__)
 
 FAILED = 1  # the exit status
 SLOW_START_S = 5.0
+STREAMS_SHARE = 4  # one in so many calls may be a stream, which stays for long
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
 
 
@@ -83,9 +88,14 @@ async def serve(options: ServeOptions) -> None:
     )
     rest = None if listener is None else _rest(options, service, listener)
     awaited = AwaitedRequests(max_calls)
-    protocol = protocol_handler(service, options.max_message_bytes, awaited)
+    room = StreamRoom(max(1, max_calls // STREAMS_SHARE))
     server.add_generic_rpc_handlers(
-        (protocol, arrivals_handler(models, awaited), health_handler(models, awaited))
+        (
+            protocol_handler(service, options.max_message_bytes, awaited, room),
+            arrivals_handler(models, awaited),
+            health_handler(models, awaited, room),
+            *reflection_handlers((PROTOCOL.full_name, HEALTH), room),
+        )
     )
     gc.collect()
     gc.freeze()  # The modules stay: to go through them at each collection would hold up the loop for 20 ms.

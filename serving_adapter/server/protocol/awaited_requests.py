@@ -21,7 +21,7 @@ class AwaitedRequests:
     """Reads the requests of all calls; `most` calls may wait for theirs."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self._most = most
         self._count = 0
         self._waits_of: dict[str, dict[asyncio.Timeout, None]] = {}  # by connection, the oldest first
 
@@ -48,7 +48,7 @@ class AwaitedRequests:
         except TimeoutError:
             return Refused(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"more than {self.most} calls wait for their requests; send each request with its call",
+                f"more than {self._most} calls wait for their requests; send each request with its call",
             )
         finally:
             self._end(peer, wait)
@@ -57,7 +57,7 @@ class AwaitedRequests:
     def _begin(self, peer: str, wait: asyncio.Timeout) -> None:
         self._waits_of.setdefault(peer, {})[wait] = None
         self._count += 1
-        if self._count > self.most:
+        if self._count > self._most:
             greediest = max(self._waits_of, key=lambda of: len(self._waits_of[of]))
             oldest = next(iter(self._waits_of[greediest]))
             self._end(greediest, oldest)

@@ -12,11 +12,11 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.received import inference_reader, reader
 from serving_adapter.server.protocol.refusals import not_implemented
+from serving_adapter.server.protocol.stream_room import StreamRoom
 from serving_adapter.server.protocol.streams import InferenceStreams
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 INFER, STREAM_INFER = "ModelInfer", "ModelStreamInfer"
-STREAMS_SHARE = 4  # one in so many calls may be a stream, which stays for long
 
 NO_SHARED_MEMORY = "there is no shared memory with clients; send tensors in raw_input_contents"
 INSTEAD = {
@@ -31,25 +31,28 @@ INSTEAD = {
 
 
 def protocol_handler(
-    service: Any, max_message_bytes: int, awaited: AwaitedRequests
+    service: Any, max_message_bytes: int, awaited: AwaitedRequests, room: StreamRoom
 ) -> grpc.GenericRpcHandler:
     """Answers every method of the protocol with the method of `service` that has its name."""
     handlers = {
-        method.name: _handler(method, service, max_message_bytes, awaited) for method in SERVICE.methods
+        method.name: _handler(method, service, max_message_bytes, awaited, room) for method in SERVICE.methods
     }
     return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
 
 def _handler(
-    method: MethodDescriptor, service: Any, max_message_bytes: int, awaited: AwaitedRequests
+    method: MethodDescriptor,
+    service: Any,
+    max_message_bytes: int,
+    awaited: AwaitedRequests,
+    room: StreamRoom,
 ) -> grpc.RpcMethodHandler:
     behaviour = getattr(service, method.name, None)
     if behaviour is None and method.name != STREAM_INFER:
         instead = INSTEAD.get(method.name, "it is not supported")
         return not_implemented(f"this server has no {method.name}: {instead}")
     if method.name == STREAM_INFER:
-        streams = InferenceStreams(service.ModelInfer, max(1, awaited.most // STREAMS_SHARE))
-        return streams.handler(inference_reader(max_message_bytes))
+        return InferenceStreams(service.ModelInfer, room).handler(inference_reader(max_message_bytes))
     if method.name == INFER:  # its answer comes serialised
         return awaited.handler(behaviour, inference_reader(max_message_bytes), bytes)
     read = reader(message_factory.GetMessageClass(method.input_type))

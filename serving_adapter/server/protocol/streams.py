@@ -16,6 +16,7 @@ from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import CallRefused, Refused
 from serving_adapter.server.protocol.sent import bytes_field
+from serving_adapter.server.protocol.stream_room import StreamRoom
 
 Infer = Callable[[Any, Any], Awaitable[bytes]]
 
@@ -25,26 +26,17 @@ RESPONSE = pb.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response
 
 
 class InferenceStreams:
-    """Answers the streams of all clients, at most `most` at a time."""
+    """Answers the streams of all clients, as many as there is room for."""
 
-    def __init__(self, infer: Infer, most: int) -> None:
-        self._infer, self._most, self._count = infer, most, 0
+    def __init__(self, infer: Infer, room: StreamRoom) -> None:
+        self._infer, self._room = infer, room
 
     def handler(self, read: Callable[[bytes], InferenceMessage | Refused]) -> grpc.RpcMethodHandler:
         return grpc.stream_stream_rpc_method_handler(self._serve, read, bytes)
 
     async def _serve(self, _: object, context: grpc.aio.ServicerContext) -> None:
-        if self._count >= self._most:
-            sentence = (
-                f"{self._most} streams are open, the most that are served; close some, or use ModelInfer"
-            )
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
-        self._count += 1
-        stream = _Stream(context, self._infer)
-        try:
-            await stream.run()
-        finally:
-            self._count -= 1
+        async with self._room.place(context):
+            await _Stream(context, self._infer).run()
 
 
 class _Stream:

@@ -10,7 +10,7 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.server.protocol.methods import STREAMS_SHARE
+from serving_adapter.server.command_line import STREAMS_SHARE
 from tests.support.waiting import until
 
 
