@@ -16,6 +16,7 @@ from typing import BinaryIO
 import grpc
 import psutil
 import pytest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -65,9 +66,20 @@ def test_a_probe_of_what_there_is_not_is_refused_in_a_sentence(server):
         with pytest.raises(grpc.RpcError, match="these bytes are no") as refused:
             check(b"\xff\xff", timeout=30)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        with pytest.raises(grpc.RpcError, match="ask again with Check") as refused:
-            list(channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=30))
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_watch_of_what_there_is_not_tells_that(server):
+    with grpc.insecure_channel(server.address) as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        assert next(watch(b"\x0a\x07another", timeout=60)) == b"\x08\x03"
+
+
+def test_reflection_tells_the_protocol(server):
+    with grpc.insecure_channel(server.address) as channel:
+        told = ProtoReflectionDescriptorDatabase(channel)
+        assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= set(told.get_services())
+        described = told.FindFileContainingSymbol("inference.GRPCInferenceService")
+        assert "ModelInfer" in {method.name for method in described.service[0].method}
 
 
 def test_pings_one_after_the_other_on_a_connection_that_carries_nothing_are_all_answered(server):
@@ -97,6 +109,8 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
             assert not stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready
             assert not stub.ModelReady(pb.ModelReadyRequest(name="gated"), timeout=30).ready
             assert [health(channel, name) for name in HEALTH_OF] == [b"\x08\x02"] * len(HEALTH_OF)
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+            assert next(watch) == b"\x08\x02"
             load = pb.RepositoryModelLoadRequest(model_name="gated")
             for call, asked in ((stub.ModelInfer, request("gated")), (stub.RepositoryModelLoad, load)):
                 with pytest.raises(grpc.RpcError, match="'gated' is starting") as refused:
@@ -105,6 +119,7 @@ def test_it_lives_and_is_not_ready_before_its_model_is_built(tmp_path):
             gate.touch()
             until(lambda: stub.ServerReady(pb.ServerReadyRequest(), timeout=30).ready)
             assert [health(channel, name) for name in HEALTH_OF] == [b"\x08\x01"] * len(HEALTH_OF)
+            assert next(watch) == b"\x08\x01"
             assert len(stub.ModelInfer(request("gated"), timeout=30).outputs) == 1
     finally:
         process.terminate()
