@@ -145,6 +145,8 @@ def as_before(options: TuneOptions, header: Header) -> TuneOptions:
         "validation": header.validation,
     }
     before |= (header.load or {}) | _limits_from_json(header.limits or {})
+    if "input_data" in before:
+        before["input_data"] = Path(before["input_data"])
     if options.duration is None:
         before["intervals"] = header.intervals
     completed = _completed(options, _learning(header) | before)

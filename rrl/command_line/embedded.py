@@ -1,5 +1,7 @@
 """The embedded server and load: what `rrl-tune` tunes where no target is given.
 
+With --bench the server is the target, and the load alone is embedded.
+
 Whichever of them dies is started again while the run waits for its target, as for any target that is away.
 That interval has a gap, and teaches nothing. The tuner ends the load first, then the server.
 """
@@ -50,10 +52,16 @@ class EmbeddedSettings:
     arrivals: str = "poisson"
     sizes: str = "fixed:32"
     seed: int = 0
+    input_data: Path | None = None  # requests of the user's own
+    target: str = ""  # a server that runs already; empty: one is started
+    tls_ca: str | None = None  # of that server
 
 
 class Embedded:
-    """`rrl-serve` and `rrl-load` as subprocesses. Their logs and the load's report go to `folder`."""
+    """`rrl-serve` and `rrl-load` as subprocesses. Their logs and the load's report go to `folder`.
+
+    With a `target` in the settings, that is served already, and `start_server` is not to be called.
+    """
 
     def __init__(
         self,
@@ -64,7 +72,7 @@ class Embedded:
     ) -> None:
         self.folder = folder
         self.settings = settings
-        self.address = ""
+        self.address = settings.target
         self.rate_per_s = math.nan
         self.notice: Callable[[str], None] = lambda text: None  # told of each restart
         self.server = ChildProcess("server", SERVER_MODULE, folder / "server.log", clock)
@@ -82,6 +90,7 @@ class Embedded:
 
     def start_load(self) -> None:
         """Starts the load, at the rate given or at one that the server's start only just bears."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         given_per_s = self.settings.rate_per_s
         self.rate_per_s = given_per_s or round(DEFAULT_UTILISATION * self._capacity_per_s(), 1)
         self._send(self.folder)
@@ -189,16 +198,24 @@ class Embedded:
     def _load_arguments(self, arguments: list[str], folder: Path) -> list[str]:
         settings = self.settings
         common = ["--target", self.address, "--sizes", settings.sizes, "--seed", str(settings.seed)]
+        if settings.target:
+            common += ["--model", settings.model]
+        if settings.input_data is not None:
+            common += ["--input-data", str(settings.input_data)]
+        if settings.tls_ca is not None:
+            common += ["--tls-ca", settings.tls_ca]
         return [*common, *arguments, "--out", str(folder)]
 
 
 class EmbeddedTarget(Target):
-    """The embedded server as a target. It counts as lost without its load, and connecting revives both."""
+    """A server with an embedded load. It counts as lost without that, and connecting revives what is ours."""
 
     def __init__(
         self, embedded: Embedded, metrics_url: str | None = None, control_key: str | None = None
     ) -> None:
-        super().__init__(embedded.address, None, metrics_url, control_key)
+        settings = embedded.settings
+        model = settings.model if settings.target else None
+        super().__init__(embedded.address, model, metrics_url, control_key, settings.tls_ca)
         self._embedded = embedded
 
     def connect(self, control: bool = True, counters: bool = True) -> None:

@@ -97,6 +97,11 @@ class TuneOptions:
     """A machine file that rrl-profile measured: what serf schedules by, and --advise simulates."""
     seed: int = 0
     """Of the agent and of the embedded load."""
+    bench: bool = False
+    """Sends a load of its own to --target, where there are no users: that of --arrivals, --rate and --sizes,
+    or --input-data."""
+    input_data: Path | None = None
+    """Embedded load: requests of your own, as rrl-load takes them."""
     rate: float | None = None
     """Embedded load, requests per second (default: what the start only just bears)."""
     arrivals: str = "poisson"
@@ -231,6 +236,14 @@ CLASHES = (
     Clash(
         lambda o: o.advise and o.target is None,
         "--advise observes a running server: give --target HOST:PORT",
+    ),
+    Clash(
+        lambda o: o.bench and o.target is None,
+        "--bench sends its load to a running server: give --target HOST:PORT",
+    ),
+    Clash(
+        lambda o: o.bench and o.advise,
+        "--advise observes the load that there is: leave --bench away, or tune",
     ),
     Clash(
         lambda o: o.out is not None and o.resume is not None,

@@ -2,7 +2,7 @@
 
 | | a server that runs already | the embedded server |
 |---|---|---|
-| its load | whatever its users send | started by the run, and over with it |
+| its load | what its users send; with --bench, as beside it | started by the run, and over with it |
 | after a killed run | what was found is put back | gone, with its server |
 | the journal's `load` | unknown | as asked for |
 """
@@ -79,16 +79,12 @@ class RunningServer:
         return None
 
 
-class EmbeddedServer(RunningServer):
-    """The server that a run starts, with its load, and ends: there is nothing to restore."""
+class LoadedServer(RunningServer):
+    """A server that runs already, under a load of the run's own."""
 
     def __init__(self, target: Target, embedded: Embedded, options: TuneOptions) -> None:
-        self.target, self.point = target, None
+        super().__init__(target)
         self._embedded, self._options = embedded, options
-
-    def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
-        """None: an earlier run changed another server."""
-        return ChangesBefore(None, [])
 
     def under_load(self, header: Header, console: Console) -> Header:
         embedded, options = self._embedded, self._options
@@ -100,18 +96,38 @@ class EmbeddedServer(RunningServer):
             "arrivals": options.arrivals,
             "sizes": options.sizes,
         }
+        if options.bench:
+            load |= {"bench": True, "model": header.model}
+        if options.input_data is not None:
+            load["input_data"] = str(options.input_data.absolute())
         return dataclasses.replace(header, load=load)
 
     def listeners(self, view: Listener, guard: Guard, space: ConfigurationSpace) -> list[Listener]:
-        return [LoadWatch(self._embedded, view)]
+        return [*super().listeners(view, guard, space), LoadWatch(self._embedded, view)]
 
     def end_load(self) -> int | None:
         return self._embedded.end_load()
 
 
+class EmbeddedServer(LoadedServer):
+    """The server that a run starts, with its load, and ends: there is nothing to restore."""
+
+    def __init__(self, target: Target, embedded: Embedded, options: TuneOptions) -> None:
+        self.target, self.point = target, None
+        self._embedded, self._options = embedded, options
+
+    def changes_before(self, earlier: Earlier, console: Console, put_back: Change | None) -> ChangesBefore:
+        """None: an earlier run changed another server."""
+        return ChangesBefore(None, [])
+
+
 @contextmanager
 def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> Iterator[RunningServer]:
     """The server to tune, connected to. An embedded one is started first and ended last."""
+    if options.target is not None and options.bench:
+        with _under_bench(options, options.target, folder, console, stop) as server:
+            yield server
+        return
     if options.target is not None:
         with closing(connected(options, options.target, options.model, control=True)) as target:
             _print_notes(target, console)
@@ -126,6 +142,21 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
             target.connect()
             _print_notes(target, console)
             yield EmbeddedServer(target, embedded, options)
+
+
+@contextmanager
+def _under_bench(
+    options: TuneOptions, address: str, folder: Path, console: Console, stop: Stop
+) -> Iterator[LoadedServer]:
+    """The server at an address, under the run's own load."""
+    with closing(connected(options, address, options.model, control=True)) as found:
+        options = dataclasses.replace(options, model=found.model)
+    with closing(Embedded(folder, embedded_settings(options), stop.sleep)) as embedded:
+        key = read_control_key(options.control_key_file)
+        with closing(EmbeddedTarget(embedded, options.metrics_url, key)) as target:
+            target.connect()
+            _print_notes(target, console)
+            yield LoadedServer(target, embedded, options)
 
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
@@ -149,6 +180,9 @@ def embedded_settings(options: TuneOptions) -> EmbeddedSettings:
         arrivals=options.arrivals,
         sizes=options.sizes,
         seed=options.seed,
+        input_data=options.input_data,
+        target=options.target or "",
+        tls_ca=options.tls_ca,
     )
 
 
