@@ -15,6 +15,7 @@ A model's paths may have versions/V behind its name. An error is a status and `{
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -28,13 +29,16 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2 as pb
 
+from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES
 from serving_adapter.server.protocol.refusals import CallRefused, Refused, invalid
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
 from serving_adapter.server.rest.bodies import Bodies, packed_for
-from serving_adapter.server.rest.call import STATUS_OF, Call, HttpRefused
+from serving_adapter.server.rest.call import STATUS_OF, Call, ClientLeft, HttpRefused
 from serving_adapter.server.rest.documents import document
+
+log = logging.getLogger(__name__)
 
 Handle = Callable[[Request, Call], Awaitable[Response]]
 
@@ -174,6 +178,8 @@ class Handled:
         try:
             response = await self._answer(request, call)
             await response(scope, receive, send)
+        except ClientLeft:
+            pass
         finally:
             call.end()
 
@@ -184,6 +190,12 @@ class Handled:
             return _refusal(refused.status, str(refused))
         except (CallRefused, Refused) as refused:
             return _refusal(STATUS_OF[refused.code], str(refused))
+        except ClientLeft:
+            raise
+        except Exception as error:
+            log.exception("a request over HTTP failed by a fault of the server")
+            sentence = f"a fault of the server ({error!r}); its log says more, please report it"
+            return _refusal(500, bounded(sentence))
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

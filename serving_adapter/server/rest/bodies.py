@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 
-from serving_adapter.server.rest.call import HttpRefused
+from serving_adapter.server.rest.call import ClientLeft, HttpRefused
 
 BODY_TIMEOUT_S = 60.0
 SMALL_BYTES = 64 << 10  # to pack so many takes no time to speak of
@@ -37,7 +37,7 @@ class Bodies:
         except TimeoutError:
             raise HttpRefused(408, f"the request did not come within {BODY_TIMEOUT_S:.0f} s") from None
         except ClientDisconnect:
-            raise asyncio.CancelledError from None
+            raise ClientLeft from None
         if packing == "identity":
             return body
         if len(body) <= SMALL_BYTES:

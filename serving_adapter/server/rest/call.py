@@ -34,6 +34,10 @@ class HttpRefused(Exception):
         self.status = status
 
 
+class ClientLeft(Exception):
+    """Nobody waits for the answer."""
+
+
 class Call:
     """One HTTP request, until its answer has left."""
 
@@ -63,7 +67,7 @@ class Call:
         try:
             await asyncio.wait((making, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not making.done():
-                raise asyncio.CancelledError
+                raise ClientLeft
             return making.result()
         finally:
             making.cancel()

@@ -16,7 +16,7 @@ from tests.support.running_server import RunningServer, start
 @pytest.fixture(scope="module")
 def idle() -> Iterator[RunningServer]:
     """A server that nobody uses."""
-    server = start("--model", "noop", "--model", "sleep", "--intra-op-threads", 1)
+    server = start("--model", "sleep", "--intra-op-threads", 1)
     yield server
     server.stop()
     assert server.process.stdout is not None
@@ -40,7 +40,7 @@ def test_a_server_without_users_is_tuned_under_a_load_of_ones_own(
     assert report["failed"] == {}
     assert report["sent"] > 0
     assert not list(state_home.iterdir())
-    left = in_force(idle.address, "sleep")
+    left = in_force(idle.address)
     assert {k: left[k] for k in header.space.names} in [r.configuration for r in records]
     assert exit_code("--resume", "run", "--intervals", 4) == 0
     assert f"serving sleep on {idle.address} at 80/s" in capsys.readouterr().out
