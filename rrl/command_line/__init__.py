@@ -14,8 +14,10 @@ from threadpoolctl import threadpool_limits
 from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent
 from rrl.command_line import model_analyzer
 from rrl.command_line.advise import advise_on
+from rrl.command_line.dry_run import show_plan
 from rrl.command_line.ending import DONE, INTERRUPTED
 from rrl.command_line.exporting import export_again, make_console
+from rrl.command_line.first_options import InitOptions, write_first_options
 from rrl.command_line.options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
 from rrl.command_line.several_models import SharedByModels, check_each
 from rrl.command_line.tune import tune
@@ -26,8 +28,12 @@ __all__ = ["main"]
 
 
 def main(argv: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["init"]:
+        write_first_options(parse(InitOptions, arguments[1:]))
+        raise SystemExit(DONE)
     try:
-        check_given_once(sys.argv[1:] if argv is None else argv)
+        check_given_once(arguments)
     except ValueError as error:
         fail(str(error))
     options = parse(TuneOptions, argv, _of_model_analyzer)
@@ -51,14 +57,19 @@ def main(argv: list[str] | None = None) -> None:
 def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     """Tunes the models in turn, or advises on them. The first one that does not end well ends the command."""
     runs, limits = for_each_model(options), change_limits(options)
-    put_back = check_each(runs, console) if len(runs) > 1 else {}
+    put_back = check_each(runs, console) if len(runs) > 1 and not options.dry_run else {}
     for one in runs:
         stop.says = STOPPING
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
         beside = [other for other in models_of(options) if other != one.model]
         shared = SharedByModels(limits, beside, put_back.get(str(one.model)))
-        code = advise_on(one, console, stop, shared) if options.advise else tune(one, console, stop, shared)
+        if options.dry_run:
+            code = show_plan(one, console, shared)
+        elif options.advise:
+            code = advise_on(one, console, stop, shared)
+        else:
+            code = tune(one, console, stop, shared)
         if code != DONE:
             return code
     return DONE

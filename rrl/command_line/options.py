@@ -86,6 +86,8 @@ class TuneOptions:
     """Folder of an earlier run to go on with."""
     export: Path | None = None
     """Folder of an earlier run, killed or not, to write report and exports of anew; nothing else happens."""
+    dry_run: bool = False
+    """Say what a run would try, keep and look out for; changes nothing and sends nothing."""
     advise: bool = False
     """Observe and recommend, change nothing."""
     reference_table: Path | None = None
@@ -236,6 +238,10 @@ CLASHES = (
     Clash(
         lambda o: o.advise and o.target is None,
         "--advise observes a running server: give --target HOST:PORT",
+    ),
+    Clash(
+        lambda o: o.dry_run and o.target is None,
+        "--dry-run asks a running server what there is to tune: give --target HOST:PORT",
     ),
     Clash(
         lambda o: o.bench and o.target is None,

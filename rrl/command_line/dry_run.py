@@ -1,0 +1,86 @@
+"""`rrl-tune --dry-run`: what a run would try, keep and look out for. It changes nothing and sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from rich.console import Console
+from rich.table import Table
+
+from rrl.command_line.ending import DONE
+from rrl.command_line.options import TuneOptions, tuning_intervals
+from rrl.command_line.reach import connected
+from rrl.command_line.search_grid import SearchGrid
+from rrl.command_line.several_models import SharedByModels
+from rrl.guarding.settings import GuardSettings
+from rrl.knobs import in_words
+from rrl.tuning.settings import baseline_for
+from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.target import TargetError
+
+MINUTE_S = 60.0
+
+
+def show_plan(options: TuneOptions, console: Console, shared: SharedByModels) -> int:
+    """Says what a run with these options would do on its target."""
+    try:
+        with closing(connected(options, str(options.target), options.model, control=False)) as target:
+            grid = SearchGrid.of(options, target, console).within_budget(shared.beside, console)
+            grid.check()
+            table = Table(show_header=False, title=f"{target.model} on {target.address}: nothing was changed")
+            for name, text in _rows(grid):
+                table.add_row(name, text)
+            console.print(table)
+            if why_not := target.why_not_tunable():
+                console.print(f"a run would end at once: {why_not}", style="yellow")
+            for note in target.notes:
+                console.print(note, style="yellow")
+    except (ValueError, TargetError, OSError) as error:
+        fail(in_a_sentence(error))
+    return DONE
+
+
+def _rows(grid: SearchGrid) -> Iterator[tuple[str, str]]:
+    options = grid.options
+    yield "in force", in_words(grid.found)
+    for knob in grid.space.knobs:
+        how = "in place" if knob.name in grid.target.in_place_knobs else "by a reload"
+        yield f"tries {knob.name}", f"{', '.join(map(str, knob.values))} ({how})"
+    excluded = len(grid.over_budget)
+    left_out = f", less {excluded} that use more than {options.cores} cores" if excluded else ""
+    yield "configurations", f"{len(grid.space)}{left_out}"
+    limit = "" if options.slo_p95_ms is None else f", p95 at most {options.slo_p95_ms:g} ms"
+    yield "seeks", f"{options.objective}{limit}, proposed by {options.agent}"
+    yield "length", _length(options)
+    if options.max_changes_per_hour is not None:
+        yield "changes", f"at most {options.max_changes_per_hour} in any hour"
+    if options.change_window:
+        yield "changes only at", " ".join(options.change_window)
+    yield "guard", _guard(options)
+    yield (
+        "at the end",
+        "the better of the start and the best is kept, measured in turns"
+        if (options.validation)
+        else "the best is kept",
+    )
+
+
+def _length(options: TuneOptions) -> str:
+    baseline, validation = baseline_for(options.validation), 2 * options.validation
+    tuning = tuning_intervals(options)
+    minutes = (baseline + tuning + validation) * options.interval_s / MINUTE_S
+    parts = f"{baseline} intervals of the start, {tuning} of the search, {validation} or more of turns"
+    return f"{parts}: about {minutes:.0f} minutes"
+
+
+def _guard(options: TuneOptions) -> str:
+    settings = GuardSettings(slo_p95_ms=options.slo_p95_ms)
+    reasons = [
+        f"a configuration costs {settings.latency_factor:g} times the start under the same requests",
+        "its queue runs away",
+        f"more than {settings.failure_share:.0%} of the requests fail",
+    ]
+    if options.slo_p95_ms is not None:
+        reasons.insert(1, "the limit is broken")
+    return "rolls back where " + ", or ".join(reasons)

@@ -1,0 +1,73 @@
+"""What a new user asks first: `rrl-tune init` and `--dry-run`."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from rrl.command_line.first_options import asked
+from tests.support.running_command import answered, exit_code, in_force
+
+
+def test_a_dry_run_tells_the_grid_the_guard_and_the_length_and_changes_nothing(
+    served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = in_force(served)
+    knobs = ("--knobs", "instances=1:3", "--slo-p95-ms", 50, "--intervals", 12, "--max-changes-per-hour", 6)
+    assert exit_code("--target", served, "--dry-run", *knobs, "--out", "run") == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for words in (
+        "nothing was changed",
+        "tries instances 1, 2, 3 (in place)",
+        "latency, p95 at most 50 ms",
+        "12 of the search",
+        "at most 6 in any hour",
+        "the limit is broken",
+    ):
+        assert words in said
+    assert in_force(served) == found
+    assert not (tmp_path / "run").exists()
+    assert answered(served) > 0
+
+
+def test_a_dry_run_needs_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--dry-run") == 2
+    assert "give --target HOST:PORT" in capsys.readouterr().err
+
+
+def given(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Console:
+    said: Iterator[str] = iter(answers)
+    monkeypatch.setattr(builtins, "input", lambda *prompt: next(said))
+    return Console(file=io.StringIO())
+
+
+def test_three_answers_make_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(given(monkeypatch, "gpu-box:8001", "strict-slo", "50")) == {
+        "target": "gpu-box:8001",
+        "objective": "strict-slo",
+        "slo_p95_ms": 50.0,
+    }
+    assert asked(given(monkeypatch, "", "", "")) == {"target": "localhost:8001", "objective": "latency"}
+
+
+def test_answers_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        asked(given(monkeypatch, "nowhere", "", ""))
+    with pytest.raises(ValueError, match="needs a limit"):
+        asked(given(monkeypatch, "", "strict-slo", ""))
+
+
+def test_init_asks_in_a_terminal_only_and_keeps_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("init") == 2
+    assert "run it in a terminal" in capsys.readouterr().err
+    Path("rrl-tune.yaml").write_text(yaml.safe_dump({"target": "localhost:1"}))
+    assert exit_code("init") == 2
+    assert "exists already" in capsys.readouterr().err
