@@ -26,7 +26,7 @@ ODD_METHODS = (
     "/x",
     f"{SERVICE}Nothing",
     f"{SERVICE}modelinfer",
-    "/grpc.health.v1.Health/Watch",
+    "/grpc.health.v1.Health/Nothing",
     "/a/" + "b" * 900,
 )
 ODD_METADATA: tuple[Metadata, ...] = (
