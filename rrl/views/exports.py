@@ -16,7 +16,14 @@ from rrl.journal import FILE_NAME as JOURNAL
 from rrl.journal import Journal
 from rrl.records import Header, Record
 from rrl.tuning import change_log
-from rrl.views import figure, intervals_csv, reference_table, tensorboard_events
+from rrl.views import (
+    figure,
+    intervals_csv,
+    reference_table,
+    results_csv,
+    summary_json,
+    tensorboard_events,
+)
 from rrl.views.html_report import page
 from rrl.views.same_arrivals import SameArrivals
 from rrl.views.summary import (
@@ -80,6 +87,8 @@ def write_views(
     reference_table_of(header, records).write(folder / reference_table.FILE_NAME)
     write_best_configuration(folder / BEST_CONFIGURATION, header, summary, ended)
     intervals_csv.write(folder / intervals_csv.FILE_NAME, header, records)
+    results_csv.write(folder / results_csv.FILE_NAME, header, records)
+    summary_json.write(folder / summary_json.FILE_NAME, header, summary, ended)
     figure.draw(header, records, summary, folder / LATENCY_PICTURE)
     diff = ""
     try:
@@ -131,6 +140,7 @@ def print_places(console: Console, folder: Path) -> None:
         ("knobs alone", BEST_CONFIGURATION),
         ("reference table", reference_table.FILE_NAME),
         ("intervals", intervals_csv.FILE_NAME),
+        ("summary", summary_json.FILE_NAME),
         ("changes", change_log.FILE_NAME),
         ("plot", LATENCY_PICTURE),
         ("journal", JOURNAL),

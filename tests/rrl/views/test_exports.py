@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -186,3 +187,28 @@ def test_what_is_no_run_cannot_be_exported(
     said = capsys.readouterr().err.strip()
     assert sentence in said
     assert "\n" not in said
+
+
+def test_a_summary_for_scripts_tells_what_was_found_and_left(run: runs.Run, tmp_path: Path) -> None:
+    views(tmp_path, run)
+    summary, told = summarise(*run), json.loads((tmp_path / "summary.json").read_text())
+    assert told["left"] == summary.left
+    assert told["in_force"] is True
+    assert told["times_lower"] == pytest.approx(summary.gain)
+    assert told["start"]["mean_ms"] == pytest.approx(summary.start.mean_ms)
+    assert told["exploration"]["intervals"] == summary.exploration.intervals
+
+
+def test_results_have_the_columns_of_model_analyzer(run: runs.Run, tmp_path: Path) -> None:
+    views(tmp_path, run)
+    header, records = run
+    with (tmp_path / "metrics-model-inference.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        *("Model", "Batch", "Concurrency", "Model Config Path", "Instance Group", "Max Batch Size"),
+        *("Satisfies Constraints", "Throughput (infer/sec)", "p99 Latency (ms)"),
+    ]
+    measured = {r.number for r in records if r.counted and r.measurement.completions}
+    assert len(rows) == len(measured)
+    assert f"{header.model}_config_default" in {row["Model Config Path"] for row in rows}
+    assert all(float(row["Throughput (infer/sec)"]) > 0 for row in rows)

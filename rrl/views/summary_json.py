@@ -1,0 +1,52 @@
+"""`summary.json`: what a run found and left, for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rrl.records import Header
+from rrl.views.summary import RunSummary, Standing
+from serving_adapter.whole_files import written_whole
+
+FILE_NAME = "summary.json"
+
+
+def write(path: Path, header: Header, summary: RunSummary, ended: bool) -> None:
+    """Writes the file whole. `ended` is True if what is left is in force."""
+    with written_whole(path) as file:
+        file.write((json.dumps(document(header, summary, ended), indent=2) + "\n").encode())
+
+
+def document(header: Header, summary: RunSummary, ended: bool) -> dict[str, Any]:
+    """The summary as JSON has it; what is not known is null."""
+    gain = summary.turns if summary.validated else summary.expected
+    return {
+        "model": header.model,
+        "target": header.target,
+        "objective": header.objective,
+        "slo_p95_ms": header.slo_p95_ms,
+        "agent": header.agent,
+        "found": header.found,
+        "left": summary.left,
+        "why_left": summary.why_left,
+        "in_force": ended,
+        "found_better": summary.found_better,
+        "validated": summary.validated,
+        "times_lower": _known(summary.gain),
+        "times_lower_interval": [_known(gain.low), _known(gain.high)],
+        "start": _standing(summary.start),
+        "best": _standing(summary.best),
+        "exploration": {name: _known(value) for name, value in summary.exploration._asdict().items()},
+        "decision_ms": _known(summary.decision_ms),
+    }
+
+
+def _standing(standing: Standing) -> dict[str, Any]:
+    return {name: _known(value) for name, value in vars(standing).items()}
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
