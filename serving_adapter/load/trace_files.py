@@ -108,7 +108,7 @@ def _even_step_s(table: _Table, at_s: np.ndarray) -> float:
     steps_s = np.diff(at_s)
     if not len(steps_s):
         raise ValueError(f"{table.path} has one row of counts, so that it does not tell how long a bin is")
-    step_s = float(np.median(steps_s))
+    step_s = float(steps_s[0])
     uneven = np.abs(np.diff(at_s, prepend=at_s[0] - step_s) - step_s) > 0.01 * abs(step_s)
     table.refuse(uneven | (step_s <= 0), f"counts must be {step_s:g} s apart like the others", at_s)
     return step_s
