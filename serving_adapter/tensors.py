@@ -82,7 +82,7 @@ class TensorSpec:
     def filling(self) -> int | float | None:
         """`pad_value` as an array of `dtype` takes it."""
         if self.datatype == BF16 and self.pad_value is not None:
-            return int(bfloat16_bits(np.float32([self.pad_value]))[0])
+            return int(bfloat16_bits(np.array([self.pad_value], np.float32))[0])
         return self.pad_value
 
     def covers(self, size: Sequence[int]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from serving_adapter import strings
@@ -20,7 +22,7 @@ def wire_bytes(values: np.ndarray, datatype: str) -> bytes:
         what = "true and false" if dtype.kind == "b" else "whole numbers" if dtype.kind in "iu" else "numbers"
         raise ValueError(f"{datatype} takes {what}, got {values.ravel()[0]!r}")
     if values.size and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
+        limits: Any = np.iinfo(dtype)
         if values.min() < limits.min or values.max() > limits.max:
             raise ValueError(f"a value does not fit {datatype}")
     numbers = values.astype(dtype)

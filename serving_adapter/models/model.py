@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +17,8 @@ DATATYPE_OF_TORCH = {
     for name, dtype in NUMPY_OF_DATATYPE.items()
     if name not in (BF16, BYTES)
 } | {torch.bfloat16: BF16}
-Values = Tensor | np.ndarray
-"""What goes into a model and comes out: tensors, or for BYTES an array of Python bytes (dtype object)."""
+Values = Any
+"""What goes into a model and comes out: a tensor, or for BYTES an array of Python bytes (dtype object)."""
 
 MAX_COMPLAINT_BYTES = 1000  # a gRPC status has 8 KiB for its text, where a byte may take three
 

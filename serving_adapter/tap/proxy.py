@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import cast
 
 from serving_adapter.tap.calls import Calls
 from serving_adapter.tap.frames import NotHttp2
@@ -47,21 +48,28 @@ class _Side(asyncio.Protocol):
     """One of the two connections that belong together."""
 
     other: _Side | None = None
+    has_ended = False  # it sends no more
     transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def hand_on(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        transport = None if self.other is None else self.other.transport
-        if transport is not None and transport.can_write_eof():
-            transport.write_eof()
+        """This side sends no more: the other is told, and both end once it does neither."""
+        self.has_ended = True
+        other = self.other
+        if other is None:
+            return True
+        if other.has_ended:
+            other.end()
+            return False
+        if other.transport is not None and other.transport.can_write_eof():
+            other.transport.write_eof()
         return True
 
     def pause_writing(self) -> None:
@@ -82,10 +90,11 @@ class _Side(asyncio.Protocol):
 
 
 class _Client(_Side):
-    """The side of a client. What it sends before the server is reached waits in its socket."""
+    """The side of a client. What it sends before the server is reached waits, in its socket for the most."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
+        self._waiting: list[bytes] = []  # read before the loop heard that it should not
         self._calls: Calls | None = Calls(tap.tally, time.monotonic)
         self._connecting: asyncio.Task[None] | None = None
 
@@ -103,11 +112,21 @@ class _Client(_Side):
         self.other = server
         if self.transport is None or self.transport.is_closing():
             server.end()
-        else:
-            self.transport.resume_reading()
+            return
+        for data in self._waiting:
+            self.hand_on(data)
+        self._waiting.clear()
+        if self.has_ended:
+            self.eof_received()
+        self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        self.hand_on(data)
+        if self.other is None:
+            self._waiting.append(data)
+            if self.transport is not None:
+                self.transport.pause_reading()
+        else:
+            self.hand_on(data)
         self.watch(lambda calls: calls.asked(data))
 
     def watch(self, read: Callable[[Calls], None]) -> None:

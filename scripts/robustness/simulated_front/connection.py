@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.server.protocol.awaited_requests import AwaitedRequests
 from serving_adapter.server.protocol.methods import SERVICE, protocol_handler
 from serving_adapter.server.protocol.servicer import InferenceService
+from serving_adapter.server.protocol.stream_room import StreamRoom
 
 MODEL = "simulated"
 MAX_MESSAGE_BYTES = 1 << 20
@@ -54,7 +55,8 @@ class SimulatedConnection:
     """The methods of a server, by name."""
 
     def __init__(self, service: InferenceService) -> None:
-        handler = protocol_handler(service, MAX_MESSAGE_BYTES, AwaitedRequests(MAX_CALLS))
+        awaited, room = AwaitedRequests(MAX_CALLS), StreamRoom(MAX_CALLS)
+        handler = protocol_handler(service, MAX_MESSAGE_BYTES, awaited, room)
         self._methods: dict[str, Any] = {
             method.name: handler.service(_Details(f"/{SERVICE.full_name}/{method.name}"))
             for method in SERVICE.methods

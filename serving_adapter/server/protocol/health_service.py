@@ -50,6 +50,7 @@ class HealthService:
         """The status, and each one that follows."""
         if isinstance(request, Refused):
             await context.abort(request.code, str(request))
+            return
         async with self._room.place(context):
             told = 0
             while True:

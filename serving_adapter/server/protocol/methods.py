@@ -48,11 +48,11 @@ def _handler(
     room: StreamRoom,
 ) -> grpc.RpcMethodHandler:
     behaviour = getattr(service, method.name, None)
-    if behaviour is None and method.name != STREAM_INFER:
-        instead = INSTEAD.get(method.name, "it is not supported")
-        return not_implemented(f"this server has no {method.name}: {instead}")
     if method.name == STREAM_INFER:
         return InferenceStreams(service.ModelInfer, room).handler(inference_reader(max_message_bytes))
+    if behaviour is None:
+        instead = INSTEAD.get(method.name, "it is not supported")
+        return not_implemented(f"this server has no {method.name}: {instead}")
     if method.name == INFER:  # its answer comes serialised
         return awaited.handler(behaviour, inference_reader(max_message_bytes), bytes)
     read = reader(message_factory.GetMessageClass(method.input_type))

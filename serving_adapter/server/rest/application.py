@@ -49,7 +49,8 @@ class RestService:
     """Handles what comes by the routes with the service that gRPC has."""
 
     def __init__(self, service: InferenceService, bodies: Bodies) -> None:
-        self._service, self._bodies = service, bodies
+        self._service: Any = service  # whose methods answer with messages of many kinds
+        self._bodies = bodies
 
     # --- health and metadata -----------------------------------------------------------------------
 

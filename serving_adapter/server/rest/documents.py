@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 
@@ -21,7 +20,8 @@ def document(message: Message) -> dict[str, Any]:
     }
 
 
-def _value(field: FieldDescriptor, value: Any) -> Any:
+def _value(field: Any, value: Any) -> Any:
+    """Of a field's descriptor, and what the field holds."""
     if isinstance(value, Mapping):
         of_values = field.message_type.fields_by_name["value"]
         return {str(key): _value(of_values, each) for key, each in value.items()}
@@ -30,7 +30,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
     return _single(field, value)
 
 
-def _single(field: FieldDescriptor, value: Any) -> Any:
+def _single(field: Any, value: Any) -> Any:
     if isinstance(value, Message):
         return document(value)
     if field.enum_type is not None:

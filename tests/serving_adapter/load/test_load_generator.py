@@ -28,7 +28,7 @@ TOKENS = ModelSignature("echo", [TENSOR(name="tokens", datatype="INT64", shape=[
 EIGHT = FixedSizes(8)
 
 
-def payloads(model: ModelSignature = TOKENS, seed: int = 0, **settings: int) -> Payloads:
+def payloads(model: ModelSignature = TOKENS, seed: int = 0, **settings: Any) -> Payloads:
     return Payloads(model, np.random.default_rng(seed), **settings)
 
 

@@ -30,6 +30,8 @@ def server() -> Iterator[RunningServer]:
     server = start(*models, *batching)
     yield server
     server.stop()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
 
 
 def texts(kind, values: list[list[str]]):

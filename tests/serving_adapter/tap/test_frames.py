@@ -36,7 +36,8 @@ frames = st.builds(
 @given(st.lists(frames, max_size=6), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_frames_are_found_however_their_bytes_are_cut(sent: list[Frame], sizes: list[int]) -> None:
     data = PREFACE + b"".join(map(wire, sent))
-    reader, found, at, turn = FrameReader(PREFACE), [], 0, 0
+    reader, at, turn = FrameReader(PREFACE), 0, 0
+    found: list[Frame] = []
     while at < len(data):
         size = sizes[turn % len(sizes)] * (1 if turn % 3 else 500)
         found += reader.read(data[at : at + size])

@@ -23,10 +23,12 @@ def server() -> Iterator[RunningServer]:
     server = start("--model", "noop", "--max-message-bytes", 1 << 16, "--intra-op-threads", 1)
     yield server
     server.stop()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
 
 
 def as_json(rng: Random) -> tuple[bytes, dict[str, str]]:
-    data = [rng.choice((1, 1.5, -2e9, True, "a", None, [1], {})) for _ in range(16)]
+    data: list[object] = [rng.choice((1, 1.5, -2e9, True, "a", None, [1], {})) for _ in range(16)]
     values = data if rng.random() < 0.3 else [float(k) for k in range(16)]
     tensor = {
         "name": "x",
@@ -64,5 +66,6 @@ def test_damaged_requests_are_answered_or_refused_in_a_sentence(server: RunningS
         else:
             assert answer.status in REFUSALS, (answer.status, told, body)
             assert json.loads(told)["error"]
+    connection.close()
     assert {200, 400} <= statuses
     assert server.process.poll() is None

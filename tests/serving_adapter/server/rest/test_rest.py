@@ -26,6 +26,8 @@ def server() -> Iterator[RunningServer]:
     server = start("--model", "noop", "--max-message-bytes", BODY_LIMIT, "--intra-op-threads", 1)
     yield server
     server.stop()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
