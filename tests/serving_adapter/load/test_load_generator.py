@@ -285,8 +285,8 @@ def test_requests_are_made_once_and_memory_is_bounded() -> None:
 
 
 def test_a_type_without_values_is_named() -> None:
-    model = ModelSignature("texts", [TENSOR(name="text", datatype="BYTES", shape=[-1])], is_batched=False)
-    says = "input 'text' of model 'texts' has datatype BYTES; values can be .* with a client of your own"
+    model = ModelSignature("texts", [TENSOR(name="text", datatype="UINT16", shape=[-1])], is_batched=False)
+    says = "input 'text' of model 'texts' has datatype UINT16; values can be .* with a client of your own"
     with pytest.raises(TargetError, match=says):
         payloads(model)
 
