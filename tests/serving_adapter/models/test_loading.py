@@ -157,7 +157,7 @@ def test_tensors_tuples_and_dicts_become_named_outputs(answer, names, expected):
         (lambda x: (x, x), ("y",), "answered 2 outputs but names y"),
         (lambda x: "x", None, "must answer a tensor, or a tuple or dict of tensors, got str"),
         (lambda x: {}, None, "must answer a tensor, .* got dict"),
-        (lambda x: {"y": 3}, None, "output 'y' must be a tensor, got int"),
+        (lambda x: {"y": 3}, None, "output 'y' must be a tensor or strings, got int"),
     ],
 )
 def test_a_wrong_answer_gets_one_sentence(answer, names, sentence):
