@@ -79,7 +79,7 @@ class RunningServer:
         return None
 
 
-class LoadedServer(RunningServer):
+class BenchedServer(RunningServer):
     """A server that runs already, under a load of the run's own."""
 
     def __init__(self, target: Target, embedded: Embedded, options: TuneOptions) -> None:
@@ -109,7 +109,7 @@ class LoadedServer(RunningServer):
         return self._embedded.end_load()
 
 
-class EmbeddedServer(LoadedServer):
+class EmbeddedServer(BenchedServer):
     """The server that a run starts, with its load, and ends: there is nothing to restore."""
 
     def __init__(self, target: Target, embedded: Embedded, options: TuneOptions) -> None:
@@ -147,7 +147,7 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
 @contextmanager
 def _under_bench(
     options: TuneOptions, address: str, folder: Path, console: Console, stop: Stop
-) -> Iterator[LoadedServer]:
+) -> Iterator[BenchedServer]:
     """The server at an address, under the run's own load."""
     with closing(connected(options, address, options.model, control=True)) as found:
         options = dataclasses.replace(options, model=found.model)
@@ -156,7 +156,7 @@ def _under_bench(
         with closing(EmbeddedTarget(embedded, options.metrics_url, key)) as target:
             target.connect()
             _print_notes(target, console)
-            yield LoadedServer(target, embedded, options)
+            yield BenchedServer(target, embedded, options)
 
 
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:

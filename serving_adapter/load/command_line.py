@@ -21,7 +21,7 @@ from serving_adapter.load.connection import ModelSignature, open_channels, wait_
 from serving_adapter.load.generator import LoadGenerator, grpc_send
 from serving_adapter.load.options import LoadOptions
 from serving_adapter.load.own_requests import OwnRequests
-from serving_adapter.load.payloads import Payloads, Requests
+from serving_adapter.load.payloads import Payloads, RequestSource
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
@@ -112,7 +112,7 @@ async def _run(
             await channel.close()
 
 
-def _requests(options: LoadOptions, model: ModelSignature) -> Requests:
+def _requests(options: LoadOptions, model: ModelSignature) -> RequestSource:
     """The user's own requests, or made-up ones."""
     if options.input_data is not None:
         own = OwnRequests(options.input_data, model)

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 
 from serving_adapter.load.arrivals import Arrivals
-from serving_adapter.load.payloads import Requests
+from serving_adapter.load.payloads import RequestSource
 from serving_adapter.load.report import LoadReport, Recorder, RequestRow, SecondRow
 from serving_adapter.load.sizes import Sizes
 
@@ -43,7 +43,7 @@ class LoadGenerator:
     def __init__(
         self,
         send: Send,
-        payloads: Requests,
+        payloads: RequestSource,
         arrivals: Arrivals,
         sizes: Sizes,
         seed: int,

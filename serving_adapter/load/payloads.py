@@ -24,7 +24,7 @@ LETTERS = np.frombuffer(b"etaoinshrdlu", np.uint8)
 LETTERS_OF_A_WORD = 5
 
 
-class Requests(Protocol):
+class RequestSource(Protocol):
     """Where the load generator takes its requests from."""
 
     def prepare(self, sizes: Sizes) -> None:

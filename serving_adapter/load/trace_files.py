@@ -50,7 +50,7 @@ MOST_SIZE = 1_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class TraceCounts:
     """Requests counted by bins of one length."""
 
     counts: np.ndarray  # (bins,) int
@@ -58,7 +58,7 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class TraceMoments:
     """Moments of requests, and their sizes where they are told."""
 
     moments_s: np.ndarray  # (requests,) ascending from 0
@@ -66,7 +66,7 @@ class Moments:
     note: str = ""  # one sentence on what was not taken as it is
 
 
-def read(path: Path, bin_s: float | None = None, time_unit: str | None = None) -> Counts | Moments:
+def read(path: Path, bin_s: float | None = None, time_unit: str | None = None) -> TraceCounts | TraceMoments:
     """What a file says. `bin_s` and `time_unit` are what it does not tell itself.
 
     ValueError, with the file and the line, where it says nothing that can be replayed.
@@ -86,7 +86,7 @@ def read(path: Path, bin_s: float | None = None, time_unit: str | None = None) -
 
 def _counts(
     table: _Table, column: int, moments: int | None, bin_s: float | None, time_unit: str | None
-) -> Counts:
+) -> TraceCounts:
     unit = next((i for i, name in enumerate(table.names) if name in BINS_S and i != column), None)
     values = table.numbers([each for each in (unit, column) if each is not None])
     counts = values[:, -1]
@@ -101,7 +101,7 @@ def _counts(
         length_s = _even_step_s(table, _seconds(table, moments, time_unit))
     else:
         length_s = BIN_ALONE_S if bin_s is None else bin_s
-    return Counts(counts.astype(np.int64), length_s)
+    return TraceCounts(counts.astype(np.int64), length_s)
 
 
 def _even_step_s(table: _Table, at_s: np.ndarray) -> float:
@@ -114,7 +114,7 @@ def _even_step_s(table: _Table, at_s: np.ndarray) -> float:
     return step_s
 
 
-def _moments(table: _Table, column: int, time_unit: str | None) -> Moments:
+def _moments(table: _Table, column: int, time_unit: str | None) -> TraceMoments:
     at_s = _seconds(table, column, time_unit)
     table.refuse(np.diff(at_s, prepend=at_s[0]) < 0, f"{table.columns[column]} must not go back", at_s)
     sizes, note = None, ""
@@ -126,7 +126,7 @@ def _moments(table: _Table, column: int, time_unit: str | None) -> Moments:
         if fractions:
             note = f"{fractions} sizes of {table.path} are fractions; they are rounded"
         sizes = np.rint(told).astype(np.int64)
-    return Moments(at_s - at_s[0], sizes, note)
+    return TraceMoments(at_s - at_s[0], sizes, note)
 
 
 def _seconds(table: _Table, column: int, time_unit: str | None) -> np.ndarray:

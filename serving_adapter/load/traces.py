@@ -110,7 +110,7 @@ def read_trace(
     """
     found = trace_files.read(path, bin_s, time_unit)
     trace: Trace
-    if isinstance(found, trace_files.Counts):
+    if isinstance(found, trace_files.TraceCounts):
         trace = CountTrace(found.counts, found.bin_s)
     else:
         trace = TimestampTrace(found.moments_s, found.sizes, found.note)

@@ -27,7 +27,7 @@ from serving_adapter.tap.frames import (
     NotHttp2,
     content,
 )
-from serving_adapter.tap.tally import OK, UNKNOWN, Tally
+from serving_adapter.tap.tally import OK, UNKNOWN, ClientTally
 
 MODEL_INFER = b"/inference.GRPCInferenceService/ModelInfer"
 STATUS_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -76,7 +76,7 @@ class _Direction:
 class Calls:
     """What a connection asks and is answered. NotHttp2 where its bytes cannot be read along any more."""
 
-    def __init__(self, tally: Tally, now_s: Callable[[], float]) -> None:
+    def __init__(self, tally: ClientTally, now_s: Callable[[], float]) -> None:
         self._tally, self._now_s = tally, now_s
         self._asking, self._answering = _Direction(PREFACE), _Direction()
         self._calls: dict[int, _Call] = {}

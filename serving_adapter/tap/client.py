@@ -1,6 +1,6 @@
 """The counts of a tap within a Python client, for users who can put nothing between it and the server.
 
-tally = Tally()
+tally = ClientTally()
 serve_tally(tally, port=8102, server_metrics_url="http://triton:8002/metrics")
 channel = grpc.intercept_channel(grpc.insecure_channel("triton:8001"), LatencyInterceptor(tally))
 """
@@ -16,13 +16,13 @@ import grpc
 from serving_adapter.server.metrics_page import serve_application
 from serving_adapter.tap.calls import MODEL_INFER
 from serving_adapter.tap.page import page_of
-from serving_adapter.tap.tally import Tally
+from serving_adapter.tap.tally import ClientTally
 
 
 class LatencyInterceptor(grpc.UnaryUnaryClientInterceptor):
     """Counts the inference requests of the channels that it is put into."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: ClientTally) -> None:
         self._tally = tally
 
     def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
@@ -38,7 +38,7 @@ class LatencyInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def serve_tally(
-    tally: Tally, port: int, server_metrics_url: str | None = None, host: str = "127.0.0.1"
+    tally: ClientTally, port: int, server_metrics_url: str | None = None, host: str = "127.0.0.1"
 ) -> int:
     """Serves the page that `rrl-tune --metrics-url` reads; returns its port, a free one for 0."""
     return serve_application(page_of(tally, server_metrics_url), host, port)

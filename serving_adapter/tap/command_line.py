@@ -16,7 +16,7 @@ from serving_adapter.standard_streams import keep_standard_streams
 from serving_adapter.stop_signal import end_quietly_on_interrupt, stop_on_signal
 from serving_adapter.tap.page import page_of
 from serving_adapter.tap.proxy import Tap
-from serving_adapter.tap.tally import Tally
+from serving_adapter.tap.tally import ClientTally
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def tap(options: TapOptions) -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP. Connections end with it."""
     stop = stop_on_signal()
     target = ServerAddress.parse(options.target)
-    tally = Tally()
+    tally = ClientTally()
     host = options.host.strip("[]")
     try:
         check_free(options.host, options.port)

@@ -9,14 +9,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from serving_adapter.tap.tally import Tally
+from serving_adapter.tap.tally import ClientTally
 
 SERVER_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 << 20
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def page_of(tally: Tally, server_url: str | None) -> Callable[..., Iterable[bytes]]:
+def page_of(tally: ClientTally, server_url: str | None) -> Callable[..., Iterable[bytes]]:
     """A WSGI application that answers every GET with the page."""
     registry = CollectorRegistry()
     registry.register(tally)

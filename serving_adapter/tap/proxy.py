@@ -14,7 +14,7 @@ from typing import cast
 
 from serving_adapter.tap.calls import Calls
 from serving_adapter.tap.frames import NotHttp2
-from serving_adapter.tap.tally import Tally
+from serving_adapter.tap.tally import ClientTally
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MAX_CONNECTIONS = 10_000
 class Tap:
     """Hands the connections of all clients on to one server."""
 
-    def __init__(self, host: str, port: int, tally: Tally) -> None:
+    def __init__(self, host: str, port: int, tally: ClientTally) -> None:
         self._host, self._port, self.tally = host, port, tally
 
     def connection(self) -> asyncio.Protocol:

@@ -17,7 +17,7 @@ OTHERS = "(others)"  # the models beyond these
 UNKNOWN = "(unknown)"  # of a request whose model cannot be read: a compressed one
 
 
-class Tally(Collector):
+class ClientTally(Collector):
     """Counts of requests by model, each from its first byte to the last of its answer."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ PAIRS = 7
 REACH_MS = 0.5
 
 
-class Seen(NamedTuple):
+class ClientLatency(NamedTuple):
     """What `rrl-load` reports."""
 
     p50_ms: float
@@ -59,11 +59,11 @@ def run() -> dict[str, Any]:
     }
 
 
-def _load(address: str, seed: int) -> Seen:
+def _load(address: str, seed: int) -> ClientLatency:
     with tempfile.TemporaryDirectory(prefix="rrl-bench-") as folder:
         sending = ("--rate", RATE_PER_S, "--duration-s", SECONDS, "--seed", seed, "--out", folder)
         with started("serving_adapter.load.command_line", "--target", address, *sending) as client:
             client.communicate()
         report = json.loads((Path(folder) / "load.json").read_text(encoding="utf-8"))
     latency_ms = report["latency_ms"]
-    return Seen(latency_ms["p50"], latency_ms["p95"], sum(report["failed"].values()))
+    return ClientLatency(latency_ms["p50"], latency_ms["p95"], sum(report["failed"].values()))

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.tap.client import LatencyInterceptor, serve_tally
-from serving_adapter.tap.tally import Tally
+from serving_adapter.tap.tally import ClientTally
 from serving_adapter.target import Target
 from tests.support.running_server import RunningServer, start
 from tests.support.waiting import until
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_there_is_told(tap):
 
 
 def test_an_interceptor_counts_the_same_within_a_client(server):
-    tally = Tally()
+    tally = ClientTally()
     port = serve_tally(tally, 0, server.metrics_url)
     with grpc.insecure_channel(server.address) as plain:
         stub = GRPCInferenceServiceStub(grpc.intercept_channel(plain, LatencyInterceptor(tally)))
