@@ -78,7 +78,7 @@ class Embedded:
         self.server = ChildProcess("server", SERVER_MODULE, folder / "server.log", clock)
         self.load = ChildProcess("load", LOAD_MODULE, folder / "load.log", clock)
         self.load_folder = folder  # of the load that runs
-        self._ports = ("0", "0")  # of the server and its metrics; those of the first start are kept
+        self.ports = ("0", "0")  # of the server and its metrics; those of the first start are kept
         self._sleep = sleep
 
     def start_server(self) -> str:
@@ -157,7 +157,7 @@ class Embedded:
         """Starts the server and waits until it serves. What does not come up is ended."""
         server = self.server
         said = server.log.stat().st_size
-        port, metrics_port = self._ports
+        port, metrics_port = self.ports
         server.start(["--model", self.settings.model, "--port", port, "--metrics-port", metrics_port])
         end_s = time.monotonic() + START_TIMEOUT_S
         while (ready := _READY.search(server.log.read_bytes()[said:].decode(errors="replace"))) is None:
@@ -169,7 +169,7 @@ class Embedded:
                 raise ValueError(text) if status == WRONG_USE else EmbeddedFailed(text)
             self._sleep(POLL_S)
         self.address, *ports = ready.groups()
-        self._ports = (ports[0], ports[1])
+        self.ports = (ports[0], ports[1])
 
     def _send(self, folder: Path) -> None:
         self.load_folder = folder

@@ -218,9 +218,10 @@ def _claims(
     widths = {name: decades_near_best(setting.rates, curve) for name, curve in curves.items()}
     for name in ours:
         widest = max((widths[other] for other in others), default=0.0)
-        verdict = (
-            REPRODUCES if widths[name] > widest else PARTLY if np.isclose(widths[name], widest) else FAILS
-        )
+        is_as_wide = np.isclose(widths[name], widest)
+        verdict = PARTLY if is_as_wide else REPRODUCES if widths[name] > widest else FAILS
+        if not _percent(found[name].whole, found[NO_NETWORK].whole).high < 0:
+            verdict = FAILS  # what learns nothing is as bad with any learning rate
         text = ", ".join(f"{other} {widths[other]:.1f}" for other in others)
         what = f"decades of learning rate with nearly the lowest error: {name}"
         claims.append(Claim(what, "insensitive", f"{widths[name]:.1f} ({text})", verdict))

@@ -39,7 +39,7 @@ from serving_adapter.whole_files import written_whole
 KNOBS = "instances=1:5,intra_op_threads=1:3,max_batch_size=1,2,4,8"
 INTERVAL_S, SETTLE_S = 1.5, 0.35
 PEER, OURS = "capes", "rrl-paper"
-LOAD_FILE = "load-rate.json"
+SERVER_FILE = "server.json"  # the load and the ports, which stay those of the first start
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,11 @@ def _live(options: Options) -> None:
     left = [(agent, until) for agent, until in turns if len(tuned(options.out / agent)) < until]
     if not left:
         return
-    embedded = Embedded(
-        options.out / "server", EmbeddedSettings(rate_per_s=_rate(options), seed=options.seed)
-    )
+    embedded = _embedded(options)
     try:
         embedded.start_server()
         embedded.start_load()
-        _keep_rate(options, embedded.rate_per_s)
+        _keep(options, embedded)
         target = EmbeddedTarget(embedded)
         target.connect()
         found = target.configuration()
@@ -121,15 +119,22 @@ def _tune(options: Options, address: str, agent: str, until: int) -> None:
         raise RuntimeError(f"rrl-tune ended with status {status} (see {options.out / agent}.log)")
 
 
-def _rate(options: Options) -> float | None:
-    """The load of the run so far, or None where there is none."""
-    path = options.out / LOAD_FILE
-    return float(json.loads(path.read_text())["rate_per_s"]) if path.exists() else None
+def _embedded(options: Options) -> Embedded:
+    """The server, with load and ports of the run so far: a journal goes on with its own target only."""
+    path = options.out / SERVER_FILE
+    kept: dict[str, Any] = {"rate_per_s": None, "ports": ("0", "0")}
+    if path.exists():
+        kept = json.loads(path.read_text())
+    settings = EmbeddedSettings(rate_per_s=kept["rate_per_s"], seed=options.seed)
+    found = Embedded(options.out / "server", settings)
+    found.ports = (kept["ports"][0], kept["ports"][1])
+    return found
 
 
-def _keep_rate(options: Options, rate_per_s: float) -> None:
-    with written_whole(options.out / LOAD_FILE) as file:
-        file.write(json.dumps({"rate_per_s": rate_per_s}).encode() + b"\n")
+def _keep(options: Options, embedded: Embedded) -> None:
+    kept = {"rate_per_s": embedded.rate_per_s, "ports": embedded.ports}
+    with written_whole(options.out / SERVER_FILE) as file:
+        file.write(json.dumps(kept).encode() + b"\n")
 
 
 def tuned(folder: Path) -> list[Record]:
