@@ -82,5 +82,7 @@ def test_a_space_without_any_of_its_knobs_is_refused() -> None:
 
 
 def test_its_actions_are_what_the_environment_takes() -> None:
-    action = RuleOfThumb(Task(TRITON)).act(np.zeros(12, dtype=np.float32))
+    action = RuleOfThumb(Task(TRITON)).act(
+        np.zeros(len(OBSERVATION_FIELDS) + len(TRITON.knobs), dtype=np.float32)
+    )
     assert action.dtype == np.int64

@@ -22,6 +22,7 @@ MAPPED = {
     "rrl-store": ("_psutil",),
     "rrl-parity": ("libtorch_cpu",),
     "rrl-load": ("_multiarray_umath",),
+    "rrl-tap": ("_multiarray_umath",),
     "rrl-profile": ("_multiarray_umath",),
     "rrl-train": ("libtorch_cpu",),
     "rrl-compare": ("_multiarray_umath",),

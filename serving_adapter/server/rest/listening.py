@@ -27,6 +27,7 @@ HEAD_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 64 << 10
 IDLE_TIMEOUT_S = 75
 MAX_CONNECTIONS = 4096
+LEAST_DRAIN_S = 1
 
 
 class BoundedHeads(HttpToolsProtocol):
@@ -109,7 +110,7 @@ class RestServer:
         if self._serving is None:
             self._listener.close()
             return
-        self._server.config.timeout_graceful_shutdown = math.ceil(drain_s)
+        self._server.config.timeout_graceful_shutdown = max(LEAST_DRAIN_S, math.ceil(drain_s))
         self._server.should_exit = True
         await self._serving
 

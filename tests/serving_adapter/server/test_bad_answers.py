@@ -83,7 +83,7 @@ WRONG = [
     (wayward.MISSING_OUTPUT, "the model answered the outputs 'double' for this batch"),
     (wayward.OTHER_TYPE, "output 'double' is INT32 for this batch and FP32 for the example input"),
     (wayward.OTHER_FLOAT, "output 'double' is FP16 for this batch and FP32 for the example input"),
-    (wayward.UNKNOWN_TYPE, "output 'double' is of type bfloat16, which is not served"),
+    (wayward.UNKNOWN_TYPE, "output 'double' is of type complex64, which is not served"),
     (wayward.OTHER_RANK, "an item of output 'first' has 0 dimensions in this batch and 1 for the example"),
     (wayward.FEWER_ROWS, "output 'double' has shape [5, 16] for a batch of 4"),
     (wayward.RAISES, f"the model raised KeyError: '{wayward.REASON}'"),
@@ -247,7 +247,7 @@ def test_any_byte_but_zero_is_true(front):
 
 
 BAD_MODELS = [
-    ("half_precision", "the model failed on an example input: output 'output0' is of type bfloat16"),
+    ("half_precision", "the model failed on an example input: output 'output0' is of type complex64"),
     ("raising", f"the model failed on an example input: KeyError: '{wayward.REASON}'"),
     ("without_a_key", f"KeyError: '{wayward.REASON}'"),
     ("unlicensed", f"SystemExit: {wayward.REASON}"),

@@ -137,7 +137,7 @@ def test_what_clients_give_up_is_told_from_what_came_too_late(stub, tap, server)
     call.cancel()
     until(lambda: tap.value("rrl_tap_requests", 'model="held"', 'status="CANCELLED"') == 1)
     with pytest.raises(grpc.RpcError, match=r"(?i)deadline"):
-        stub.ModelInfer(request_of("held", value=7.0), timeout=0.2)
+        stub.ModelInfer(request_of("held", value=7.0), timeout=1.0)
     until(lambda: tap.value("rrl_tap_requests", 'model="held"', 'status="DEADLINE_EXCEEDED"') == 1)
 
 
