@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -13,6 +14,9 @@ from serving_adapter.tap.tally import ClientTally
 
 SERVER_TIMEOUT_S = 5.0
 MAX_PAGE_BYTES = 16 << 20
+COUNTED_HERE = re.compile(rb"(# (HELP|TYPE) )?(rrl_request_latency_seconds|rrl_in_flight_request_count)")
+"""Series that our own server has as well: the page has each once, as clients see it."""
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -43,4 +47,4 @@ def _of_server(url: str, query: str) -> bytes:
         text: bytes = page.read(MAX_PAGE_BYTES + 1)
     if len(text) > MAX_PAGE_BYTES:
         raise ValueError(f"it has more than {MAX_PAGE_BYTES >> 20} MiB")
-    return text
+    return b"".join(line for line in text.splitlines(keepends=True) if not COUNTED_HERE.match(line))

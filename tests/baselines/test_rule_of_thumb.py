@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from baselines.rule_of_thumb import RuleOfThumb
-from rrl.agent import Agent, Task, live, observe
+from rrl.agent import OBSERVATION_FIELDS, Agent, Task, live, observe
 from rrl.measurement import Measurement
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.testing import Server, check_agent
