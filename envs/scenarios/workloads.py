@@ -27,7 +27,8 @@ from typing import Protocol
 import numpy as np
 
 from serving_adapter.load.arrivals import Dynamic, Wiki
-from serving_adapter.load.traces import CountTrace, Trace, read_trace
+from serving_adapter.load.trace_files import read_trace
+from serving_adapter.load.traces import CountTrace, Trace
 
 RATE_STEP = 1.05  # ratio of neighbouring rates of the grid
 DYNAMIC_SPREAD = 0.5  # a period's rate lies within mean · (1 ± spread), which RRL does not give

@@ -20,7 +20,8 @@ from typing import Protocol
 
 import numpy as np
 
-from serving_adapter.load.traces import ARRIVALS_PER_CHUNK, CountTrace, TimestampTrace, Trace, read_trace
+from serving_adapter.load.trace_files import read_trace
+from serving_adapter.load.traces import ARRIVALS_PER_CHUNK, CountTrace, TimestampTrace, Trace
 
 __all__ = [
     "PROCESSES",

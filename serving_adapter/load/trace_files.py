@@ -25,6 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
+from serving_adapter.load.traces import CountTrace, TimestampTrace, Trace
+
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 BINS_S = {
     "ms": 1e-3, "10ms": 0.01, "100ms": 0.1,
@@ -49,28 +51,46 @@ MOST_REQUESTS_PER_BIN = 1_000_000_000
 MOST_SIZE = 1_000_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class TraceCounts:
-    """Requests counted by bins of one length."""
+def read_trace(
+    path: Path,
+    rate_per_s: float | None = None,
+    *,
+    speed_up: float | None = None,
+    offset_s: float = 0.0,
+    bin_s: float | None = None,
+    time_unit: str | None = None,
+) -> Trace:
+    """A trace from a file, replayed from `offset_s` (of the trace's own clock) to its end.
 
-    counts: np.ndarray  # (bins,) int
-    bin_s: float
-
-
-@dataclass(frozen=True, eq=False)
-class TraceMoments:
-    """Moments of requests, and their sizes where they are told."""
-
-    moments_s: np.ndarray  # (requests,) ascending from 0
-    sizes: np.ndarray | None  # (requests,) int
-    note: str = ""  # one sentence on what was not taken as it is
-
-
-def read(path: Path, bin_s: float | None = None, time_unit: str | None = None) -> TraceCounts | TraceMoments:
-    """What a file says. `bin_s` and `time_unit` are what it does not tell itself.
-
-    ValueError, with the file and the line, where it says nothing that can be replayed.
+    `rate_per_s` is the mean over the part replayed (default: as recorded). `speed_up` quickens the clock
+    of a trace of counts, the rate kept; the clock of timestamps is what their rate sets. `bin_s` and
+    `time_unit` are what the file does not tell. ValueError, in one sentence, where nothing can be replayed.
     """
+    trace = _as_recorded(path, bin_s, time_unit)
+    if not 0 <= offset_s < (trace.duration_s or np.inf):
+        raise ValueError(f"{path}: the offset must be within its {trace.duration_s:g} s, got {offset_s:g} s")
+    trace = trace.from_offset(offset_s)
+    if not _requests(trace) > 1:
+        raise ValueError(
+            f"{path} holds fewer than two requests after {offset_s:g} s; nothing can be replayed"
+        )
+    if isinstance(trace, TimestampTrace) and trace.duration_s == 0:
+        raise ValueError(f"{path}: all requests come at the same moment, so that they have no rate to scale")
+    if speed_up is not None:
+        if isinstance(trace, TimestampTrace) and rate_per_s is not None:
+            raise ValueError(f"{path} holds timestamps, whose clock the rate sets: leave the speed-up out")
+        if not 0 < speed_up < np.inf:
+            raise ValueError(f"the speed-up of a trace must be above 0, got {speed_up:g}")
+        trace = trace.sped_up(speed_up)
+    return trace if rate_per_s is None else trace.at_rate(rate_per_s)
+
+
+def _requests(trace: Trace) -> int:
+    return int(trace.counts.sum()) if isinstance(trace, CountTrace) else len(trace.moments_s)
+
+
+def _as_recorded(path: Path, bin_s: float | None, time_unit: str | None) -> Trace:
+    """What a file says; ValueError, with the file and the line, where nothing can be replayed."""
     table = _Table.of(path)
     counts, moments = table.find(COUNTS), table.moments()
     if counts is not None:
@@ -86,7 +106,7 @@ def read(path: Path, bin_s: float | None = None, time_unit: str | None = None) -
 
 def _counts(
     table: _Table, column: int, moments: int | None, bin_s: float | None, time_unit: str | None
-) -> TraceCounts:
+) -> CountTrace:
     unit = next((i for i, name in enumerate(table.names) if name in BINS_S and i != column), None)
     values = table.numbers([each for each in (unit, column) if each is not None])
     counts = values[:, -1]
@@ -101,7 +121,7 @@ def _counts(
         length_s = _even_step_s(table, _seconds(table, moments, time_unit))
     else:
         length_s = BIN_ALONE_S if bin_s is None else bin_s
-    return TraceCounts(counts.astype(np.int64), length_s)
+    return CountTrace(counts.astype(np.int64), length_s)
 
 
 def _even_step_s(table: _Table, at_s: np.ndarray) -> float:
@@ -114,7 +134,7 @@ def _even_step_s(table: _Table, at_s: np.ndarray) -> float:
     return step_s
 
 
-def _moments(table: _Table, column: int, time_unit: str | None) -> TraceMoments:
+def _moments(table: _Table, column: int, time_unit: str | None) -> TimestampTrace:
     at_s = _seconds(table, column, time_unit)
     table.refuse(np.diff(at_s, prepend=at_s[0]) < 0, f"{table.columns[column]} must not go back", at_s)
     sizes, note = None, ""
@@ -126,7 +146,7 @@ def _moments(table: _Table, column: int, time_unit: str | None) -> TraceMoments:
         if fractions:
             note = f"{fractions} sizes of {table.path} are fractions; they are rounded"
         sizes = np.rint(told).astype(np.int64)
-    return TraceMoments(at_s - at_s[0], sizes, note)
+    return TimestampTrace(at_s - at_s[0], sizes, note)
 
 
 def _seconds(table: _Table, column: int, time_unit: str | None) -> np.ndarray:

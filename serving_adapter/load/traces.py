@@ -11,11 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-
-from serving_adapter.load import trace_files
 
 ARRIVALS_PER_CHUNK = 4096
 
@@ -91,46 +88,3 @@ class TimestampTrace:
 
 
 Trace = CountTrace | TimestampTrace
-
-
-def read_trace(
-    path: Path,
-    rate_per_s: float | None = None,
-    *,
-    speed_up: float | None = None,
-    offset_s: float = 0.0,
-    bin_s: float | None = None,
-    time_unit: str | None = None,
-) -> Trace:
-    """A trace from a file, replayed from `offset_s` (of the trace's own clock) to its end.
-
-    `rate_per_s` is the mean over the part replayed (default: as recorded). `speed_up` quickens the clock
-    of a trace of counts, the rate kept; the clock of timestamps is what their rate sets. `bin_s` and
-    `time_unit` are what the file does not tell. ValueError, in one sentence, where nothing can be replayed.
-    """
-    found = trace_files.read(path, bin_s, time_unit)
-    trace: Trace
-    if isinstance(found, trace_files.TraceCounts):
-        trace = CountTrace(found.counts, found.bin_s)
-    else:
-        trace = TimestampTrace(found.moments_s, found.sizes, found.note)
-    if not 0 <= offset_s < (trace.duration_s or np.inf):
-        raise ValueError(f"{path}: the offset must be within its {trace.duration_s:g} s, got {offset_s:g} s")
-    trace = trace.from_offset(offset_s)
-    if not _requests(trace) > 1:
-        raise ValueError(
-            f"{path} holds fewer than two requests after {offset_s:g} s; nothing can be replayed"
-        )
-    if isinstance(trace, TimestampTrace) and trace.duration_s == 0:
-        raise ValueError(f"{path}: all requests come at the same moment, so that they have no rate to scale")
-    if speed_up is not None:
-        if isinstance(trace, TimestampTrace) and rate_per_s is not None:
-            raise ValueError(f"{path} holds timestamps, whose clock the rate sets: leave the speed-up out")
-        if not 0 < speed_up < np.inf:
-            raise ValueError(f"the speed-up of a trace must be above 0, got {speed_up:g}")
-        trace = trace.sped_up(speed_up)
-    return trace if rate_per_s is None else trace.at_rate(rate_per_s)
-
-
-def _requests(trace: Trace) -> int:
-    return int(trace.counts.sum()) if isinstance(trace, CountTrace) else len(trace.moments_s)

@@ -20,7 +20,7 @@ from serving_adapter.resources import Gpus, cores
 from serving_adapter.server.metrics_page import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics import BUCKET_BOUNDS_S, BucketHistogram
+from serving_adapter.server.statistics import BucketHistogram
 
 NS_PER_US = 1000
 STORE_TIMEOUT_S = 0.5
@@ -87,7 +87,7 @@ class DistributionCollector(Collector):
             family = HistogramMetricFamily(name, text, labels=["model", "version"])
             for model in self._models.values():
                 histogram: BucketHistogram = histogram_of(model)
-                family.add_metric([model.name, MODEL_VERSION], list(_buckets(histogram)), histogram.sum_s)
+                family.add_metric([model.name, MODEL_VERSION], list(histogram.cumulative()), histogram.sum_s)
             yield family
         yield from _telemetry(self._models.values())
 
@@ -181,14 +181,6 @@ def _plain(name: str, text: str, value: float) -> Metric:
     metric = Metric(name, text, "unknown")
     metric.add_sample(name, {}, value)
     return metric
-
-
-def _buckets(histogram: BucketHistogram) -> Iterator[tuple[str, float]]:
-    """Cumulative counts by upper bound, as Prometheus wants them."""
-    total = 0
-    for bound_s, count in zip((*BUCKET_BOUNDS_S, float("inf")), histogram.counts, strict=True):
-        total += count
-        yield ("+Inf" if bound_s == float("inf") else repr(bound_s)), total
 
 
 def _telemetry(models: Iterable[ServedModel]) -> Iterator[Metric]:

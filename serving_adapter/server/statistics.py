@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,11 @@ class BucketHistogram:
     def observe(self, value_s: float) -> None:
         self.counts[bisect_left(BUCKET_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
+
+    def cumulative(self) -> Iterator[tuple[str, float]]:
+        """Counts up to each upper bound, as Prometheus wants them."""
+        bounds = (*map(repr, BUCKET_BOUNDS_S), "+Inf")
+        yield from zip(bounds, accumulate(self.counts), strict=True)
 
 
 class FailureReason(StrEnum):

@@ -32,11 +32,7 @@ def page_of(tally: ClientTally, server_url: str | None) -> Callable[..., Iterabl
             start_response("502 Bad Gateway", [("content-type", "text/plain")])
             return [f"the server's metrics page {server_url} cannot be read: {error}\n".encode()]
         start_response("200 OK", [("content-type", CONTENT_TYPE)])
-        return [
-            of_server,
-            b"" if of_server.endswith(b"\n") or not of_server else b"\n",
-            generate_latest(registry),
-        ]
+        return [of_server, b"\n", generate_latest(registry)]
 
     return answer
 

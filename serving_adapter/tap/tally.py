@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serving_adapter.server.statistics import BUCKET_BOUNDS_S, BucketHistogram
+from serving_adapter.server.statistics import BucketHistogram
 
 OK = "OK"
 MAX_MODELS = 1000
@@ -52,7 +52,7 @@ class ClientTally(Collector):
             labels=["model"],
         )
         for model, histogram in list(self.latency.items()):
-            latency.add_metric([model], list(_buckets(histogram)), histogram.sum_s)
+            latency.add_metric([model], list(histogram.cumulative()), histogram.sum_s)
         yield latency
         ended = Metric("rrl_tap_requests", "Requests that ended, by gRPC's status", "unknown")
         for model, counts in list(self.ended.items()):
@@ -70,10 +70,3 @@ class ClientTally(Collector):
             metric = Metric(name, text, "unknown")
             metric.add_sample(name, {}, value)
             yield metric
-
-
-def _buckets(histogram: BucketHistogram) -> Iterator[tuple[str, float]]:
-    total = 0
-    for bound_s, count in zip((*BUCKET_BOUNDS_S, float("inf")), histogram.counts, strict=True):
-        total += count
-        yield ("+Inf" if bound_s == float("inf") else repr(bound_s)), total

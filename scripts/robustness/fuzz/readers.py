@@ -26,7 +26,7 @@ from rrl.views.summary import reference_table_of, summarise
 from scripts.robustness.fuzz import model_readers
 from serving_adapter import model_configuration
 from serving_adapter.load.options import LoadOptions
-from serving_adapter.load.traces import read_trace
+from serving_adapter.load.trace_files import read_trace
 from serving_adapter.options import read_options_file
 from serving_adapter.recent_arrivals import unpack_answer
 from serving_adapter.server.options import ServeOptions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as pb
@@ -16,6 +16,7 @@ from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import CallRefused, Refused
 from serving_adapter.server.protocol.sent import bytes_field
+from serving_adapter.server.protocol.served_call import ServedCall
 from serving_adapter.server.protocol.stream_room import StreamRoom
 
 Infer = Callable[[Any, Any], Awaitable[bytes]]
@@ -85,25 +86,15 @@ class _Stream:
             return bytes(refusal.SerializeToString())
 
 
-class StreamedCall:
-    """One request of a stream, as the service sees a call."""
+class StreamedCall(ServedCall):
+    """One request of a stream."""
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        super().__init__()
         self._context = context
-        self._ended: list[Callable[[object], None]] = []
 
     def peer(self) -> str:
         return str(self._context.peer())
 
     def invocation_metadata(self) -> Any:
         return self._context.invocation_metadata()
-
-    def add_done_callback(self, hear: Callable[[object], None]) -> None:
-        self._ended.append(hear)
-
-    async def abort(self, code: grpc.StatusCode, sentence: str) -> NoReturn:
-        raise CallRefused(code, sentence)
-
-    def end(self) -> None:
-        for hear in self._ended:
-            hear(self)

@@ -16,7 +16,7 @@ A model's paths may have versions/V behind its name. An error is a status and `{
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -31,7 +31,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES
-from serving_adapter.server.protocol.refusals import CallRefused, Refused, invalid
+from serving_adapter.server.protocol.refusals import CallRefused, Refused
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
 from serving_adapter.server.rest.bodies import Bodies, packed_for
@@ -113,16 +113,10 @@ class RestService:
         await self._service.RepositoryModelUnload(asked, call)
         return Response()
 
-    async def _document(self, request: Request) -> dict[str, Any]:
+    async def _document(self, request: Request) -> Mapping[str, Any]:
         """The JSON object of a call of control; empty where nothing was sent."""
         body = await self._bodies.read(request, MAX_CONTROL_BYTES)
-        try:
-            given = orjson.loads(body or b"{}")
-        except ValueError as error:
-            raise invalid(f"the body is no JSON: {error}") from None
-        if not isinstance(given, dict):
-            raise invalid("the body must be a JSON object")
-        return given
+        return inference.json_object(body or b"{}")
 
     # --- what the server does not have -------------------------------------------------------------
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import grpc
 from starlette.requests import Request
 
-from serving_adapter.server.protocol.refusals import CallRefused
+from serving_adapter.server.protocol.served_call import ServedCall
 
 R = TypeVar("R")
 
@@ -38,12 +38,12 @@ class ClientLeft(Exception):
     """Nobody waits for the answer."""
 
 
-class Call:
+class Call(ServedCall):
     """One HTTP request, until its answer has left."""
 
     def __init__(self, request: Request) -> None:
+        super().__init__()
         self._request = request
-        self._ended: list[Callable[[object], None]] = []
 
     def peer(self) -> str:
         """The connection it came by."""
@@ -52,13 +52,6 @@ class Call:
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return self._request.headers.items()
-
-    def add_done_callback(self, hear: Callable[[object], None]) -> None:
-        """`hear` is told when the answer has left, or nobody waits for it."""
-        self._ended.append(hear)
-
-    async def abort(self, code: grpc.StatusCode, sentence: str) -> NoReturn:
-        raise CallRefused(code, sentence)
 
     async def unless_left(self, answering: Coroutine[Any, Any, R]) -> R:
         """The answer, whose making is given up when the client goes away. Its request has been read."""
@@ -72,7 +65,3 @@ class Call:
         finally:
             making.cancel()
             leaving.cancel()
-
-    def end(self) -> None:
-        for hear in self._ended:
-            hear(self)

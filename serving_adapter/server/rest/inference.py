@@ -96,10 +96,11 @@ def _parts(body: bytes, json_bytes: str | None) -> tuple[Mapping[str, Any], _Bin
             f"binary data (the header {HEADER_LENGTH}), or over gRPC"
         )
     view = memoryview(body)
-    return _object(view[:length]), _Binary(view[length:])
+    return json_object(view[:length]), _Binary(view[length:])
 
 
-def _object(data: memoryview) -> Mapping[str, Any]:
+def json_object(data: bytes | memoryview) -> Mapping[str, Any]:
+    """What a body says; Refused, in one sentence, where it is no JSON object."""
     try:
         document = orjson.loads(data)
     except ValueError as error:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from serving_adapter.load.arrivals import make_arrivals
-from serving_adapter.load.traces import CountTrace, TimestampTrace, read_trace
+from serving_adapter.load.trace_files import read_trace
+from serving_adapter.load.traces import CountTrace, TimestampTrace
 from tests.support import CHECKOUT
 
 TRACES = CHECKOUT / "../shared/traces"

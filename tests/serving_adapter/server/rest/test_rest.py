@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -215,16 +216,24 @@ def test_a_key_locks_control_at_this_door_too(start_server, tmp_path):
     assert sent(load, b'{"parameters": {"config": "{}"}}', **unlocked)[0] == 200
 
 
-def test_a_client_that_goes_away_gives_its_request_up(start_server, tmp_path):
-    gate = tmp_path / "gate"
-    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
-    server = start_server(*model)
+@contextmanager
+def held_request(server: RunningServer) -> Iterator[socket.socket]:
+    """A connection by which the server was asked for what it holds until its gate is there."""
     body = request_of([7.0] * 16, [1, 16])
     host, _, port = server.rest_url.removeprefix("http://").removesuffix("/v2").rpartition(":")
     head = f"POST /v2/models/held/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + body)
         until(lambda: server.counted("rrl_in_flight_request_count") == 1)
+        yield connection
+
+
+def test_a_client_that_goes_away_gives_its_request_up(start_server, tmp_path):
+    gate = tmp_path / "gate"
+    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
+    server = start_server(*model)
+    with held_request(server):
+        pass
     until(lambda: server.counted("nv_inference_request_failure", reason="CANCELED") == 1)
     gate.touch()
 
@@ -233,12 +242,7 @@ def test_what_is_in_flight_is_answered_while_it_stops(start_server, tmp_path):
     gate = tmp_path / "gate"
     model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
     server = start_server(*model)
-    body = request_of([7.0] * 16, [1, 16])
-    host, _, port = server.rest_url.removeprefix("http://").removesuffix("/v2").rpartition(":")
-    head = f"POST /v2/models/held/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode() + body)
-        until(lambda: server.counted("rrl_in_flight_request_count") == 1)
+    with held_request(server) as connection:
         server.process.terminate()
         assert "draining" in server.process.stdout.readline()
         gate.touch()
