@@ -185,8 +185,8 @@ class BatchRunner:
         return array if placed.datatype == BYTES else _tensor(array, placed).to(self.device)
 
     def _write(self, results: dict[str, Values]) -> list[Placed]:
-        strings = {name: packed(each) for name, each in results.items() if isinstance(each, np.ndarray)}
         _check_count(results)
+        strings = {name: packed(each) for name, each in results.items() if isinstance(each, np.ndarray)}
         placed, needed_bytes = place(
             ((name, datatype_of(name, each), tuple(each.shape)) for name, each in results.items()),
             {name: len(data) for name, data in strings.items()},
