@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup tune test coverage check docs front chaos fuzz soak clean
+.PHONY: setup tune test coverage check docs wheel front chaos fuzz soak clean
 
 setup: $(VENV)/.installed
 
@@ -33,6 +33,12 @@ check: setup
 docs: setup
 	$(BIN)/python -m scripts.docs
 	$(BIN)/mkdocs build --quiet --strict
+
+# A wheel and a source distribution in dist/, checked as a package index would.
+wheel: setup
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 # The machines of robustness at full size. `make chaos ARGS="--changes 100 --kills 100"` passes options on.
 front chaos fuzz soak: setup

@@ -17,6 +17,7 @@ from baselines.agents import (
     typical_decide_ms,
     unknown_agent,
 )
+from baselines.one_thread import use_one_thread
 
 __all__ = [
     "AGENTS",
@@ -32,4 +33,5 @@ __all__ = [
     "needs_of",
     "typical_decide_ms",
     "unknown_agent",
+    "use_one_thread",
 ]

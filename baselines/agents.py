@@ -2,7 +2,7 @@
 
 These follow from `AGENTS`: `make_agent`, the choice, help text and refusals of `rrl-tune --agent`, the order
 of a comparison's runs, and the documentation's table of agents (`markdown_table`). A method's libraries are
-imported when an agent of it is made.
+imported when an agent of it is made. Installed packages add agents of theirs (`installed_agents`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Literal, Protocol
 
+from baselines.installed_agents import installed_agents
 from rrl.agent import Agent, Task
 from rrl.agent_names import FORMER_NAMES, present_name, taken_for
+from rrl.joint import is_joint
 from rrl.seeding import Seed, whole_seed
 
 Need = Literal["hindsight", "machine"]
@@ -25,6 +27,11 @@ Need = Literal["hindsight", "machine"]
 NEEDS_IN_WORDS: dict[Need, str] = {"hindsight": "a simulation", "machine": "a machine file"}
 FLAGS: dict[Need, str] = {"machine": "--machine"}
 """The flag of `rrl-tune` that gives what an agent needs. Nothing gives it hindsight."""
+
+
+OURS = "rrl-tune"
+UNKNOWN_DECIDE_MS = 1000.0
+"""Taken for agents that `AGENTS` does not list, and for those of other packages."""
 
 
 class AgentFactory(Protocol):
@@ -49,6 +56,8 @@ class AgentEntry:
     settings: str | None = None  # "module:constant" for the class's `settings`; None keeps its defaults
     arguments: Mapping[str, object] = field(default_factory=dict)  # further arguments of the class
     needs: tuple[Need, ...] = ()
+    joint: str | None = None  # "module:class" for several models together; None: the same class
+    origin: str = OURS  # the installed package that it is from
 
     def __call__(
         self, task: Task, seed: Seed, background_training: bool = False, settings: object = None
@@ -56,6 +65,7 @@ class AgentEntry:
         """An agent of this entry, with its own settings or those given.
 
         The class takes what it wants of the arguments task, space, seed, background_training and settings.
+        ValueError if it is of another package and cannot be imported.
         """
         offered = {
             "task": task,
@@ -66,10 +76,18 @@ class AgentEntry:
         settings = self.load_settings() if settings is None else settings
         if settings is not None:
             offered["settings"] = settings
-        make = _imported(self.agent)
+        make = self._load_class(self.joint if self.joint and is_joint(task.space) else self.agent)
         wanted = signature(make).parameters
         agent: Agent = make(**{name: v for name, v in offered.items() if name in wanted}, **self.arguments)
         return agent
+
+    def _load_class(self, path: str) -> Any:
+        try:
+            return _imported(path)
+        except (ImportError, AttributeError) as error:
+            if self.origin == OURS:
+                raise
+            raise ValueError(f"{path} of {self.origin} cannot be imported: {error}") from error
 
     def load_settings(self) -> Any:
         """The hyper-parameters of the entry; None where those are the class's defaults."""
@@ -83,6 +101,7 @@ AGENTS: dict[str, AgentEntry] = {
         "ours, after SERF (Yan et al., SC'16)",
         typical_decide_ms=10.0,
         settings="rrl.guided.agent:GUIDED",
+        joint="rrl.guided.joint_agent:JointGuided",
     ),
     "rrl-tuned": AgentEntry(
         "rrl.region.q_learning:RegionQLearning",
@@ -93,7 +112,7 @@ AGENTS: dict[str, AgentEntry] = {
     ),
     "rrl-paper": AgentEntry(
         "rrl.region.q_learning:RegionQLearning",
-        "region-based Q-learning, Algorithm 1 to the letter",
+        "region-based Q-learning, Algorithm 1; what the paper leaves open is ours",
         "RRL",
         typical_decide_ms=60.0,
         settings="rrl.region.q_learning:PAPER",
@@ -243,8 +262,20 @@ AGENTS: dict[str, AgentEntry] = {
 DEFAULT_AGENT = "guided"
 """The agent of who names none."""
 
-UNKNOWN_DECIDE_MS = 1000.0
-"""Taken for agents that `AGENTS` does not list."""
+OUR_AGENTS = tuple(AGENTS)
+
+AGENTS |= {
+    name: AgentEntry(
+        found.path, f"of {found.origin}", "", typical_decide_ms=UNKNOWN_DECIDE_MS, origin=found.origin
+    )
+    for name, found in installed_agents().items()
+    if name not in AGENTS
+}
+
+
+def origin(name: str) -> str:
+    """The package that the agent of this name is from; empty where `AGENTS` does not list it."""
+    return AGENTS[name].origin if name in AGENTS else ""
 
 
 def needs_of(name: str) -> tuple[Need, ...]:
@@ -301,6 +332,7 @@ def markdown_table() -> str:
     rows = [
         (f"`{name}`", each.method, each.paper, " and ".join(NEEDS_IN_WORDS[need] for need in each.needs))
         for name, each in AGENTS.items()
+        if name in OUR_AGENTS
     ]
     lines = ["| agent | method | after | needs |", "|---|---|---|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"

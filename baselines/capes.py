@@ -71,7 +71,8 @@ class CAPESSettings:
     last_exploration: float = 0.05  # ε in the end
     exploration_actions: int = 5_000  # until then (the example configuration: 1,000,000)
     observations: int = 4  # intervals in a state (the example configuration: 10)
-    training_steps: int = 8  # for each decision where no time passes between two
+    training_steps: int = 8  # after a decision where no time passes between two
+    train_every: int = 1  # decisions from one such training to the next
     step_sizes: tuple[int, ...] = (1,)  # that a move may have, in grid steps
     reward: Literal["change", "log cost"] = "change"  # the change of -cost, or -ln(cost) itself
 
@@ -90,7 +91,8 @@ class CAPESSettings:
                 "the exploration must fall from first_exploration to last_exploration, both in [0, 1], "
                 f"got {self.first_exploration} and {self.last_exploration}"
             )
-        for name in ("smallest_hidden_layer", "minibatch", "exploration_actions", "observations"):
+        positive = ("minibatch", "exploration_actions", "observations", "train_every")
+        for name in ("smallest_hidden_layer", *positive):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.training_steps < 0:
@@ -189,7 +191,8 @@ class CAPES(Agent):
             self._policy = _copied(self.q_network)
             self._training.resume(bool(self.memory))
             return
-        for _ in range(self.settings.training_steps if self.memory else 0):
+        is_due = self._decisions % self.settings.train_every == 0
+        for _ in range(self.settings.training_steps if self.memory and is_due else 0):
             self._train()
 
     def finish_training(self) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from rrl.agent import Agent, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
+from rrl.objective import PredictedIntervals
 from rrl.queueing.interference import Prediction, Queue, predict
 from rrl.queueing.machine import Machine
 from rrl.queueing.start_up import predict_with_start_up
@@ -78,7 +79,8 @@ class SERF(Agent):
         """The number of the configuration predicted best at this rate's load level."""
         level = self.settings.levels.level(arrival_rate_per_s)
         if level not in self._best:
-            self._best[level] = self._best_index(self.predicted(self.settings.levels.rate_per_s(level)))
+            rate_per_s = self.settings.levels.rate_per_s(level)
+            self._best[level] = self._best_index(self.predicted(rate_per_s), rate_per_s)
         return int(self.numbers[self._best[level]])
 
     def predicted(self, arrival_rate_per_s: float) -> Prediction:
@@ -100,22 +102,25 @@ class SERF(Agent):
             entries[level] = ReferenceEntry(
                 rate_per_s=(centre_per_s / half, centre_per_s * half),
                 configuration=self.space.configuration(number),
-                cost=float(self._costs(self.predicted(centre_per_s))[self._best[level]]),
+                cost=float(self._costs(self.predicted(centre_per_s), centre_per_s)[self._best[level]]),
                 measurements=0,
                 configurations=len(self.numbers),
             )
         of = self.objective
         return ReferenceTable(objective, of.unit, model, entries, slo_p95_ms=of.slo_p95_ms)
 
-    def _best_index(self, prediction: Prediction) -> int:
+    def _best_index(self, prediction: Prediction, rate_per_s: float) -> int:
         if np.all(prediction.utilisation >= 1):
             return int(np.argmin(prediction.utilisation))
-        return int(np.argmin(self._costs(prediction)))
+        return int(np.argmin(self._costs(prediction, rate_per_s)))
 
-    def _costs(self, prediction: Prediction) -> np.ndarray:
+    def _costs(self, prediction: Prediction, rate_per_s: float) -> np.ndarray:
         """(K,) the objective's costs of the predicted latencies; infinity where unstable."""
         mean_ms, p95_ms = 1e3 * prediction.mean_latency_s, 1e3 * prediction.p95_latency_s
-        costs = self.objective.costs(mean_ms, p95_ms, self.space.threads[self.numbers])
+        threads, answered_per_s = self.space.threads[self.numbers], np.array(rate_per_s)
+        costs = self.objective.costs(
+            PredictedIntervals(mean_ms, p95_ms, threads, answered_per_s=answered_per_s)
+        )
         return np.where(prediction.utilisation < 1, costs, np.inf)
 
 

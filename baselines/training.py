@@ -24,12 +24,12 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from baselines import called_now, make_agent, prior_learning
 from baselines.comparison.settings import default_space
+from baselines.one_thread import use_one_thread
 from baselines.serf_table import filled_table, write_table
 from baselines.training_options import OfflineTrainingOptions
 from envs.scenarios.families import scenarios
@@ -38,7 +38,7 @@ from envs.scenarios.workloads import PerIntervalPoisson, make_workload
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.learned_prior import save
 from rrl.journal import FILE_NAME, Journal
-from rrl.objective import Objective, make_objective
+from rrl.objective import Objective, make_objective, unit_of
 from rrl.records import SIMULATION, Decision, Header, Kind, Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.options import fail, in_a_sentence, parse
@@ -52,7 +52,7 @@ FAILED, INTERRUPTED = 1, 130  # exit codes; wrong use is 2
 def main(argv: list[str] | None = None) -> None:
     options = parse(OfflineTrainingOptions, argv)
     options = replace(options, agent=called_now(options.agent))
-    torch.set_num_threads(1)
+    use_one_thread()
     if options.prior is not None:
         _learn_prior(options.prior, options)
         return
@@ -62,6 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     log: Journal | None = None
     try:
         training = OfflineTraining.of(options)
+        use_one_thread()
         log = training.journal
         columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -216,7 +217,7 @@ def _header(
 
 def _print_result(log: Journal, out: Path) -> None:
     costs = [r.cost for r in log.records if r.kind == "tune" and r.learned]
-    unit = "threads" if log.header.objective == "least-resources" else "ms"
+    unit = unit_of(log.header.objective)
     if costs:
         tenth = math.ceil(len(costs) / 10)
         first, last = fmean(costs[:tenth]), fmean(costs[-tenth:])

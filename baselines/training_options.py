@@ -9,7 +9,7 @@ from pathlib import Path
 from baselines import AGENTS, DEFAULT_AGENT, NEED_HINDSIGHT, NEED_MACHINE, unknown_agent
 from envs.scenarios.families import RATE_PER_S
 from rrl.agent_names import present_name
-from rrl.objective import make_objective
+from rrl.objective import check_simulated, make_objective
 from rrl.space import ConfigurationSpace
 
 
@@ -39,7 +39,7 @@ class OfflineTrainingOptions:
     requests_per_interval: int = 100
     """Length of an interval."""
     objective: str = "latency"
-    """latency, strict-slo or least-resources."""
+    """latency, strict-slo, least-resources or goodput."""
     slo_p95_ms: float | None = None
     """Limit on the p95 latency."""
     seed: int = 0
@@ -58,6 +58,7 @@ class OfflineTrainingOptions:
     def __post_init__(self) -> None:
         self._check_prior()
         make_objective(self.objective, self.slo_p95_ms)
+        check_simulated(self.objective)
         if present_name(self.agent) not in AGENTS:
             raise ValueError(unknown_agent(self.agent, _trainable()))
         if self.agent in NEED_MACHINE:

@@ -31,14 +31,13 @@ from envs.profile_load import REQUEST_TIMEOUT_S, ProfileLoad
 from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.profiler import measure
 from envs.target_claim import restore_point, restored
-from envs.target_like import TargetLike
 from envs.target_space import cores_of
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.state_file import PROFILER
 from serving_adapter.control_key import read_control_key
 from serving_adapter.options import fail, in_a_sentence, parse
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import Target, TargetError, open_target
 from serving_adapter.whole_files import check_place
 
 AS_FOUND = "the target is as it was found"
@@ -54,7 +53,7 @@ DriveRounds = Callable[[int, int, float], None]
 
 
 def light_profile(
-    target: TargetLike,
+    target: Target,
     drive: Drive,
     grid: Grid,
     requests_per_point: int,
@@ -112,7 +111,7 @@ def _interrupted(signum: int, frame: FrameType | None) -> None:
 
 
 def profile(options: ProfileOptions, target: Target) -> None:
-    cores = cores_of(target, target.configuration())
+    cores = cores_of(target)
     grid = make_grid(options, target.knobs(), cores)
     points = len(list(grid.configurations(target.knobs())))
     columns = (TextColumn("profiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -144,7 +143,7 @@ def _claimed(target: Target, console: Console) -> Iterator[None]:
     try:
         restored(point, target, console)
         found = target.configuration()
-        point.claim(found, target.config_pbtxt(), REQUEST_TIMEOUT_S)
+        point.claim(found, target.config_text(), REQUEST_TIMEOUT_S)
     except TargetError as error:
         fail(str(error))
     try:
@@ -188,7 +187,7 @@ def _connected(options: ProfileOptions) -> Target:
         fail(f"there is no folder {str(options.out.parent)!r} to write {options.out.name!r} into: make it")
     try:
         check_place(options.out)
-        target = Target(
+        target = open_target(
             options.target,
             options.model,
             options.metrics_url,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envs.joint_settling import JointSettling, settling_after
 from envs.profiler import measure
 from envs.serving import ServingEnv
 from envs.settling import MAX_SETTLING_INTERVALS, Settling
 from envs.suspension import MIN_SUSPENDED_S, suspended_s
-from envs.target_like import TargetLike
 from envs.target_space import check_space, cores_of, default_space
 from envs.waiting import UNCHANGED, Waiting
 from rrl.interval import Interval, MeasuredInterval, Watch
@@ -30,6 +30,7 @@ from serving_adapter.target import (
     Target,
     TargetError,
     TargetLost,
+    open_target,
 )
 from serving_adapter.target.reading import Reading
 
@@ -37,6 +38,7 @@ POLL_S = 0.5
 POLL_OF_WHOLE_PAGE_S = 1.0
 LOOK_SHARES = (0.25, 0.5, 0.75)  # of an interval's usual time: when it is asked whether it has told enough
 MAX_REFUSALS_IN_A_ROW = 3
+RECONNECT_S = 120.0
 
 
 class _Refused(Exception):
@@ -54,6 +56,8 @@ class _Running:
     replaced: Configuration = field(default_factory=dict)
     refused: bool = False
     settling: Measurement | None = None
+    set_by_others: Configuration = field(default_factory=dict)
+    gave_way: bool = False
 
 
 class LiveServing(ServingEnv):
@@ -99,6 +103,9 @@ class LiveServing(ServingEnv):
       it, so that no request is missing from what a change cost,
     - `share`, of an interval that was measured for less than its usual time: the share of it.
 
+    A `Watch` that `gives_way` ends the interval at its begin where another client has changed what is tuned
+    since the last look. Else the step's own configuration replaces it.
+
     ## Starting State
 
     The configuration found on the target, or the grid's nearest to it. `found` holds what was found. The
@@ -130,13 +137,13 @@ class LiveServing(ServingEnv):
 
     def __init__(
         self,
-        target: TargetLike | str,
+        target: Target | str,
         space: ConfigurationSpace | str | None = None,
         objective: Objective | None = None,
         interval_s: float = 5.0,
         settle_s: float = 1.0,
         poll_s: float | None = None,
-        reconnect_s: float = 120.0,
+        reconnect_s: float = RECONNECT_S,
         advise: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -149,12 +156,12 @@ class LiveServing(ServingEnv):
                 f"settle_s={settle_s:g}, interval_s={interval_s:g}, poll_s={poll_s}"
             )
         if isinstance(target, str):
-            target = Target(target)
+            target = open_target(target)
             target.connect(control=not advise)
-        self.target: TargetLike = target
+        self.target: Target = target
         self.found = target.configuration()
         if space is None:
-            space = default_space(target.knobs(), cores_of(target, self.found))
+            space = default_space(target.knobs(), cores_of(target))
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:
@@ -173,10 +180,15 @@ class LiveServing(ServingEnv):
         self._refusals, self._applied_once = 0, False
         self._last: Reading | None = None  # since which nothing has gone uncounted
         self._held: Configuration | None = None  # in force then, and settled
+        self._looked: tuple[Reading, Configuration] | None = None  # at the target last: all that is tuned
         self._apply_ms = math.nan  # how long the last change took to be in force
 
     def close(self) -> None:
         self.target.close()
+
+    def tell_away(self, told: Callable[[str, float], None]) -> None:
+        """Has a lost target told of, again and again: why it is away, and for how many seconds."""
+        self._waiting.away.append(told)
 
     def _begin(self, number: int) -> None:
         """Nothing to prepare: every interval puts its configuration in force."""
@@ -186,10 +198,12 @@ class LiveServing(ServingEnv):
         self._waiting.looks.clear()
         began_s = self._clock()
         try:
-            measurement = self._measurement(running, began_s)
+            looks_on = watch.hands_off
+            measurement = (self._look_on if looks_on else self._measurement)(running, began_s)
         except (TargetLost, _Refused) as error:
             if isinstance(error, TargetLost):
-                again = self._waiting.for_target(running.configuration, error)
+                self._looked = None
+                again = self._waiting.for_target(running.configuration, error, not watch.hands_off)
                 running.changed |= again.changed
                 running.replaced = again.replaced or running.replaced
             else:
@@ -206,6 +220,8 @@ class LiveServing(ServingEnv):
             running.share,
             running.replaced,
             self._apply_ms,
+            running.set_by_others,
+            running.gave_way,
         )
 
     def _info(self, interval: Interval) -> dict[str, Any]:
@@ -225,6 +241,10 @@ class LiveServing(ServingEnv):
         if last is not None and is_held and self._clock() < last.at_s + self.interval_s:
             self._apply_ms = 0.0
             return self._held_interval(running, last)
+        if running.watch.gives_way and (others := self._set_since()):
+            self._apply_ms, running.set_by_others, running.gave_way = math.nan, others, True
+            gap = f"another client changed the configuration before the interval: {in_words(others)}"
+            return Measurement(self._clock() - began_s, 0, 0, 0, gap=gap, gap_by_others=True)
         applied = UNCHANGED if self.advise else self._apply(running.configuration)
         self._apply_ms = 1e3 * (self._clock() - began_s)
         running.changed, running.replaced = applied.changed, applied.replaced
@@ -238,10 +258,7 @@ class LiveServing(ServingEnv):
 
     def _changed_interval(self, running: _Running, applied: Applied, earlier: Reading | None) -> Measurement:
         in_force = self.target.read()
-        knobs = {"instances": 1, "max_batch_size": 1, **self.found, **running.configuration}
-        settling = Settling(
-            in_force, applied.in_place, knobs["instances"], knobs["max_batch_size"], applied.cold_instances
-        )
+        settling = settling_after(applied, in_force, {**self.found, **running.configuration})
         aborted, before = self._settle(settling, running.watch)
         if earlier is not None and applied.changed:
             settling_part = measure(earlier, in_force if aborted else before)
@@ -276,7 +293,8 @@ class LiveServing(ServingEnv):
         slept = self._slept()
         if slept:
             running.settling = None
-        others = "" if gap else slept or self._changed_by_others(running.configuration)
+        self._looked = None if gap else (after, running.configuration)
+        others = "" if gap else slept or self._changed_by_others(running, after)
         if not (gap or others):
             self._last = after
             if not aborted:
@@ -290,14 +308,45 @@ class LiveServing(ServingEnv):
             return ""
         return f"this machine was suspended for {self._suspended_s - before_s:.0f} s within the interval"
 
-    def _changed_by_others(self, configuration: Configuration) -> str:
+    def _look_on(self, running: _Running, began_s: float) -> Measurement:
+        """An interval in what others have set, of which nothing is learned."""
+        self._held = self._last = None
+        self._apply_ms = math.nan
+        self._sleep(self.interval_s)
+        self.target.prolong_lease()
+        running.set_by_others = self._tuned(self.target.configuration())
+        self._looked = self.target.read(), running.set_by_others
+        gap = "what another client has set stays in force"
+        return Measurement(self._clock() - began_s, 0, 0, 0, gap=gap, gap_by_others=True)
+
+    def _set_since(self) -> Configuration:
+        """What another client has set of the tuned knobs since the last look; empty if nothing.
+
+        What a server that was started anew has is nobody's choice.
+        """
+        if self.advise or self._looked is None:
+            return {}
+        before, looked = self._looked
+        now = self._tuned(self.target.configuration())
+        if now == looked or len(now) < len(self.space.knobs):
+            return {}
+        reading = self.target.read()
+        self._looked = reading, now
+        return {} if measure(before, reading).gap else now
+
+    def _tuned(self, configuration: Configuration) -> Configuration:
+        return {name: configuration[name] for name in self.space.names if name in configuration}
+
+    def _changed_by_others(self, running: _Running, after: Reading) -> str:
         """What another client has changed since this configuration came into force; empty if nothing."""
         if self.advise:
             return ""
-        now = self.target.configuration()
+        configuration, now = running.configuration, self.target.configuration()
         if gone := [in_words({name: value}) for name, value in configuration.items() if name not in now]:
             return f"another client took away what is tuned, within the interval: {', '.join(gone)}"
         if changed := _differing(configuration, now):
+            running.set_by_others = self._tuned(now)
+            self._looked = after, running.set_by_others
             return f"another client changed the configuration within the interval: {changed}"
         if changed := _differing(self.fixed, now):
             self.fixed = {**self.fixed, **{name: now[name] for name in self.fixed if name in now}}
@@ -326,7 +375,7 @@ class LiveServing(ServingEnv):
         self._refusals, self._applied_once = 0, True
         return applied
 
-    def _settle(self, settling: Settling, watch: Watch) -> tuple[str, Reading]:
+    def _settle(self, settling: Settling | JointSettling, watch: Watch) -> tuple[str, Reading]:
         """Why the interval ended while it settled, or "" and the reading from which it is measured."""
         in_force = settling.in_force
         settled_s = in_force.at_s + settling.at_least_s(self.settle_s)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from envs.target_space import default_space
 from rrl.space import ConfigurationSpace
-from serving_adapter.model_configuration import KNOBS, Limits, check
+from serving_adapter.knob_limits import KNOBS, Limits, check
 
 FILL_DELAY_US = 50_000  # a batch waits this long for its requests, which are all on their way
 USUAL_BATCH_SIZES = (1, 2, 4, 8)
@@ -43,7 +43,7 @@ class ProfileOptions:
     seed: int = 0
     """Of the inputs' values."""
     metrics_url: str | None = None
-    """The server's metrics page, where it does not advertise one."""
+    """The server's metrics page, where it does not tell itself, and is no Triton at its usual ports."""
     control_key_file: Path | None = None
     """File with the key that changing the configuration needs (or set RRL_CONTROL_KEY)."""
     tls_ca: Path | None = None

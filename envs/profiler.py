@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rrl.arrival_summary import dispersion_between_looks, dispersion_of_times, summarised
+from rrl.joint import as_whole, together
 from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
@@ -32,11 +33,23 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
     `looks` are others, in the order of time; those between the two tell how unevenly requests came, where
     the server does not tell when.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
-    nothing may be learned from them.
+    nothing may be learned from them. So it does where the server lost a node of its cluster.
     """
+    if after.models:
+        models = {
+            name: measure(before.models[name], own, [look.models[name] for look in looks if look.models])
+            for name, own in after.models.items()
+        }
+        return as_whole(_measured(before, after, looks), models) if after.is_whole else together(models)
+    return _measured(before, after, looks)
+
+
+def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Measurement:
     gap = _restart(before, after)
     if gap:
         before = _zero(before)
+    elif None not in (changes := (before.cluster_changes, after.cluster_changes)) and len({*changes}) > 1:
+        gap = "the server's workers changed within the interval, as nodes of its cluster went or came"
     completions = after.success - before.success
     timed = completions if after.timed is None else after.timed - (before.timed or 0)
     executions = after.execution_count - before.execution_count
@@ -125,7 +138,7 @@ def _network_ms(before: Reading, after: Reading) -> float:
 
 def _cpu_utilisation(before: Reading, after: Reading) -> float:
     ends = (before.cpu_busy_s, after.cpu_busy_s, before.cpu_available_s, after.cpu_available_s)
-    if any(end is None for end in ends):
+    if any(end is None for end in ends) or before.cores != after.cores:  # a node came, or is gone
         return math.nan
     busy_before_s, busy_after_s, available_before_s, available_after_s = (float(end or 0.0) for end in ends)
     busy_s, available_s = busy_after_s - busy_before_s, available_after_s - available_before_s
@@ -172,6 +185,8 @@ def _arrivals(before: Reading, after: Reading, looks: Sequence[Reading]) -> tupl
 
 def _dispersion_of_looks(before: Reading, after: Reading, looks: Sequence[Reading]) -> float:
     """From what arrived between one look and the next. A stock Triton counts what runs when it has ended."""
+    if after.comes_in_lumps:
+        return math.nan
     inside = [look for look in looks if before.at_s < look.at_s < after.at_s]
     shortest_s = (after.at_s - before.at_s) / (4 * len(inside) + 4)
     ends = [before]

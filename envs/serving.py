@@ -17,6 +17,17 @@ from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace
 
 
+def action_space_of(space: ConfigurationSpace) -> spaces.MultiDiscrete:
+    """The indices of each knob's values."""
+    return spaces.MultiDiscrete(list(space.shape))
+
+
+def observation_space_of(space: ConfigurationSpace) -> spaces.Box:
+    """What is observed of an interval under a configuration of the space."""
+    size = len(OBSERVATION_FIELDS) + len(space.knobs)
+    return spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
+
+
 class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     """
     ## Description
@@ -105,9 +116,8 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
         self.objective = objective
         self.start = start
         self.fixed: Configuration = {}  # the values of knobs that are not in the space, as far as known
-        self.action_space = spaces.MultiDiscrete(list(space.shape))
-        size = len(OBSERVATION_FIELDS) + len(space.knobs)
-        self.observation_space = spaces.Box(0.0, OBSERVATION_LIMIT, (size,), np.float32)
+        self.action_space = action_space_of(space)
+        self.observation_space = observation_space_of(space)
         self._under_way = False  # an episode has begun
 
     def run(self, number: int, watch: Watch = UNWATCHED) -> Interval:

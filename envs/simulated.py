@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from envs.serving import ServingEnv
-from rrl.arrival_summary import dispersion_of_times, summarised
+from envs.simulated_measurement import measurement_of
 from rrl.interval import MeasuredInterval, Watch
 from rrl.knobs import KNOBS
 from rrl.measurement import Measurement, Progress
@@ -200,30 +199,12 @@ class SimulatedServing(ServingEnv):
                     break
         if not self.carry_backlog and not aborted and simulation.backlog:
             drained = simulation.drain(configuration)
-            completed += len(drained.finish_s)
             runs.append(drained._replace(busy_thread_s=0.0))  # spent after the interval's end
         outcome = Outcome.joined(runs)
         duration_s = simulation.now_s - begin_s
         offsets_s = (seen[0] if len(seen) == 1 else np.concatenate(seen)) - begin_s
-        latency, queue, service = outcome.summaries()
-        batches = len(outcome.batch_size)
-        return Measurement(
-            duration_s=duration_s,
-            arrivals=arrived,
-            completions=completed,
-            failures=0,
-            latency=latency,
-            queue=queue,
-            service=service,
-            mean_batch_size=completed / batches if batches else math.nan,
-            backlog=simulation.backlog,
-            backlog_growth=simulation.backlog - backlog_before,
-            cpu_utilisation=min(1.0, outcome.busy_thread_s / (self.cores * duration_s)),
-            telemetry=outcome.telemetry(),
-            aborted=aborted,
-            arrival_summary=partial(summarised, offsets_s),
-            dispersion=partial(dispersion_of_times, offsets_s, duration_s),
-        )
+        backlog = simulation.backlog
+        return measurement_of(outcome, offsets_s, duration_s, backlog, backlog_before, self.cores, aborted)
 
     def _age_machine(self) -> None:
         """Counts a decision, and slows the machine down from the one on that `slowdown` names."""

@@ -30,6 +30,16 @@ class ConnectedTarget:
     def identity(self) -> ServerIdentity:
         return identity(self._target)
 
+    def is_still(self, server: ServerIdentity) -> bool:
+        """False where its page is away, too. The target is connected anew."""
+        try:
+            self._target.connect(control=False)
+            self._target.read()
+        except TargetError:
+            self._target.connect(control=False, counters=False)
+            return False
+        return not identity(self._target).is_another_than(server)
+
     def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
         """LeaseTaken if another tuner has it, LeaseLost if another has had it since and it is not `anew`.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from envs.target_like import TargetLike
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
-from serving_adapter.model_configuration import KNOBS, Limits, check
+from serving_adapter.knob_limits import KNOBS, Limits, check
+from serving_adapter.target import Target
 
 USUAL_CORES = 4  # of a machine that does not tell
 
@@ -27,6 +27,7 @@ def default_space(knobs: Mapping[str, Limits], cores: int | None) -> Configurati
         "inter_op_threads": powers_of_two,
         "max_batch_size": (1, 2, 4, 8, 16),
         "max_queue_delay_us": (0, 1000, 2000, 5000),
+        "max_ongoing_requests": (5, 16, 64),  # of a replica of Ray Serve: its default, and more than a batch
     }
     if not knobs:
         return ConfigurationSpace.of(instances=[1])
@@ -38,17 +39,12 @@ def default_space(knobs: Mapping[str, Limits], cores: int | None) -> Configurati
     return ConfigurationSpace.of(**within)
 
 
-def cores_of(target: TargetLike, found: Configuration) -> int | None:
+def cores_of(target: Target) -> int | None:
     """The cores that the target's server may use; None where nothing tells them.
 
-    Its own word counts first: it may be limited where the tuner beside it is not. The threads in force of an
-    `rrl-serve` stand for it elsewhere, as their default is the number of cores.
+    Its own word counts first: it may be limited where the tuner beside it is not.
     """
-    if target.cores:
-        return target.cores
-    if target.is_local:
-        return resources.cores()
-    return found.get("intra_op_threads") if target.is_rrl_serve else None
+    return target.cores or (resources.cores() if target.is_local else None)
 
 
 def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: Configuration) -> None:

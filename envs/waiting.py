@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.target_like import TargetLike
 from rrl.interval import Watch
 from rrl.measurement import Progress
 from rrl.space import Configuration
@@ -15,6 +14,7 @@ from serving_adapter.target import (
     LostInChange,
     NoSuchKnob,
     NotPutBack,
+    Target,
     TargetError,
     TargetLost,
 )
@@ -30,15 +30,16 @@ UNCHANGED = Applied(in_place=True, cold_instances=0, changed=False)
 class Waiting:
     """Waits by a clock that tests replace."""
 
-    target: TargetLike
+    target: Target
     poll_s: float  # how often a running interval is looked at
     reconnect_s: float  # how long to wait for a lost target
     changes: bool  # False: the target's configuration must stay as it is
     clock: Callable[[], float]
     sleep: Callable[[float], None]
-    looks: list[Reading] = field(
-        default_factory=list
-    )  # at the target while it waited, until they are cleared
+    # At the target while it waited, until they are cleared.
+    looks: list[Reading] = field(default_factory=list)
+    # Told again and again why a target is away, and for how long.
+    away: list[Callable[[str, float], None]] = field(default_factory=list)
 
     def until(self, moment_s: float, in_force: Reading, watch: Watch, glances: bool = True) -> str:
         """Waits until a moment and shows the progress to the watch. Returns its reason to end, if any.
@@ -54,25 +55,28 @@ class Waiting:
                 return reason
         return ""
 
-    def for_target(self, configuration: Configuration, lost: TargetLost) -> Applied:
+    def for_target(self, configuration: Configuration, lost: TargetLost, puts_back: bool = True) -> Applied:
         """Waits for a lost target, ever longer between attempts, and puts the configuration in force again.
 
         Returns what that changed. A configuration whose change may have brought the target down is not put in
         force again, nor is one that the target refuses once it is back: the next interval decides. Raises
         NotPutBack if nothing is in force then, LeaseTaken if another tuner has come first, NoSuchKnob if the
-        target has lost one, and TargetLost if it stays away.
+        target has lost one, and TargetLost if it stays away. Unless it `puts_back`, it changes nothing.
         """
-        end_s = self.clock() + self.reconnect_s
+        began_s = self.clock()
+        end_s = began_s + self.reconnect_s
         wait_s = FIRST_RETRY_S
         reason = str(lost)
         while (left_s := end_s - self.clock()) > 0:
             self.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, MAX_RETRY_S)
+            for told in self.away:
+                told(reason, self.clock() - began_s)
             is_back = False
             try:
                 self.target.connect(control=self.changes)
                 is_back = True
-                if self.changes and not isinstance(lost, LostInChange):
+                if self.changes and puts_back and not isinstance(lost, LostInChange):
                     return self.target.apply(configuration)
                 return UNCHANGED
             except LostInChange as error:

@@ -3,10 +3,13 @@
     from rrl import ConfigurationSpace, Task, live
 
 A name is imported when it is used. So `import rrl` needs neither NumPy nor the file locks of the journal.
+
+`rrl.envs` and `rrl.baselines` are packages below this one in a wheel, and beside it in a checkout.
 """
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +20,26 @@ if TYPE_CHECKING:
     from rrl.load_levels import LoadLevels
     from rrl.measured_costs import best_known
     from rrl.measurement import LatencySummary, Measurement, ServiceTimes
-    from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO, make_objective
+    from rrl.objective import (
+        Capacity,
+        Goodput,
+        LeastResources,
+        MeanLatency,
+        Objective,
+        StrictSLO,
+        Throughput,
+        make_objective,
+    )
     from rrl.queueing.machine import Machine
     from rrl.records import Header, Record
     from rrl.space import Configuration, ConfigurationSpace, Knob
 
 __all__ = [
     "Agent",
+    "Capacity",
     "Configuration",
     "ConfigurationSpace",
+    "Goodput",
     "Header",
     "Hindsight",
     "Journal",
@@ -41,6 +55,7 @@ __all__ = [
     "ServiceTimes",
     "StrictSLO",
     "Task",
+    "Throughput",
     "Transition",
     "best_known",
     "in_words",
@@ -57,7 +72,16 @@ _MODULES = {
     "rrl.load_levels": ("LoadLevels",),
     "rrl.measured_costs": ("best_known",),
     "rrl.measurement": ("LatencySummary", "Measurement", "ServiceTimes"),
-    "rrl.objective": ("LeastResources", "MeanLatency", "Objective", "StrictSLO", "make_objective"),
+    "rrl.objective": (
+        "Capacity",
+        "Goodput",
+        "LeastResources",
+        "MeanLatency",
+        "Objective",
+        "StrictSLO",
+        "Throughput",
+        "make_objective",
+    ),
     "rrl.queueing.machine": ("Machine",),
     "rrl.records": ("Header", "Record"),
     "rrl.space": ("Configuration", "ConfigurationSpace", "Knob"),
@@ -73,3 +97,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if not os.path.isdir(os.path.join(__path__[0], "envs")):  # in a checkout
+    import_module("rrl.checkout_names").install()

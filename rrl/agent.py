@@ -55,6 +55,7 @@ class Task:
         False  # after a change it takes a while until latencies are those of what was put in force
     )
     found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
+    concurrency: int | None = None  # of a closed loop that is the load; None: requests come by themselves
     observes_gpus: bool = False  # the target tells how busy its GPUs are; else that entry is always 0
 
     @property
@@ -160,7 +161,7 @@ def observe(measurement: Measurement, space: ConfigurationSpace, number: int) ->
         measurement.cpu_utilisation,
         measurement.gpu_utilisation,
     )
-    knobs = space.features[number]
+    knobs = space.features_of(number)
     observation = np.empty(len(fields) + len(knobs), np.float32)
     # NaN compares false with everything, so that it becomes 0 here.
     observation[: len(fields)] = [min(v, OBSERVATION_LIMIT) if v > 0.0 else 0.0 for v in fields]

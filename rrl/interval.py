@@ -18,6 +18,8 @@ class Watch:
     interrupt: Callable[[Progress], str] | None = None  # its text ends the interval: `measurement.aborted`
     share: float = 1.0  # the share of its usual time that a live interval is measured for
     enough: Callable[[SoFar], bool] | None = None  # True ends a live interval that follows a change
+    gives_way: bool = False  # what another client has set since the last look is not replaced
+    hands_off: bool = False  # nothing is put in force, whatever is in force
 
 
 UNWATCHED = Watch()
@@ -34,6 +36,8 @@ class MeasuredInterval:
     share: float = 1.0  # the share of its usual time that it was measured for
     replaced: Mapping[str, int] = field(default_factory=dict)  # what was in force before; empty: not known
     apply_ms: float = math.nan  # how long the last change took to be in force; NaN where nobody knows
+    set_by_others: Mapping[str, int] = field(default_factory=dict)  # of the tuned knobs; empty: nothing
+    gave_way: bool = False  # its configuration was not put in force, as others had set another
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,10 +2,11 @@
 
 Once a run has put in force what it leaves, a last line tells what that is; to resume removes it.
 
-Everything a tuning run knows is in it. To resume is to replay it into agent and guard; TensorBoard
-events, tables and figures are views of it. Each line is flushed to the disk before the next interval
-starts, so a killed run loses at most the interval in flight. A last line that was torn by the kill is
-dropped when the journal is read.
+Everything a tuning run knows is in it. Of one that watches for months, `rrl.tuning.unattended.rotation` says
+what stays. To resume is to replay it into agent and guard; TensorBoard events, tables and figures are views
+of it.
+Each line is flushed to the disk before the next interval starts, so a killed run loses at most the
+interval in flight. A last line that was torn by the kill is dropped when the journal is read.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -117,6 +119,30 @@ class Journal:
         self._write(record.to_json())
         self.records.append(record)
 
+    def keep(self, indices: Sequence[int], earlier: dict[str, Any]) -> None:
+        """Forgets all other intervals: the file is replaced, whole or not at all.
+
+        `earlier` is what the header tells of those that are gone from now on.
+        """
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        header = replace(self.header, earlier=earlier)
+        new = self.path.with_name(f"{self.path.name}.new")
+        with errors_name(new):
+            file = _held(new, os.O_CREAT | os.O_TRUNC)
+            try:
+                kept = b"".join(lines[1 + i] for i in indices)
+                _write_all(file, _line(header.to_json()) + kept)
+                os.fsync(file.fileno())
+                os.replace(new, self.path)
+            except BaseException:
+                file.close()
+                new.unlink(missing_ok=True)
+                raise
+        sync_folder(self.path.parent)
+        self._file.close()
+        self._file, self.header = file, header
+        self.records[:] = [self.records[i] for i in indices]
+
     def end(self, ending: Ending) -> None:
         """What the run leaves is in force."""
         self._write(ending.to_json())
@@ -126,12 +152,10 @@ class Journal:
 
     def _write(self, values: dict[str, Any]) -> None:
         """The whole line, or none of it, as on a full disk."""
-        line = json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         length_bytes = self._file.tell()
         with errors_name(self.path):
             try:
-                while line:
-                    line = line[self._file.write(line) :]
+                _write_all(self._file, _line(values))
                 if self._synced:
                     os.fsync(self._file.fileno())
             except OSError:
@@ -139,6 +163,15 @@ class Journal:
                 with suppress(OSError):  # The first error tells more.
                     self._file.truncate()
                 raise
+
+
+def _line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
 
 
 def has_begun(folder: Path) -> bool:

@@ -8,11 +8,13 @@
 | `max_batch_size` | batch | max batch size | `max_batch_size` |
 | `max_queue_delay_us` | delay | queue delay (ms) | `dynamic_batching.max_queue_delay_microseconds` |
 
-A target may have knobs of its own. They are named as the target names them.
+A target may have knobs of its own. They are named as the target names them. Where several models are tuned
+together, a knob is named with its model, `resnet.instances` (`rrl.joint`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -51,8 +53,28 @@ THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads")
 """Their product is the number of threads that a configuration puts to work."""
 
 
+def model_and_knob(name: str) -> tuple[str, str]:
+    """`resnet.instances` as the model and its knob; the model is empty where one model alone is tuned."""
+    model, _, knob = name.rpartition(".")
+    return model, knob
+
+
+def threads_of(configuration: Mapping[str, int]) -> int:
+    """The threads that a configuration puts to work: of several models, those of all together."""
+    threads: dict[str, list[int]] = {}
+    for name, value in configuration.items():
+        model, knob = model_and_knob(name)
+        threads.setdefault(model, []).append(value if knob in THREAD_KNOBS else 1)
+    return sum(map(math.prod, threads.values())) if threads else 1
+
+
 def words_of(name: str) -> KnobWords:
     """The words of a knob; one that is not in the table is called by its name."""
+    model, knob = model_and_knob(name)
+    if model and knob in KNOBS:
+        known = KNOBS[knob]
+        short, label, phrase = (f"{model} {text}" for text in (known.short, known.label, known.phrase))
+        return known._replace(short=short, label=label, phrase=phrase)
     return KNOBS.get(name, KnobWords(name, name, name + " {}", "", 1, ""))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
 
@@ -125,6 +125,8 @@ class Measurement:
 
     Only where the load is the tuner's own do clients tell it. As the requests of an interval are counted at
     both ends within a moment of each other, few requests make it noisy, even negative."""
+    models: Mapping[str, Measurement] = field(default_factory=dict, hash=False)
+    """Of each model, where several are tuned together (`rrl.joint`); else empty."""
 
     @property
     def arrival_rate_per_s(self) -> float:
@@ -158,11 +160,13 @@ class Measurement:
         return 1e3 * growth / max(self.completion_rate_per_s, 1.0 / max(self.duration_s, 1e-3))
 
     def to_json(self) -> dict[str, Any]:
+        of_models = {name: each.to_json() for name, each in self.models.items()}
         return _without_nan(
-            {field.name: getattr(self, field.name) for field in fields(self)}
+            {each.name: getattr(self, each.name) for each in fields(self) if each.name != "models"}
             | {name: getattr(self, name)._asdict() for name in ("latency", "queue", "service")}
             | {"telemetry": [list(row[: 4 if math.isnan(row.mean_busy) else 5]) for row in self.telemetry]}
             | {"arrival_summary": {name: list(v) for name, v in self.arrival_summary._asdict().items()}}
+            | ({"models": of_models} if of_models else {})
         )
 
     @classmethod
@@ -175,6 +179,9 @@ class Measurement:
         values["telemetry"] = tuple(ServiceTimes(*row) for row in values["telemetry"])
         summary = values.get("arrival_summary") or NOT_TOLD._asdict()
         values["arrival_summary"] = ArrivalSummary(*(tuple(summary[name]) for name in ArrivalSummary._fields))
+        values["models"] = {
+            name: cls.from_json(each) for name, each in dict(values.get("models") or {}).items()
+        }
         return cls(**values)
 
 

@@ -7,6 +7,7 @@ and once the program is over, the signal has its default effect: it ends the pro
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from importlib import import_module
 
@@ -17,6 +18,9 @@ def _program(module: str) -> Callable[[], None]:
     """Runs `main` of the module. A SIGINT that is ignored when the program starts stays so."""
 
     def run() -> None:
+        if sys.argv[1:] == ["--version"]:
+            print(f"rrl-tune {import_module('importlib.metadata').version('rrl-tune')}")
+            return
         is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if is_pythons:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -43,3 +47,5 @@ load = _program("serving_adapter.load.command_line")
 profile = _program("envs.light_profiling")
 train = _program("baselines.training")
 compare = _program("baselines.comparison.command_line")
+bench = _program("baselines.comparison.bench_command")
+export = _program("envs.offline_data")

@@ -20,9 +20,11 @@ from serving_adapter.address import canonical
 
 FORMAT_VERSION = 1
 EMBEDDED = "embedded"  # the target's name in a journal of a run that was given none
+NO_END = 10**9  # the intervals of a run that is to go on for ever
+MOST_CONCURRENCY = 4096  # of a closed loop
 SIMULATION = "simulation"  # the target's name in a journal that rrl-train wrote
-Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: no change was allowed, so none was tried
-Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait"]
+Kind = Literal["baseline", "tune", "validation", "wait"]  # wait: nothing was tried
+Decision = Literal["agent", "rollback", "hold", "refused", "schedule", "wait", "table", "idle"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Header:
     """What a run is about: the journal's first line."""
 
     space: ConfigurationSpace
-    objective: str  # latency, strict-slo, least-resources
+    objective: str  # one of `rrl.objective.OBJECTIVES`
     slo_p95_ms: float | None
     agent: str
     seed: int
@@ -41,7 +43,7 @@ class Header:
     interval_s: float
     started_at: str  # ISO 8601
     settle_s: float = 1.0  # the part of an interval that is not measured
-    intervals: int = 50  # tuning intervals planned
+    intervals: int = 50  # tuning intervals planned; `NO_END`: it watches
     duration_s: float | None = None  # if given, about as many intervals are run as so long allows
     load: dict[str, Any] | None = None  # the embedded load's options
     machine: str | None = None  # the machine file that the agent was given
@@ -52,7 +54,14 @@ class Header:
     metrics_url: str | None = None  # as it was given
     server: str | None = None  # the name and version that the target tells
     cores: int | None = None  # of the target's machine, as far as that was known
+    earlier: dict[str, Any] | None = None  # of intervals that are not in the journal any more: see `rotation`
     version: int = FORMAT_VERSION
+
+    @property
+    def concurrency(self) -> int | None:
+        """That of the closed loop that was the load; None where it was none."""
+        given = (self.load or {}).get("concurrency")
+        return given if isinstance(given, int) and 1 <= given <= MOST_CONCURRENCY else None
 
     def check_continues(self, other: Header) -> None:
         """ValueError unless a run described by `other` may continue this journal."""
@@ -115,7 +124,7 @@ class Record:
     number: int  # the configuration in force, by its number in the space
     configuration: dict[str, int]
     transition: Transition
-    decision: Decision  # whose choice the configuration was: the agent's, the guard's, or the schedule's
+    decision: Decision  # whose choice the configuration was: the agent's, the guard's, the schedule's, ...
     reason: str  # why the guard chose in the agent's place or the run waits; what an agent says of its change
     verdict: str  # what the guard said of the interval afterwards; empty if nothing
     rollback: bool  # whether the guard called for a rollback then
@@ -136,6 +145,11 @@ class Record:
     def counted(self) -> bool:
         """True if there was a target and it had requests; unless the run waited, it used up an interval."""
         return not self.measurement.gap and has_traffic(self.measurement)
+
+    @property
+    def silent(self) -> bool:
+        """True if the target was there, and no requests came."""
+        return not (self.measurement.gap or has_traffic(self.measurement))
 
     @property
     def cost(self) -> float:

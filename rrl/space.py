@@ -16,8 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
-from rrl.knobs import THREAD_KNOBS
+from rrl.knobs import THREAD_KNOBS, model_and_knob
 from rrl.knobs import shown as shown  # an old place of this name, kept for those who import it here
+
+MAX_ROWS = 20_000  # of a grid that is kept row by row; a larger one is counted through
 
 Configuration = Mapping[str, int]
 """A value for every knob of a space, e.g. `{"instances": 2, "max_batch_size": 8}`."""
@@ -111,12 +113,19 @@ class ConfigurationSpace:
 
     @cached_property
     def threads(self) -> np.ndarray:
-        """(size,) int: the threads that every configuration puts to work."""
-        multiplied = [k for k, name in enumerate(self.names) if name in THREAD_KNOBS]
-        return np.asarray(self.values[:, multiplied].prod(axis=1))
+        """(size,) int: the threads that every configuration puts to work, of all models together."""
+        names = [model_and_knob(name) for name in self.names]
+        total = np.zeros(len(self), dtype=int)
+        for model in dict.fromkeys(model for model, _ in names):
+            own = [k for k, (of, knob) in enumerate(names) if of == model and knob in THREAD_KNOBS]
+            total += self.values[:, own].prod(axis=1)
+        return total
 
     def configuration(self, number: int) -> dict[str, int]:
         """A fresh dictionary: the caller may change it."""
+        if len(self) > MAX_ROWS:  # The joint grid of several models is not written out.
+            index = np.unravel_index(number, self.shape)
+            return {knob.name: knob.values[k] for knob, k in zip(self.knobs, index, strict=True)}
         return dict(zip(self.names, self._rows[number], strict=True))
 
     @cached_property
@@ -146,7 +155,15 @@ class ConfigurationSpace:
 
     def action(self, number: int) -> np.ndarray:
         """(knobs,) int64: the Gymnasium MultiDiscrete action of a configuration."""
+        if len(self) > MAX_ROWS:
+            return np.array(np.unravel_index(number, self.shape), dtype=np.int64)
         return self.indices[number].astype(np.int64)
+
+    def features_of(self, number: int) -> np.ndarray:
+        """(knobs,) float: the row of `features`, which need not be there for all."""
+        if len(self) > MAX_ROWS:
+            return np.asarray(self.action(number) / np.maximum(1, np.asarray(self.shape) - 1))
+        return self.features[number]
 
     def number_of_action(self, action: np.ndarray) -> int:
         return int(np.ravel_multi_index(tuple(int(a) for a in action), self.shape))

@@ -25,6 +25,7 @@ from urllib.parse import unquote
 LOCALHOST = "localhost"
 MAX_SOCKET_PATH_BYTES = 107
 _SCHEMES = re.compile(r"(dns:/{0,3}|ipv[46]:|grpc://)(?=.+:)", re.IGNORECASE)
+_OTHER_SCHEME = re.compile(r"(?!grpc:|dns:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _UNIX = re.compile(r"unix(-abstract)?:(?://(?=/))?(.+)", re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]+")
 _LOOPBACK_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -87,10 +88,17 @@ class ServerAddress:
 
 def canonical(text: str) -> str:
     """The canonical text of a target; what is no address, such as `simulation`, as it is."""
+    scheme, rest = scheme_of(text)
     try:
-        return ServerAddress.parse(text).canonical
+        return scheme + ServerAddress.parse(rest).canonical
     except ValueError:
         return text
+
+
+def scheme_of(text: str) -> tuple[str, str]:
+    """What stands before HOST:PORT of a target that does not speak gRPC, such as `ray://`, and the rest."""
+    found = _OTHER_SCHEME.match(text.strip())
+    return ("", text) if found is None else (found[0].lower(), text.strip()[found.end() :])
 
 
 def bracketed(host: str) -> str:

@@ -16,54 +16,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serving_adapter.json_text import parsed
-
-Configuration = Mapping[str, int]
-"""Values of some knobs, e.g. `{"instances": 2, "max_batch_size": 8}`."""
-
-
-class Limits(NamedTuple):
-    """The least and the greatest value that a knob may have."""
-
-    low: int
-    high: int
-
+from serving_adapter.knob_limits import KNOBS, Configuration, Limits, check
 
 SERVER_NAME = "rrl-serve"  # what our own server calls itself; a Triton may have any name (--id)
-KNOBS: dict[str, Limits] = {
-    "instances": Limits(1, 64),
-    "intra_op_threads": Limits(1, 256),
-    "inter_op_threads": Limits(1, 64),
-    "max_batch_size": Limits(1, 1024),
-    "max_queue_delay_us": Limits(0, 10_000_000),
-}
-
 _PARAMETER = {
     "intra_op_threads": "INTRA_OP_THREAD_COUNT",
     "inter_op_threads": "INTER_OP_THREAD_COUNT",
 }
 LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"  # a parameter: the rows that the model's file says it takes
 PARAMETERS_EXAMPLE = '{"INTRA_OP_THREAD_COUNT": {"string_value": "2"}}'
-
-
-def check(configuration: Mapping[str, object], limits: Mapping[str, Limits] = KNOBS) -> None:
-    """Raises ValueError, in one sentence, for an unknown knob or a value no integer or out of limits."""
-    for name, value in configuration.items():
-        if name not in limits:
-            raise ValueError(f"unknown knob {name!r}; known: {', '.join(limits)}")
-        low, high = limits[name]
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(
-                f"{name} must be an integer from {low} to {high}, got {value!r} ({type(value).__name__})"
-            )
-        if not low <= value <= high:
-            raise ValueError(f"{name} must be from {low} to {high}, got {value}")
 
 
 def parse(text: str | bytes) -> ModelConfig:

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
-import yaml
 
+from serving_adapter.help_pages import page_for
 from serving_adapter.standard_streams import open_closed_streams
+from serving_adapter.yaml_text import yaml_file
 
 WRONG_USE = 2  # the exit code of wrong use and bad input
+COMPLETION = "--tyro-print-completion"
 
 Options = TypeVar("Options")
 
 
 def fail(message: str) -> NoReturn:
-    """Ends the command for wrong use: one sentence on standard error, no traceback."""
-    print(printable(message), file=sys.stderr)
+    """Ends the command for wrong use: one sentence and the page about it on standard error, no traceback."""
+    print(f"{printable(message)} (see {page_for(message)})", file=sys.stderr)
     raise SystemExit(WRONG_USE)
 
 
@@ -61,11 +65,25 @@ def parse(
             values |= read_options_file(Path(path), options_class)
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
-        parsed = tyro.cli(flags, args=arguments, default=flags(**(required | values)))
+        program = Path(sys.argv[0]).name  # A shell completes commands by this name.
+        with _helps_on_one_line() if arguments[:1] == [COMPLETION] else nullcontext():
+            parsed = tyro.cli(flags, prog=program, args=arguments, default=flags(**(required | values)))
         names = [f.name for f in dataclasses.fields(options_class)]  # type: ignore[arg-type]
         return options_class(**{name: getattr(parsed, name) for name in names})
     except ValueError as error:
         fail(str(error))
+
+
+@contextmanager
+def _helps_on_one_line() -> Iterator[None]:
+    """Prints the script that tyro prints within. Each line of a flag's help would pass for another flag."""
+    script = io.StringIO()
+    try:
+        with redirect_stdout(script):
+            yield
+    finally:
+        for line in script.getvalue().splitlines():
+            print(line.replace(r"\n", " ") if line.startswith("COMPLETION_SPEC") else line)
 
 
 class Command(NamedTuple):
@@ -96,16 +114,7 @@ def parse_command(
 
 def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
     """The values a YAML file gives to some of the fields; ValueError where it does not fit them."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the options file {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
-    except RecursionError:
-        raise ValueError(f"{path} is not a file of options: it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
+    document = yaml_file(path, "options file")
     if document is None:
         return {}
     if not isinstance(document, dict):

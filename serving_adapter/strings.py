@@ -5,6 +5,7 @@ In arrays they are Python bytes. What they say is the model's business: the prot
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -34,11 +35,17 @@ def packed_bytes(strings: np.ndarray) -> int:
 
 def unpacked(data: bytes | memoryview, shape: Sequence[int]) -> np.ndarray:
     """The array of bytes of such a shape, which `data` was packed from."""
-    array = np.empty(int(np.prod(shape)), object)
-    view = memoryview(data)
-    for i, (start, end) in enumerate(_places(view)):
-        array[i] = bytes(view[start:end])
+    array = np.empty(math.prod(shape), object)
+    for i, string in enumerate(each(data)):
+        array[i] = string
     return array.reshape(shape)
+
+
+def each(data: bytes | memoryview) -> Iterator[bytes]:
+    """The strings that were packed."""
+    view = memoryview(data)
+    for start, end in _places(view):
+        yield bytes(view[start:end])
 
 
 def check(data: bytes | memoryview, count: int) -> None:

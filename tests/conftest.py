@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from serving_adapter.model_store import Client, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -22,6 +22,7 @@ from rrl.testing import (
     MakeAgent,
     Server,
     Spoilt,
+    check_actions_lie_in_the_space,
     check_one_configuration,
     full_task,
     spoilt,
@@ -64,6 +65,12 @@ def test_every_agent_keeps_the_contract(
     name: str, promise: Callable[[MakeAgent, ConfigurationSpace], None]
 ) -> None:
     promise(maker(name), SPACE)
+
+
+@pytest.mark.parametrize("of", ["guided", "rule", "serf", "aimd"])
+def test_a_knob_that_only_the_target_knows_is_one_like_others(of: str) -> None:
+    own = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 4], max_ongoing_requests=[5, 16])
+    check_actions_lie_in_the_space(maker(of), own)
 
 
 def test_a_space_of_one_configuration_works(name: str) -> None:

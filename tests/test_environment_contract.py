@@ -14,7 +14,7 @@ import envs  # noqa: F401 (registers the environments)
 from rrl.agent import observe
 from rrl.interval import Watch
 from rrl.objective import LeastResources, MeanLatency, StrictSLO
-from tests.support.fake_target import FakeClock, FakeTarget
+from tests.support.runs.fake_target import FakeClock, FakeTarget
 
 SPACE = "instances=1:4,max_batch_size=1,2,4"
 

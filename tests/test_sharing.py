@@ -1,10 +1,21 @@
-"""Several processes share the tests by file, and one of them alone has the real Triton."""
+"""Several processes share the tests by file, and one of them alone has the real Triton, or the real Ray."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.sharing import LONGEST_FIRST, ONE_REAL_TRITON, share_of, turn_of
+import pytest
+
+from tests.support.sharing import (
+    LONGEST_FIRST,
+    ONE_REAL_RAY,
+    ONE_REAL_TRITON,
+    WITH_SERVERS,
+    WITH_SERVERS_AT_ONCE,
+    next_share,
+    share_of,
+    turn_of,
+)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -14,10 +25,11 @@ def test_a_file_is_one_share() -> None:
     assert share_of("tests/rrl/test_space.py::test_two") == "tests/rrl/test_space.py"
 
 
-def test_the_real_triton_is_one_share() -> None:
-    files = [path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / ONE_REAL_TRITON).glob("test_*.py")]
-    assert len(files) > 1
-    assert {share_of(f"{file}::test") for file in files} == {ONE_REAL_TRITON}
+@pytest.mark.parametrize("folder", [ONE_REAL_TRITON, ONE_REAL_RAY])
+def test_a_real_server_of_others_is_one_share(folder: str) -> None:
+    files = [path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / folder).glob("test_*.py")]
+    assert files
+    assert {share_of(f"{file}::test") for file in files} == {folder}
 
 
 def test_what_takes_long_starts_first_and_is_there() -> None:
@@ -25,3 +37,16 @@ def test_what_takes_long_starts_first_and_is_there() -> None:
     assert turn_of("tests/real_triton/test_target_contract.py::test") < turn_of(
         "tests/rrl/test_space.py::test"
     )
+
+
+def test_beside_some_with_servers_a_process_has_tests_without() -> None:
+    waiting = [
+        "tests/rrl/command_line/test_a.py",
+        "tests/real_ray",
+        "tests/test_names.py",
+        "tests/envs/test_b.py",
+    ]
+    assert next_share(waiting, WITH_SERVERS_AT_ONCE - 1) == waiting[0]
+    assert next_share(waiting, WITH_SERVERS_AT_ONCE) == "tests/test_names.py"
+    assert next_share(waiting[:2], WITH_SERVERS_AT_ONCE) == waiting[0]
+    assert all((CHECKOUT / start).exists() for start in WITH_SERVERS)

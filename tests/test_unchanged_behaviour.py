@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,24 @@ def decided(folder: Path) -> dict[str, Any]:
     return runs
 
 
+def are_alike(values: Any, others: Any) -> bool:
+    """Whether all is the same but the last digits of numbers, which differ between processors."""
+    if isinstance(values, dict):
+        return values.keys() == others.keys() and all(are_alike(values[k], others[k]) for k in values)
+    if isinstance(values, list):
+        return len(values) == len(others) and all(map(are_alike, values, others))
+    if isinstance(values, float):
+        return math.isclose(values, others, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(values == others)
+
+
 @pytest.mark.parametrize("run", IN_PLACE)
 def test_a_stored_journal_is_replayed_as_it_was(run: str) -> None:
-    assert json.loads(json.dumps(replayed(run))) == recorded("replays")[run]
+    assert are_alike(json.loads(json.dumps(replayed(run))), recorded("replays")[run])
 
 
 def test_agents_decide_as_they_did(tmp_path: Path) -> None:
-    assert decided(tmp_path) == recorded("decisions")
+    assert are_alike(decided(tmp_path), recorded("decisions"))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import numpy as np
 from rich.console import Console
 
 from baselines import called_now
-from baselines.comparison import decisions, plots, summary, tables, tensorboard
+from baselines.comparison import decisions, summary, tables, tensorboard
 from baselines.comparison.comparison import BENCH_FILE, run_comparison
 from baselines.comparison.options import CompareOptions
+from baselines.comparison.progress import make_progress
 from baselines.comparison.settings import ComparisonSettings
-from baselines.comparison.workers import WorkerDied, make_progress
+from baselines.comparison.workers import WorkerDied
 from rrl.tuning.stop import Output
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.whole_files import errors_name
@@ -53,7 +54,9 @@ def _compare(options: CompareOptions, console: Console) -> None:
     settings = options.settings()
     progress = make_progress(console)
     try:
-        table = run_comparison(settings, options.out, options.process_count(), progress=progress, warn=_warn)
+        table = run_comparison(
+            settings, options.out, progress=progress, warn=_warn, executor=options.executor()
+        )
     finally:
         progress.close()
     write_results(options.out, table, settings, console)
@@ -72,6 +75,8 @@ def write_results(folder: Path, table: np.ndarray, settings: ComparisonSettings,
     summary.write_summary(folder / summary.FILE_NAME, rows)
     summary.write_multiples(folder / summary.MULTIPLES_FILE_NAME, multiples)
     tensorboard.write(folder / tensorboard.FOLDER, table)
+    from baselines.comparison import plots  # Matplotlib takes its time
+
     pictures = plots.draw(folder, table, settings)
     for each in tables.summary_tables(rows, console.width):
         console.print(each)

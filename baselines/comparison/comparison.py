@@ -1,4 +1,4 @@
-"""The comparison: every agent on every machine with every seed, spread over processes, resumable.
+"""The comparison: every agent on every machine with every seed, spread over processes or nodes, resumable.
 
 First come the landscapes, which the figures and the oracle need: one job for each machine and load. Then come
 the runs. Those of slow agents begin first, so that no long one is left for the end. Every finished job is a
@@ -21,9 +21,10 @@ from baselines import AGENTS, AgentFactory, typical_decide_ms
 from baselines.comparison import run
 from baselines.comparison.decisions import labelled
 from baselines.comparison.landscapes import LandscapeJob, Load, read_landscape
+from baselines.comparison.progress import JobProgress, PlainProgress
 from baselines.comparison.run import CheckJob, RunJob, read_run
 from baselines.comparison.settings import ComparisonSettings
-from baselines.comparison.workers import JobProgress, PlainProgress, Workers
+from baselines.comparison.workers import JobExecutor, Workers
 from envs.scenarios.scenario import Scenario
 from rrl.file_lock import lock
 from rrl.space import ConfigurationSpace
@@ -39,20 +40,21 @@ def run_comparison(
     more_agents: Mapping[str, AgentFactory] | None = None,
     progress: JobProgress | None = None,
     warn: Callable[[str], None] = print,
+    executor: JobExecutor | None = None,
 ) -> np.ndarray:
     """The table of decisions (see `decisions`): one row a decision, by agent, machine, seed and decision.
 
     A folder that holds the same comparison is continued, and may be asked for more agents or seeds than
     before. `more_agents` are factories beside AGENTS that can be pickled. Call this from a main module that
-    is guarded by `__name__`, as the processes import it. ValueError for what cannot be compared, before any
-    long work.
+    is guarded by `__name__`, as the processes import it. An `executor` runs the jobs in place of processes.
+    ValueError for what cannot be compared, before any long work.
     """
     known = AGENTS | dict(more_agents or {})
     settings.check_agents(known)
     scenarios = settings.make_scenarios()
     space = settings.make_space(scenarios)
     progress = progress or PlainProgress(Console())
-    with _held(folder), Workers(processes) as workers:
+    with _held(folder), executor or Workers(processes) as workers:
         bench = json.loads(json.dumps(settings.bench(scenarios)))
         _check_same_bench(folder, bench)
         jobs = _run_jobs(settings, folder, scenarios, space, known)
@@ -86,14 +88,14 @@ def _run_jobs(
     return jobs
 
 
-def _check_agents(workers: Workers, missing: Sequence[RunJob], progress: JobProgress) -> None:
+def _check_agents(workers: JobExecutor, missing: Sequence[RunJob], progress: JobProgress) -> None:
     first = {job.agent: job for job in reversed(missing)}
     progress.stage("agents to be made", len(first), len(first))
     workers.run([CheckJob(job) for job in first.values()], lambda job, answer: None)
 
 
 def _find_landscapes(
-    workers: Workers,
+    workers: JobExecutor,
     missing: Sequence[RunJob],
     settings: ComparisonSettings,
     progress: JobProgress,
@@ -122,7 +124,7 @@ def _find_landscapes(
     _warn_of_slo(lowest_p95_ms, settings, warn)
 
 
-def _live_runs(workers: Workers, missing: Sequence[RunJob], total: int, progress: JobProgress) -> None:
+def _live_runs(workers: JobExecutor, missing: Sequence[RunJob], total: int, progress: JobProgress) -> None:
     for folder in {job.path.parent for job in missing}:
         folder.mkdir(parents=True, exist_ok=True)
     slowest_first = sorted(missing, key=lambda job: -typical_decide_ms(job.agent))

@@ -23,6 +23,7 @@ AFTER_KNOBS = (
     "p95_ms",  # measured
     "expected_p95_ms",  # by long simulation
     "best_p95_ms",  # the lowest of any configuration at this load
+    "cpu_utilisation",  # measured: thread-seconds in service by core-seconds, at most 1
 )
 _TEXTS = ("agent", "machine")
 _WHOLE = ("seed", "decision")

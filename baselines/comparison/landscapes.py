@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison.settings import ComparisonSettings
+from baselines.comparison.workers import FiledJob
 from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.scenario import Scenario
 from rrl.agent import Hindsight
@@ -40,7 +41,7 @@ class Landscape:
 
 
 @dataclass(frozen=True, eq=False)
-class LandscapeJob:
+class LandscapeJob(FiledJob):
     """Computes one landscape, unless its file exists, and answers its lowest cost and p95."""
 
     path: Path
@@ -49,11 +50,16 @@ class LandscapeJob:
     space: ConfigurationSpace
     settings: ComparisonSettings
 
-    def __call__(self) -> tuple[float, float]:
-        landscape = read_landscape(self.path, len(self.space))
-        if landscape is None:
-            landscape = self._computed()
-        return landscape.best_cost, landscape.best_p95_ms
+    def brought(self) -> Landscape | None:
+        return read_landscape(self.path, len(self.space))
+
+    def work(self, brought: Landscape | None) -> Landscape:
+        return self._computed() if brought is None else brought
+
+    def keep(self, result: Landscape) -> tuple[float, float]:
+        with written_whole(self.path) as file:
+            np.savez(file, costs=result.costs, p95_ms=result.p95_ms)
+        return result.best_cost, result.best_p95_ms
 
     def __str__(self) -> str:
         return f"expected costs on {self.scenario.name} at {self.rate_per_s:.4g}/s"
@@ -61,10 +67,7 @@ class LandscapeJob:
     def _computed(self) -> Landscape:
         objective = self.settings.make_objective()
         expected = ExpectedCosts(self.scenario, self.space, objective, self.settings.requests_per_interval)
-        landscape = Landscape(expected.costs(self.rate_per_s), expected.p95_ms(self.rate_per_s))
-        with written_whole(self.path) as file:
-            np.savez(file, costs=landscape.costs, p95_ms=landscape.p95_ms)
-        return landscape
+        return Landscape(expected.costs(self.rate_per_s), expected.p95_ms(self.rate_per_s))
 
 
 def read_landscape(path: Path, size: int) -> Landscape | None:

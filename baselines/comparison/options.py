@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baselines import DEFAULT_AGENT
+from baselines.comparison.ray_workers import executor
 from baselines.comparison.settings import ComparisonSettings
-from serving_adapter.resources import cores
+from baselines.comparison.workers import JobExecutor
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class CompareOptions:
     """How the machine departs from the queueing model: model (not at all), processor-sharing, variation,
     backlog, batches, batching, two-sizes, slowdown."""
     workload: str = ComparisonSettings.workload
-    """stationary, dynamic, wiki or a trace FILE.csv (the whole trace, spread over the decisions)."""
+    """stationary, dynamic, wiki, script (the loads of RRL's own runs) or a trace FILE.csv, spread over the
+    decisions. With minutes:wiki or minutes:FILE.csv each decision is a minute of the day or of the trace."""
     rate: float = ComparisonSettings.rate_per_s
     """Mean arrivals per second, over time."""
     agents: str = f"{DEFAULT_AGENT},rrl-paper,random"
@@ -33,7 +35,7 @@ class CompareOptions:
     requests_per_interval: int = ComparisonSettings.requests_per_interval
     """Length of an interval."""
     objective: str = ComparisonSettings.objective
-    """latency, strict-slo or least-resources."""
+    """latency, strict-slo, least-resources or goodput."""
     slo_p95_ms: float | None = None
     """Limit on the p95 latency, in ms."""
     knobs: tuple[str, ...] = ()
@@ -43,7 +45,9 @@ class CompareOptions:
     out: Path = Path("runs/comparison")
     """Folder of the results. The same command goes on with what is there."""
     processes: int | None = None
-    """How many runs at once (default: one a core)."""
+    """How many runs at once (default: one a core, or one a CPU of the cluster)."""
+    ray: str = ""
+    """HOST:PORT of the head of a Ray cluster, whose nodes then do the runs."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
@@ -67,5 +71,5 @@ class CompareOptions:
             cores=self.cores,
         )
 
-    def process_count(self) -> int:
-        return self.processes or cores()
+    def executor(self) -> JobExecutor:
+        return executor(self.ray, self.processes)

@@ -13,6 +13,7 @@ from baselines import DEFAULT_AGENT, AgentFactory, make_agent, needs_of
 from baselines.comparison.decisions import run_dtype
 from baselines.comparison.landscapes import Landscape, Load, seed_sequence
 from baselines.comparison.settings import ComparisonSettings
+from baselines.comparison.workers import FiledJob
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
 from envs.serving import ServingEnv
@@ -27,7 +28,7 @@ SMALL_SPACES = ("instances=1:2,intra_op_threads=1:2", "instances=1:2,max_batch_s
 
 
 @dataclass(frozen=True, eq=False)
-class RunJob:
+class RunJob(FiledJob):
     """Lives one run, keeps its rows in a file, and answers the ratio of expected to lowest costs."""
 
     path: Path
@@ -38,19 +39,25 @@ class RunJob:
     space: ConfigurationSpace
     settings: ComparisonSettings
 
-    def __call__(self) -> float:
+    def brought(self) -> list[Landscape]:
+        """(decisions,) that of each decision; those of the same load are one, also when they are pickled."""
+        return self.load.landscapes(len(self.space))
+
+    def work(self, brought: list[Landscape]) -> np.ndarray:
+        """(decisions,) the rows of the run."""
         compile_kernels()
-        landscapes = self.load.landscapes(len(self.space))
-        agent = self.make_agent(self.load.hindsight(landscapes))
+        agent = self.make_agent(self.load.hindsight(brought))
         try:
-            rows = self._lived(agent, landscapes)
+            return self._lived(agent, brought)
         except Exception as error:
             raise RuntimeError(f"the run of {self} failed") from error
         finally:
             agent.close()
+
+    def keep(self, result: np.ndarray) -> float:
         with written_whole(self.path) as file:
-            np.save(file, rows)
-        return ratio(rows)
+            np.save(file, result)
+        return ratio(result)
 
     def __str__(self) -> str:
         return f"{self.agent} on {self.load.scenario.name}, seed {self.seed}"
@@ -61,7 +68,7 @@ class RunJob:
         task = Task(
             self.space,
             settings.make_objective(),
-            settings.cores,
+            scenario.cores if settings.tell_cores else settings.cores,
             machine=scenario.machine if "machine" in needs else None,
             hindsight=hindsight if "hindsight" in needs else None,
         )
@@ -99,6 +106,7 @@ class RunJob:
             row["mean_latency_ms"] = measurement.latency.mean_ms
             row["p95_ms"] = measurement.latency.p95_ms
             row["expected_p95_ms"], row["best_p95_ms"] = landscape.p95_ms[number], landscape.best_p95_ms
+            row["cpu_utilisation"] = measurement.cpu_utilisation
         return rows
 
 

@@ -12,7 +12,7 @@ from baselines import AGENTS, AgentFactory, unknown_agent
 from envs.scenarios.families import RATE_PER_S, scenarios, space_of
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.workloads import Workload, make_workload
-from rrl.objective import Objective, make_objective
+from rrl.objective import Objective, check_simulated, make_objective
 from rrl.space import ConfigurationSpace
 
 
@@ -32,6 +32,7 @@ class ComparisonSettings:
     slo_p95_ms: float | None = None
     knobs: str = ""  # as ConfigurationSpace.parse reads them; empty: `default_space`
     cores: int | None = None  # of each machine, which the agents are told where it is known
+    tell_cores: bool = False  # tells the agents each machine's own
 
     def __post_init__(self) -> None:
         if not self.agents:
@@ -45,6 +46,7 @@ class ComparisonSettings:
         if self.cores is not None and self.cores < 1:
             raise ValueError(f"cores must be at least 1, got {self.cores}")
         make_objective(self.objective, self.slo_p95_ms)
+        check_simulated(self.objective)
         self.make_workload()
         if self.knobs:
             ConfigurationSpace.parse(self.knobs)
@@ -82,6 +84,8 @@ class ComparisonSettings:
         """What two comparisons must share for their runs to be comparable: all but agents and seeds."""
         values = dataclasses.asdict(self)
         del values["agents"], values["seeds"]
+        if not self.tell_cores:
+            del values["tell_cores"]  # Folders of comparisons that did not have it go on.
         tables = {s.name: zlib.crc32(s.machine.service_time_s.tobytes()) for s in found}
         return values | {"service_time_tables": tables}
 

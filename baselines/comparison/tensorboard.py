@@ -8,19 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from baselines.comparison.summary import by_agent, by_run
+from rrl.views.event_file import FILES, EventFile
 
 FOLDER = "tensorboard"
 
 
 def write(folder: Path, decisions: np.ndarray) -> None:
     """Writes the events of every agent anew, by decision."""
-    from torch.utils.tensorboard import SummaryWriter  # torch takes seconds, which a wrong command need not
-
     for agent, rows in by_agent(decisions):
         own = folder / re.sub(r"[^\w.+-]", "_", agent)
-        for earlier in own.glob("events.out.tfevents*"):
+        for earlier in own.glob(FILES):
             earlier.unlink()
-        writer = SummaryWriter(str(own))
+        writer = EventFile(own)
         for tag, means in curves(rows).items():
             for decision, value in enumerate(means.tolist()):
                 if np.isfinite(value):

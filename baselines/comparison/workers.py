@@ -1,4 +1,4 @@
-"""Worker processes of one thread each, and what a person sees of their progress."""
+"""Jobs, and the worker processes of one thread each that run them on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,10 +16,6 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 LOOK_UP_S = 0.2  # how often a wait for jobs looks for Ctrl-C
 
@@ -26,97 +23,49 @@ Job = Callable[[], Any]
 """Work for a process. It can be pickled, and its `str` says what it is."""
 
 
+class FiledJob(ABC):
+    """A job whose files are on this machine, while its work may be done on another one."""
+
+    def brought(self) -> Any:
+        """What the work needs of files, to be pickled."""
+        return None
+
+    @abstractmethod
+    def work(self, brought: Any) -> Any:
+        """The job's result, without any file."""
+
+    @abstractmethod
+    def keep(self, result: Any) -> Any:
+        """Puts the result into the job's file; what the job answers."""
+
+    def __call__(self) -> Any:
+        return self.keep(self.work(self.brought()))
+
+
 class WorkerDied(RuntimeError):
     """A worker process was killed from outside."""
 
 
-class JobProgress(Protocol):
-    """Hears of every stage of a comparison and of every finished job."""
+class JobExecutor(Protocol):
+    """Runs jobs from the beginning of a `with` block to its end."""
 
-    def stage(self, name: str, total: int, done: int) -> None: ...
+    def __enter__(self) -> JobExecutor: ...
 
-    def job_done(self, text: str) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
-    def close(self) -> None: ...
-
-
-class PlainProgress:
-    """Prints one line for each job, for logs."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._total = self._done = 0
-
-    def stage(self, name: str, total: int, done: int) -> None:
-        self._total, self._done = total, done
-        if done < total:
-            before = f", {done} of them done before" if done else ""
-            self._print(f"{name}: {total}{before}")
-
-    def job_done(self, text: str) -> None:
-        self._done += 1
-        self._print(f"[{self._done}/{self._total}] {text}")
-
-    def close(self) -> None:
-        pass
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class SilentProgress:
-    """Shows nothing, for a comparison that is part of something else."""
-
-    def stage(self, name: str, total: int, done: int) -> None:
-        pass
-
-    def job_done(self, text: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class BarProgress:
-    """Shows a bar, and the last finished job beside it."""
-
-    def __init__(self, console: Console) -> None:
-        self._bar = Bar(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            TextColumn("[dim]{task.fields[last]}"),
-            console=console,
-            speed_estimate_period=300.0,
-        )
-        self._task = self._bar.add_task("", total=None, last="")
-        self._bar.start()
-
-    def stage(self, name: str, total: int, done: int) -> None:
-        self._bar.reset(self._task, description=name, total=total, completed=done, last="")
-
-    def job_done(self, text: str) -> None:
-        self._bar.update(self._task, advance=1, last=text)
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-def make_progress(console: Console) -> JobProgress:
-    return BarProgress(console) if console.is_terminal else PlainProgress(console)
+    def run(self, jobs: Sequence[Job], on_done: Callable[[Any, Any], None]) -> None:
+        """Runs the jobs, begun in their order, and calls `on_done(job, answer)` as each ends."""
 
 
 class Workers:
     """Some processes, from the first job to the end of the `with` block.
 
-    An exception that leaves the block, Ctrl-C's included, ends the processes at once. So a job must keep its
-    files atomically. Within the block Ctrl-C raises only where jobs are waited for, and at the end. Python's
-    own handler raises wherever the main thread is. That may be inside the executor, whose lock it would hold
-    for good.
+    The processes end at once with it, for no job runs any more and Python's own end takes seconds. So they do
+    where an exception leaves the block, Ctrl-C's included, and so a job must keep its files atomically.
+    Within the block Ctrl-C raises only where jobs are waited for, and at the end. Python's own handler raises
+    wherever the main thread is. That may be inside the executor, whose lock it would hold for good.
     """
 
     def __init__(self, processes: int) -> None:
@@ -140,10 +89,7 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and not self._interrupted:
-                self._executor.shutdown(wait=True)
-            else:
-                self._end_at_once()
+            self._end_at_once()
         finally:
             if self._hears_interrupts:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -177,16 +123,16 @@ class Workers:
         self._ended.put(None)
 
     def _end_at_once(self) -> None:
-        calls = self._executor._call_queue  # type: ignore[attr-defined]
+        # A job that is being sent would wait for ever for a reader once the workers are gone: some versions
+        # of Python keep one of their own open (python/cpython#94777). From `shutdown` on they close it, too.
+        with suppress(OSError):
+            self._executor._call_queue._reader.close()  # type: ignore[attr-defined]
         self._executor.shutdown(wait=False, cancel_futures=True)
         own = set(multiprocessing.active_children()) - self._before
         for process in own:
             process.terminate()
         for process in own:
             process.join()
-        # A job that was being sent would wait for ever for a reader: those of the workers are gone, and some
-        # versions of Python keep one of their own open (python/cpython#94777).
-        calls._reader.close()
 
 
 @contextmanager

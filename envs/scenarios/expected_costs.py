@@ -27,7 +27,7 @@ import numpy as np
 
 from envs.scenarios.scenario import Scenario
 from envs.simulated import lognormal_factors
-from rrl.objective import Objective
+from rrl.objective import Objective, PredictedIntervals
 from rrl.queueing.kernels import Intervals, Rules, Service, interval_latencies_ms
 from rrl.space import Configuration, ConfigurationSpace
 
@@ -103,7 +103,10 @@ class ExpectedCosts:
                 configuration = self._space.configuration(number)
                 latencies_ms = self._latencies_ms(configuration, begins_s, ends_s, rate_per_s, intervals)
                 mean_ms, p95_ms = latencies_ms.T
-                costs = self._objective.costs(mean_ms, p95_ms, self._space.threads[number])
+                threads, rate = self._space.threads[number], np.array(rate_per_s)
+                costs = self._objective.costs(
+                    PredictedIntervals(mean_ms, p95_ms, threads, answered_per_s=rate)
+                )
                 expected.cost[number] = costs.mean()
                 expected.mean_ms[number], expected.p95_ms[number] = mean_ms.mean(), p95_ms.mean()
         for values in expected:

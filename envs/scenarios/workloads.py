@@ -5,7 +5,10 @@
 | `stationary` | one rate |
 | `dynamic` | periods of a random rate each (RRL, section 6.1): `serving_adapter.load.arrivals.Dynamic` |
 | `wiki` | daily wave, slow noise and spikes (RRL, figure 12a): `serving_adapter.load.arrivals.Wiki` |
+| `script` | the five loads of RRL's released script in turn, each for a fifth of the decisions |
+| `minutes:wiki` | `wiki` with a day so long that at the mean rate each interval is a minute of it |
 | `TRACE.csv` | the rates of a trace file, spread over the decisions |
+| `minutes:TRACE.csv` | those of as many minutes of a trace as there are decisions, from a random one on |
 
 An interval holds a fixed number of requests, so that it lasts the longer the lower its rate. Its rate is the
 process's mean over it, put on a geometric grid of 5 % steps around the mean rate. So few distinct rates
@@ -13,7 +16,8 @@ occur, and the costs at each of them can be found by long simulation.
 
 A trace is replayed once, whole. Its clock is sped up (or slowed down) so that its requests, at the mean rate
 asked for, are as many as the run's. Every interval stands for the same number of the trace's requests. The
-mean over time of the rates is the one asked for.
+mean over time of the rates is the one asked for. `script` begins with that rate, and is lower in the mean. Of
+a stretch of minutes the mean over the whole trace is the one asked for.
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ from serving_adapter.load.traces import CountTrace, Trace
 
 RATE_STEP = 1.05  # ratio of neighbouring rates of the grid
 DYNAMIC_SPREAD = 0.5  # a period's rate lies within mean · (1 ± spread), which RRL does not give
-WORKLOADS = ("stationary", "dynamic", "wiki")
+SCRIPT_GAPS_MS = (70, 60, 70, 100, 120)  # between requests, in RRL's released script
+MINUTES = "minutes:"
+MINUTES_PER_DAY = 1440
+WORKLOADS = ("stationary", "dynamic", "wiki", "script", f"{MINUTES}wiki")
 
 
 class Workload(Protocol):
@@ -86,6 +93,37 @@ class Replayed:
         return _on_grid(expected[-1] / decisions / np.diff(bounds_s), self.trace.mean_rate_per_s)
 
 
+@dataclass(frozen=True)
+class ScriptedPeriods:
+    """The loads of `SCRIPT_GAPS_MS` in turn, each for as many decisions. The first is the rate asked for."""
+
+    rate_per_s: float
+
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        gaps = np.array(SCRIPT_GAPS_MS)
+        period = np.arange(decisions) * len(gaps) // decisions
+        rates: np.ndarray = self.rate_per_s * gaps[0] / gaps[period]
+        return rates
+
+
+@dataclass(frozen=True)
+class MinutesOfTrace:
+    """A stretch of a trace of counts, one bin of it for each decision, from a random bin on."""
+
+    trace: CountTrace
+
+    def rates_per_s(self, decisions: int, rng: np.random.Generator) -> np.ndarray:
+        counts = np.maximum(self.trace.counts, 1)  # an interval has a rate
+        if len(counts) < decisions:
+            raise ValueError(
+                f"the trace has {len(counts)} bins, too few for {decisions} decisions of a bin each: give "
+                "fewer decisions, or the file without 'minutes:'"
+            )
+        first = int(rng.integers(len(counts) - decisions + 1))
+        rates_per_s = counts[first : first + decisions] * self.trace.copies / self.trace.bin_s
+        return _on_grid(rates_per_s, self.trace.mean_rate_per_s)
+
+
 def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100) -> Workload:
     """The load that a command line names; ValueError that lists the known ones for an unknown one."""
     if not 0 < rate_per_s < math.inf:
@@ -98,6 +136,13 @@ def make_workload(text: str, rate_per_s: float, requests_per_interval: int = 100
         return Modulated(Dynamic(rate_per_s, spread=DYNAMIC_SPREAD), requests_per_interval)
     if text == "wiki":
         return Modulated(Wiki(rate_per_s), requests_per_interval)
+    if text == "script":
+        return ScriptedPeriods(rate_per_s)
+    if text == f"{MINUTES}wiki":
+        day_s = MINUTES_PER_DAY * requests_per_interval / rate_per_s
+        return Modulated(Wiki(rate_per_s, day_s=day_s), requests_per_interval)
+    if text.startswith(MINUTES) and text.endswith(".csv"):
+        return MinutesOfTrace(_counts(Path(text.removeprefix(MINUTES)), rate_per_s))
     if text.endswith(".csv"):
         return Replayed(read_trace(Path(text), rate_per_s), requests_per_interval)
     raise ValueError(f"unknown workload {text!r}; known: {', '.join(WORKLOADS)} or a trace FILE.csv")
@@ -139,6 +184,13 @@ def _on_grid(rates_per_s: np.ndarray, mean_per_s: float) -> np.ndarray:
     """The nearest rates of the grid: the mean rate times powers of `RATE_STEP`."""
     steps: np.ndarray = np.rint(np.log(rates_per_s / mean_per_s) / math.log(RATE_STEP))
     return mean_per_s * RATE_STEP**steps
+
+
+def _counts(path: Path, rate_per_s: float) -> CountTrace:
+    trace = read_trace(path, rate_per_s)
+    if not isinstance(trace, CountTrace):
+        raise ValueError(f"{path} holds moments; {MINUTES}FILE.csv needs requests counted per minute")
+    return trace
 
 
 def _steps_of(trace: Trace, requests: int) -> list[tuple[float, float]]:

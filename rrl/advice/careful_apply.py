@@ -29,6 +29,7 @@ from rrl.records import Header
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.change_log import ChangeLog
+from rrl.tuning.decision_words import TAKEN_OVER
 from rrl.tuning.ending import Kept
 from rrl.tuning.environment import Environment
 from rrl.tuning.keeping import BestInStateFile, Keeping
@@ -123,7 +124,7 @@ class CountedChanges(Listener):
         self._limits = limits
 
     def changed(self, change: Change) -> None:
-        if change.decision != "refused":  # Such a change was never made.
+        if change.decision not in ("refused", TAKEN_OVER):  # Never made, or not by this run.
             self._limits.changed(change.at.timestamp())
 
 
@@ -166,17 +167,16 @@ class AgreedChange:
             agent = Recommended(space, start, applied)
             try:
                 run = (self.env, agent, guard, log, SETTINGS, listeners, stop, self.keeping.put_in_force)
-                kept = Tuning(*run, limits=ChangeLimits(windows=self.limits.windows)).run()
+                limits = ChangeLimits(windows=self.limits.windows)
+                kept = Tuning(*run, limits=limits, leave=self.keeping.leave).run()
             finally:
                 view.close()
         finally:
             log.close()
             if self.keeping.done:
                 self.point.release()
-        console.print(
-            f"in force: {in_words(space.configuration(kept.number))} ({kept.reason}); "
-            f"journal and changes.log in {self.folder}"
-        )
+        in_force = in_words(space.configuration(kept.number)) if kept.known else "what another client set"
+        console.print(f"in force: {in_force} ({kept.reason}); journal and changes.log in {self.folder}")
         return kept
 
     def _header(self) -> Header:

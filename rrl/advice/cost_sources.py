@@ -29,6 +29,7 @@ from rrl.belief.belief import Belief
 from rrl.belief.replay import Latencies, Replay
 from rrl.belief.telemetry import tells_batch_sizes
 from rrl.measured_costs import NOISE
+from rrl.objective import PredictedIntervals
 from rrl.queueing.kernels import Windows
 from rrl.space import Configuration, with_fixed
 
@@ -237,7 +238,10 @@ def _costs(world: _World, numbers: np.ndarray, task: Task, ratio: np.ndarray) ->
     latencies = world.latencies(numbers)
     threads = task.space.threads[numbers][:, None]
     mean_ms, p95_ms = ratio * latencies.mean_ms, ratio * latencies.p95_ms
-    costs = task.objective.costs(mean_ms, p95_ms, threads).mean(axis=1)
+    answered_per_s = latencies.answered_per_s
+    costs = task.objective.costs(
+        PredictedIntervals(mean_ms, p95_ms, threads, answered_per_s=answered_per_s)
+    ).mean(axis=1)
     return np.where(world.replay.capacity_per_s[numbers] > world.rate_per_s, costs, np.inf)
 
 

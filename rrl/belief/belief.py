@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from statistics import median
 from typing import NamedTuple
@@ -31,25 +32,24 @@ from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
 from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
 from rrl.belief.load_forecast import (
-    MAX_POISSON_DISPERSION,
     LoadForecast,
     arrival_offsets_s,
     as_windows,
     items_per_request,
 )
 from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
+from rrl.belief.offered_load import offered_load
+from rrl.belief.remembered import USUAL_INTERVALS
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies, Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
-from rrl.objective import Objective, with_failures
+from rrl.objective import Objective, PredictedIntervals, with_failures
 from rrl.queueing.kernels import Windows
 from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace, with_fixed
 
 # Up to this σ service times count as deterministic.
 MAX_DETERMINISTIC_SD = 0.08
-# The usual σ is the median over so many intervals.
-USUAL_INTERVALS = 20
 # The share of an interval's requests that may wait when it begins and still count as no backlog.
 MAX_SHARE_CARRIED_OVER = 0.05
 # Standard deviation of ln of an interval's latency, beside its arrivals and its service times.
@@ -60,6 +60,7 @@ UNCERTAIN_STRETCHES = 8
 ABORTED_SD = 0.1
 # An interval, and the next one, in which its queue drains.
 WINDOWS_TOGETHER = 2
+FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean
 
 
@@ -68,6 +69,25 @@ class Predicted(NamedTuple):
 
     cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests
     p95_ms: np.ndarray  # (K,) likewise
+
+
+class Work(NamedTuple):
+    """What the load expected keeps busy under each of a space's configurations: (size,) each."""
+
+    in_service: np.ndarray  # batches on average, beside nobody; more than `instances` where it is not borne
+    instances: np.ndarray
+    threads: np.ndarray  # of one instance
+    slope: np.ndarray  # d ln S / d ln n: how much busy instances slow each other
+
+    @classmethod
+    def idle(cls, instances: np.ndarray) -> Work:
+        """That of a model without requests, whose configurations have so many instances."""
+        ones = np.ones(len(instances))
+        return cls(0 * ones, instances.astype(float), ones, 0 * ones)
+
+    def of(self, numbers: np.ndarray) -> Work:
+        """That of some configurations."""
+        return Work(*(column[numbers] for column in self))
 
 
 class Belief:
@@ -83,14 +103,18 @@ class Belief:
         error_sd: float = ERROR_SD,
         kinds: Sequence[Kind] | None = None,
         found: Configuration | None = None,
+        concurrency: int | None = None,
     ) -> None:
-        """`kinds` is the learned prior; None: the one that comes with the package.
+        """`concurrency`: that of a closed loop, which is the load; None: requests come as users send them.
+
+        `kinds` is the learned prior; None: the one that comes with the package.
 
         `error_sd`: of what the queueing model gets wrong (`ReplayError`). A knob that is not in the space has
         the value in `found`, or 1 (no delay).
         """
         space, seed = with_fixed(space, found or {}), whole_seed(seed)
-        self._space, self._objective = space, objective
+        self.space, self._objective = space, objective
+        """`space`: the grid, with the knobs that are not tuned as they were found."""
         rng = np.random.default_rng(seed)
         kinds = shipped() if kinds is None else kinds
 
@@ -104,6 +128,7 @@ class Belief:
         self._disciplines = Disciplines(believed)
         self.replay = Replay(space, self.service_times.table, rng, excluded)
         self.forecast = LoadForecast(rng)
+        self._load = offered_load(self.replay, self.forecast, objective, concurrency)
         self.failures = FailureShares(space)
         self._seed = seed
         self._carries = False  # Requests were seen to wait from one interval into the next.
@@ -142,16 +167,32 @@ class Belief:
             )
         return self._windows
 
-    def learn(self, number: int, measurement: Measurement) -> None:
-        """Takes in an interval that has no gap."""
+    @property
+    def intervals(self) -> int:
+        """How many were learned from."""
+        return self._intervals
+
+    @property
+    def log_slowness(self) -> float:
+        """ln of how many times as long everything took in the last interval, over what is usual."""
+        return self.service_times.log_slowness
+
+    def slowed_by(self, log_slower: Mapping[int, float]) -> None:
+        """Takes for known what other models slowed past intervals by: ln, by the interval's number from 1."""
+        for each in self._disciplines.all:
+            each.service_times.slowed_by(log_slower)
+
+    def learn(self, number: int, measurement: Measurement, log_slower: float = 0.0) -> None:
+        """Takes in an interval that has no gap. Other models made batches take so much longer: ln."""
         self.failures.learn(number, measurement)
         if measurement.arrivals == 0 or measurement.duration_s <= 0:
             return
         self._intervals += 1
         self.forecast.add(measurement)
         self._windows = None
+        self._load.learn(measurement)
         self._carries = self._carries or measurement.backlog > 0
-        self._learn_service_times(number, measurement)
+        self._learn_service_times(number, measurement, log_slower)
         self._in_force = number
         self._left_over = min(int(self.replay.instances[number]), measurement.backlog)
         if not self.known:
@@ -168,8 +209,7 @@ class Belief:
 
     def screened(self, numbers: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(K,) mean latency expected in ms, roughly, raised by the failures expected."""
-        poisson = self.forecast.dispersion <= MAX_POISSON_DISPERSION
-        mean_ms = self.replay.screened(numbers, scale, self.windows, self.forecast.rate_per_s, poisson)
+        mean_ms = self._load.screened_ms(numbers, scale, self.windows)
         mean_ms = with_failures(mean_ms, self.failures.of(numbers))
         return np.asarray(mean_ms * np.exp(self.model_error.log_ratio[numbers]))
 
@@ -183,25 +223,65 @@ class Belief:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
         return self._predicted(numbers, self._replayed(numbers, scale, self.windows))
 
-    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
-        """(K,) bool: each is expected to bear the load expected next with this share of its capacity."""
-        requests_per_s = self.forecast.rate_per_s / self.forecast.items_per_request
-        return np.asarray(share * self.capacities_per_s(numbers) > requests_per_s)
+    def supposing(self, objective: Objective, times: float = 1.0) -> Belief:
+        """What is believed now, asked for another objective or a load so many times as high.
 
-    def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        It is to be asked, and not to learn: this belief and that one share what they know of the machine.
+        """
+        other = copy(self)
+        other._objective, other._windows = objective, None
+        other.forecast = self.forecast.times(times)
+        other._load = self._load.supposing(other.forecast, objective, times)
+        return other
+
+    @property
+    def requests_per_s(self) -> float:
+        """Expected next."""
+        return self.forecast.rate_per_s / self.forecast.items_per_request
+
+    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """(K,) bool: each is expected to bear the load expected next with this share of its capacity.
+
+        A closed loop waits for its answers, so that it is always borne.
+        """
+        if self._load.waits_for_answers:
+            return np.asarray(self.replay.capacity_per_s[numbers] > 0)
+        return np.asarray(share * self.capacities_per_s(numbers) > self.requests_per_s)
+
+    def capacities_per_s(self, numbers: np.ndarray, log_slower: np.ndarray | float = 0.0) -> np.ndarray:
         """(K,) the requests that each is expected to bear per s at most, on the machine as it is now."""
-        slower = self._slower(self.service_times.log_slowness_ahead)
+        slower = self._slower(self.service_times.log_slowness_ahead + log_slower)
         return np.asarray(self.replay.capacity_per_s[numbers] / (slower * self.forecast.items_per_request))
 
+    def work(self) -> Work:
+        """Something must be known."""
+        numbers = np.arange(len(self.space))
+        entries, table = self._typical(numbers), self.service_times.table
+        log_times, batch = self.service_times.log_times, table.points[entries, 4]
+        slower = math.exp(self.service_times.log_slowness_to_come)
+        in_service = self.forecast.rate_per_s * slower * np.exp(log_times[entries]) / batch
+        instances = self.replay.instances.astype(float)
+        alone, together = self.replay.first_and_last_entries(entries)
+        most = max(float(table.instances[-1]), 1.0)
+        slope = (log_times[together] - log_times[alone]) / math.log(most) if most > 1 else 0.0 * in_service
+        threads = table.points[entries, 0] * table.points[entries, 1]
+        return Work(in_service, instances, threads, slope)
+
     def log_costs(
-        self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
+        self,
+        numbers: np.ndarray,
+        measurement: Measurement,
+        beside: int | None = None,
+        log_slower: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last.
 
         The sd is of the ratio to the cost of `beside`, one of these configurations, if it is given.
+        `log_slower` (K,) is ln of what neighbours slow each by; by default what they did.
         """
         windows = as_windows(self._possible(measurement))
-        return self._log_costs(numbers, windows, self.service_times.log_slowness, beside, 1)
+        slower = self.service_times.log_beside if log_slower is None else log_slower
+        return self._log_costs(numbers, windows, self.service_times.log_slowness + slower, beside, 1)
 
     def lived_through_ms(
         self, number: int, stretches: list[tuple[np.ndarray, float]], log_slowness: np.ndarray
@@ -216,21 +296,29 @@ class Belief:
         mean_ms = self._replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
         return np.where(np.isfinite(mean_ms), self._ratio(np.array([number]))[0] * mean_ms, math.nan)
 
-    def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
+    def p95s_ms(
+        self, numbers: np.ndarray, measurement: Measurement, log_slower: np.ndarray | None = None
+    ) -> np.ndarray:
         """(K,) the p95 that each would have had in the interval learned last."""
-        slower = np.full(len(numbers), self._slower(self.service_times.log_slowness))
+        beside = self.service_times.log_beside if log_slower is None else log_slower
+        slower = np.full(len(numbers), self._slower(self.service_times.log_slowness + beside))
         found = self._replayed(numbers, slower, as_windows(self._possible(measurement)))
         return self._predicted(numbers, found).p95_ms
 
     def log_costs_ahead(
-        self, numbers: np.ndarray, beside: int | None = None
+        self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
-        log_slowness = self.service_times.log_slowness_ahead
+        log_slowness = self.service_times.log_slowness_ahead + log_slower
         return self._log_costs(numbers, self.windows, log_slowness, beside, len(self.windows.slowness))
 
     def _log_costs(
-        self, numbers: np.ndarray, windows: Windows, log_slowness: float, beside: int | None, mean_of: int
+        self,
+        numbers: np.ndarray,
+        windows: Windows,
+        log_slowness: np.ndarray | float,
+        beside: int | None,
+        mean_of: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The cost is of so many of such windows on average: the fewer, the more chance there is in it."""
         sd = self.standard_deviations(numbers, beside)
@@ -241,17 +329,28 @@ class Belief:
         spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
         by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
+        if self._load.waits_for_answers:
+            error_sd = error_sd * self._felt(numbers, found[1])
         if beside is not None:
-            by_window = by_window - by_window[numbers == beside]
+            by_window = by_window - by_window[np.flatnonzero(numbers == beside)[:1]]
         chance = by_window.std(axis=1) / math.sqrt(mean_of) if answered.any() else 0.0
         return logs[1], np.sqrt(spread**2 + error_sd**2 + chance**2)
 
-    def _slower(self, log_slowness: float) -> float:
+    def _felt(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
+        """(K,) d ln cost / d ln latency: below 1 where the clients of a closed loop take their time too."""
+        less, more = (
+            np.log(np.clip(self._costs(numbers, latencies, each), 1e-9, LARGEST_COST)).mean(axis=1)
+            for each in (-FELT_BY, FELT_BY)
+        )
+        return np.asarray((more - less) / (2 * FELT_BY))
+
+    def _slower(self, log_slowness: np.ndarray | float) -> np.ndarray | float:
         """How many times as long as in the replay's table everything takes on a machine so slow."""
-        return math.exp(log_slowness - self.service_times.log_slowness_to_come)
+        log = log_slowness - self.service_times.log_slowness_to_come
+        return np.exp(log) if isinstance(log, np.ndarray) else math.exp(log)
 
     def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
-        return self.replay.replayed(numbers, scale, windows, self.sharing)
+        return self._load.replayed(numbers, scale, windows, self.sharing, self._ratio(numbers))
 
     def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
         weights = np.maximum(latencies.completions, 1e-9)
@@ -260,11 +359,15 @@ class Belief:
         p95_ms = self._ratio(numbers) * np.minimum(latencies.p95_ms, LARGEST_COST)
         return Predicted((weights * costs).sum(axis=1), (weights * p95_ms).sum(axis=1))
 
-    def _costs(self, numbers: np.ndarray, latencies: Latencies) -> np.ndarray:
-        """(K, windows)"""
-        ratio, threads = self._ratio(numbers), self._space.threads[numbers][:, None]
+    def _costs(self, numbers: np.ndarray, latencies: Latencies, log_error: float = 0.0) -> np.ndarray:
+        """(K, windows), if the error of the queueing model is so much larger than believed: ln."""
+        ratio = self._ratio(numbers) * math.exp(log_error)
+        threads = self.space.threads[numbers][:, None]
         fail = self.failures.of(numbers)[:, None]
-        return self._objective.costs(ratio * latencies.mean_ms, ratio * latencies.p95_ms, threads, fail)
+        felt = self._load.with_error(latencies, ratio)
+        return self._objective.costs(
+            PredictedIntervals(felt.mean_ms, felt.p95_ms, threads, fail, felt.answered_per_s)
+        )
 
     def _ratio(self, numbers: np.ndarray) -> np.ndarray:
         """(K, 1) of latencies to replayed ones."""
@@ -273,8 +376,8 @@ class Belief:
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
 
-    def _learn_service_times(self, number: int, measurement: Measurement) -> None:
-        configuration = self._space.configuration(number)
+    def _learn_service_times(self, number: int, measurement: Measurement, log_slower: float) -> None:
+        configuration = self.space.configuration(number)
         self._estimates_busy = not telemetry.tells_busy_instances(measurement)
         told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
         in_service = telemetry.batches_in_service(measurement)
@@ -288,7 +391,7 @@ class Belief:
             varies = variation is not None and variation > MAX_DETERMINISTIC_SD
             self._disciplines.begin(varies, self._intervals - 1)
         for each in self._disciplines.all:
-            each.service_times.add(configuration, rows, self.replay.variation, mean_busy)
+            each.service_times.add(configuration, rows, self.replay.variation, mean_busy, log_slower)
 
     def _of_this(self, row: ServiceTimes, number: int) -> bool:
         """False for what may be of batches that began under another configuration."""
@@ -328,12 +431,15 @@ class Belief:
         few = max(2 * self.replay.instances[number], MAX_SHARE_CARRIED_OVER * measurement.completions)
         observed_ms = measurement.latency.mean_ms
         grew = measurement.backlog_growth > few and not measurement.aborted
-        if backlog_before > few or grew or not observed_ms > 0:
+        carries_over = not self._load.waits_for_answers and (backlog_before > few or grew)
+        if carries_over or not observed_ms > 0:
             return
-        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness))
+        slowness = self.service_times.log_slowness + self.service_times.log_beside
+        self.replay.refresh(self.service_times.service_time_s(slowness))
         stretches = self._possible(measurement)
         windows = as_windows(stretches)
-        mean_ms = self._replayed(np.array([number]), np.ones(1), windows).mean_ms[0]
+        this = np.array([number])
+        mean_ms = self._load.as_learned_last(this, np.ones(1), windows, self.sharing).mean_ms[0]
         if not np.isfinite(mean_ms).all():
             return
         logs = np.log(mean_ms)
@@ -344,7 +450,7 @@ class Belief:
                 self.model_error.learn(number, error, variance + ABORTED_SD**2)
             return
         self.model_error.learn(number, error, variance)
-        if measurement.arrival_summary.offsets_s:
+        if measurement.arrival_summary.offsets_s and not self._load.waits_for_answers:
             seen = SeenLatency(self._intervals, number, stretches[0], observed_ms, variance)
             self._disciplines.compare(seen, self.replay)
 

@@ -95,7 +95,7 @@ class Disciplines:
     def _replayed(self, hypothesis: Hypothesised, replay: Replay) -> np.ndarray:
         """(intervals,) ln of the mean latency expected of each that is remembered."""
         replay.refresh(hypothesis.service_times.service_time_s())
-        speeds = hypothesis.service_times.speeds.seen
+        speeds = hypothesis.service_times.slowness_seen
         logs = np.empty(len(self._seen))
         numbers = np.array([each.number for each in self._seen])
         for number in np.unique(numbers):

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from copy import copy
 from statistics import median
 from typing import NamedTuple
 
@@ -137,6 +138,15 @@ class LoadForecast:
     def dispersion(self) -> float:
         """I; 1 where arrivals are about Poisson."""
         return self._dispersion if self._dispersion > MAX_POISSON_DISPERSION else 1.0
+
+    def times(self, factor: float) -> LoadForecast:
+        """The same arrivals so many times as fast, to be asked of and not to learn."""
+        other = copy(self)
+        other._roots = [math.sqrt(factor) * root for root in self._roots]
+        other._variance, other._noise = factor * self._variance, factor * self._noise
+        faster = (_Stretch(s.offsets_s / factor, s.duration_s / factor, s.time) for s in self._seen)
+        other._seen = deque(faster, maxlen=MEMORY)
+        return other
 
     def windows(self, together: int, speeds: Speeds) -> Windows:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.

@@ -21,6 +21,8 @@ MAX_ENTRIES = 160
 MAX_INTERVALS_ALIKE = 6
 # None of them is older, in intervals.
 MAX_AGE = 24
+# What every interval tells anew is usually the median over so many of them.
+USUAL_INTERVALS = 20
 
 
 class SeenInterval(NamedTuple):

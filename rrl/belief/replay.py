@@ -10,10 +10,12 @@ the promising ones first, if arrivals are about Poisson and requests are not bat
 | S | `_times_s` | service times expected |
 | max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable; 0 where not allowed |
 | | `scale` | (K,) what each configuration's service times are multiplied by |
+| | `in_closed_loop` | the same where the number of clients is fixed, and not when their requests come |
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +23,16 @@ import numpy as np
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.belief.telemetry import busy_instances
 from rrl.queueing import interference
+from rrl.queueing.closed_loop import closed_loop_ms
 from rrl.queueing.kernels import Candidates, Windows, replayed_ms
 from rrl.space import ConfigurationSpace
 
 SCREENING_REQUESTS = 200
+# Answers of a closed loop that are simulated, at least, and for each of its clients.
+LEAST_ANSWERS, ANSWERS_A_CLIENT = 200, 4
 _VARIATION_DRAWS = 1021  # service-time factors, used in turn
+# Think times of clients, likewise: exponential, and evenly spread however few are used (golden ratio).
+_TURNS = -np.log(1 - (np.arange(1, 1010) * (math.sqrt(5) - 1) / 2) % 1)
 
 
 class Latencies(NamedTuple):
@@ -34,6 +41,7 @@ class Latencies(NamedTuple):
     mean_ms: np.ndarray  # (K, windows)
     p95_ms: np.ndarray  # (K, windows)
     completions: np.ndarray  # (K, windows)
+    answered_per_s: np.ndarray  # (K, windows): no more than is borne, however long the rest waits
 
 
 class Replay:
@@ -96,6 +104,18 @@ class Replay:
         inter, intra, position = (axis[numbers] for axis in self._positions)
         return self._entries.at(inter, intra, position, np.round(busy).astype(int) - 1, nearest)
 
+    def first_and_last_entries(self, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(size,), (size,) what the entries of all configurations are with one, and with most instances busy.
+
+        As many instances as any configuration has, with the threads and the batch size of each entry.
+        """
+        inter, intra, _ = self._positions
+        batch = np.searchsorted(self._entries.batch, self._entries.points[entries, 4])
+        last = np.full(len(entries), len(self._entries.instances) - 1)
+        busy = np.full(len(entries), int(self._entries.instances[-1]) - 1)
+        at = self._entries.at
+        return at(inter, intra, last, 0 * busy, batch), at(inter, intra, last, busy, batch)
+
     def screened(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, rate_per_s: float, poisson: bool
     ) -> np.ndarray:
@@ -126,7 +146,35 @@ class Replay:
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
         found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
         mean_ms, p95_ms = np.nan_to_num(found[:2], nan=np.inf)
-        return Latencies(mean_ms, p95_ms, found[2])
+        borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
+        offered_per_s = found[2] / np.maximum(np.diff(windows.edge_s), 1e-9)
+        answered_per_s = np.minimum(offered_per_s, borne_per_s[:, None] / windows.slowness)
+        return Latencies(mean_ms, p95_ms, found[2], answered_per_s)
+
+    def in_closed_loop(
+        self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, clients: int, think_s: float
+    ) -> Latencies:
+        """(K, windows) with so many clients, who send again `think_s` after an answer on average.
+
+        Of the windows the slowness counts.
+        """
+        factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
+        found = closed_loop_ms(
+            self.instances[numbers],
+            self.max_batch_size[numbers],
+            self.delay_s[numbers],
+            self._table[numbers],
+            np.asarray(scale, dtype=float),
+            self._times_s,
+            factors,
+            np.asarray(windows.slowness, dtype=float),
+            clients,
+            max(LEAST_ANSWERS, ANSWERS_A_CLIENT * clients),
+            think_s,
+            _TURNS,
+        )
+        mean_ms, p95_ms, answered_per_s = np.moveaxis(found, -1, 0)
+        return Latencies(mean_ms, p95_ms, answered_per_s * np.diff(windows.edge_s), answered_per_s)
 
     def _between_batch_sizes(self, times_s: np.ndarray) -> np.ndarray:
         """(tables, N, B) for every batch size 1..B: ln S is linear in ln b between those of the table."""

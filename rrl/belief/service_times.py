@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -68,6 +68,7 @@ class ServiceTimeModel:
         self._posterior = ServiceTimePosterior(self.table, cores, kinds)
         self._remembered, self._machine = Remembered(), MachineSpeed()
         self._time = 0  # of the last interval
+        self._beside: dict[int, float] = {}  # ln of what neighbours made batches take longer by, by time
         self._first_log_time = math.nan
         self._rounds = 0  # of `fit`
         self._squared_errors: deque[float] = deque(maxlen=RECENT_ERRORS)
@@ -108,6 +109,20 @@ class ServiceTimeModel:
         """How slow the machine was in the intervals remembered."""
         return self._machine.speeds
 
+    @property
+    def log_beside(self) -> float:
+        """ln of how many times as long everything took in the last interval for the sake of neighbours."""
+        return self._beside.get(self._time, 0.0)
+
+    @property
+    def slowness_seen(self) -> dict[int, float]:
+        """ln of how slow everything was in the intervals remembered, by machine and neighbours together."""
+        return {time: log + self._beside.get(time, 0.0) for time, log in self.speeds.seen.items()}
+
+    def slowed_by(self, log_slower: Mapping[int, float]) -> None:
+        """Takes for known what neighbours slowed past intervals by, from the next `fit` on."""
+        self._beside |= log_slower
+
     def skip(self, intervals: int) -> None:
         """Intervals that tell nothing."""
         self._time += intervals
@@ -118,6 +133,7 @@ class ServiceTimeModel:
         rows: Iterable[ServiceTimes],
         variation: float = 0.0,
         mean_busy: float | None = None,
+        log_slower: float = 0.0,
     ) -> None:
         """Takes in the telemetry of the next interval; `variation` is the σ of a single batch's ln S.
 
@@ -125,8 +141,11 @@ class ServiceTimeModel:
 
         `mean_busy`: instances busy on average, where the target does not tell them. Then rows of a batch size
         are the parts of one mean (`telemetry.told_apart`). The further they are from it, the less they say.
+        `log_slower`: ln of how many times as long other models made everything take.
         """
         self._time += 1
+        if log_slower:
+            self._beside[self._time] = log_slower
         rows = [row for row in rows if row.count > 0 and row.total_s > 0]
         batches = sum(row.count for row in rows)
         rows = [row for row in rows if row.count >= MIN_SHARE * batches]
@@ -154,7 +173,7 @@ class ServiceTimeModel:
             self._time, tuple(configuration.values()), entries, weighted / precisions, 1 / precisions
         )
         if math.isnan(self._first_log_time):
-            self._first_log_time = float(np.average(interval.log_times, weights=precisions))
+            self._first_log_time = float(np.average(interval.log_times, weights=precisions)) - log_slower
         self._compare_with_prediction(interval)
         self._remembered.add(interval)
 
@@ -162,6 +181,9 @@ class ServiceTimeModel:
         """Conditions the process on all that is remembered. Something must be known."""
         posterior, machine = self._posterior, self._machine
         rows, times = self._remembered.rows()
+        if self._beside:
+            beside = np.array([self._beside.get(int(time), 0.0) for time in times])
+            rows = rows._replace(log_time=rows.log_time - beside[rows.interval])
         shocks = machine.shocks(times)
         evidences = {scale: drift.evidence(rows, times, scale, shocks) for scale in drift.SCALES}
         posterior.see(evidences[machine.scale].entries, self._first_log_time)
@@ -215,6 +237,7 @@ class ServiceTimeModel:
             return
         entries = interval.entries[new]
         error = interval.log_times[new] - self.log_times[entries] - self.log_slowness_ahead
+        error -= self._beside.get(interval.time, 0.0)
         own = (self.standard_deviations(entries) / self.inflation) ** 2
         scale = self._machine.scale
         variance = own + interval.variances[new] + scale.drift_sd**2 + scale.scatter_sd**2

@@ -1,4 +1,7 @@
-"""`rrl-tune` tunes a running inference server. Everything is put together here, and nowhere else."""
+"""`rrl-tune` tunes a running inference server, and `rrl-tune watch` goes on with it.
+
+Everything is put together here, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
-from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent
-from rrl.command_line import model_analyzer
+from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent, use_one_thread
 from rrl.command_line.advise import advise_on
+from rrl.command_line.at_each_concurrency import tune_at_each
 from rrl.command_line.dry_run import show_plan
-from rrl.command_line.ending import DONE, INTERRUPTED
+from rrl.command_line.ending import DONE, INTERRUPTED, NOTHING_BETTER
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.first_options import InitOptions, write_first_options
-from rrl.command_line.options import TuneOptions, change_limits, check_given_once, for_each_model, models_of
-from rrl.command_line.several_models import SharedByModels, check_each
-from rrl.command_line.tune import tune
+from rrl.command_line.opening.several_models import SharedByModels, check_each
+from rrl.command_line.options import model_analyzer
+from rrl.command_line.options.option_values import change_limits, check_given_once, for_each_model, models_of
+from rrl.command_line.options.options import TuneOptions
+from rrl.command_line.options.watch_options import WatchOptions, going_on
+from rrl.command_line.what_if import WhatIfOptions, what_if
 from rrl.tuning.stop import STOPPING, Stop, Stopped
 from serving_adapter.options import fail, looked_ahead, parse, printable
 
@@ -32,18 +36,23 @@ def main(argv: list[str] | None = None) -> None:
     if arguments[:1] == ["init"]:
         write_first_options(parse(InitOptions, arguments[1:]))
         raise SystemExit(DONE)
+    if arguments[:1] == ["what-if"]:
+        what_if(parse(WhatIfOptions, arguments[1:]))
+        raise SystemExit(DONE)
     try:
         check_given_once(arguments)
     except ValueError as error:
         fail(str(error))
-    options = parse(TuneOptions, argv, _of_model_analyzer)
-    options = replace(options, agent=called_now(options.agent))
+    options_class: type[TuneOptions] = TuneOptions
+    if arguments[:1] == ["watch"]:
+        options_class, arguments = WatchOptions, arguments[1:]
+    options = parse(options_class, arguments, _of_model_analyzer)
+    options = going_on(replace(options, agent=called_now(options.agent)))
     _check_agent(options.agent)
-    torch.set_num_threads(1)  # The cores are the server's.
-    threadpool_limits(1)  # NumPy's threads, too.
+    use_one_thread()
     if options.export is not None:
         export_again(options.export)
-    console = make_console()
+    console = make_console(on_stderr=options.json)
     stop = Stop(console.print)
     console.reader_gone = stop.set
     with stop.on_signals():
@@ -58,21 +67,24 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
     """Tunes the models in turn, or advises on them. The first one that does not end well ends the command."""
     runs, limits = for_each_model(options), change_limits(options)
     put_back = check_each(runs, console) if len(runs) > 1 and not options.dry_run else {}
+    codes = []
     for one in runs:
         stop.says = STOPPING
         if len(runs) > 1:
             console.rule(f"{one.model}: {runs.index(one) + 1} of {len(runs)} models")
-        beside = [other for other in models_of(options) if other != one.model]
+        others = [] if options.jointly else models_of(options)
+        beside = [other for other in others if other != one.model]
         shared = SharedByModels(limits, beside, put_back.get(str(one.model)))
         if options.dry_run:
             code = show_plan(one, console, shared)
         elif options.advise:
             code = advise_on(one, console, stop, shared)
         else:
-            code = tune(one, console, stop, shared)
-        if code != DONE:
+            code = tune_at_each(one, console, stop, shared)
+        codes.append(code)
+        if code not in (DONE, NOTHING_BETTER):
             return code
-    return DONE
+    return min(codes)  # something better for one is something
 
 
 def _of_model_analyzer(arguments: list[str]) -> dict[str, Any]:
@@ -80,7 +92,7 @@ def _of_model_analyzer(arguments: list[str]) -> dict[str, Any]:
     path = looked_ahead(arguments, "--from-model-analyzer")
     if path is None:
         return {}
-    taken = model_analyzer.read(Path(path), looked_ahead(arguments, "--model"))
+    taken = model_analyzer.read(Path(path), looked_ahead(arguments, "--model"), "--bench" in arguments)
     for note in taken.notes:
         print(printable(f"{path}: {note}"), file=sys.stderr)
     return taken.values

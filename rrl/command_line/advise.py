@@ -25,10 +25,12 @@ from rrl.advice.observation import (
 )
 from rrl.agent import Task
 from rrl.command_line.ending import DONE, INTERRUPTED, ended_early
-from rrl.command_line.options import TuneOptions, run_folder, seconds
-from rrl.command_line.reach import connected
-from rrl.command_line.search_grid import SearchGrid, without_forbidden
-from rrl.command_line.several_models import SharedByModels
+from rrl.command_line.opening.reach import connected
+from rrl.command_line.opening.search_grid import SearchGrid
+from rrl.command_line.opening.search_space import without_forbidden
+from rrl.command_line.opening.several_models import SharedByModels
+from rrl.command_line.options.option_values import run_folder, seconds
+from rrl.command_line.options.options import TuneOptions
 from rrl.knobs import in_words
 from rrl.queueing.machine import Machine
 from rrl.space import with_fixed

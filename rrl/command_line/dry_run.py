@@ -9,15 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 from rrl.command_line.ending import DONE
-from rrl.command_line.options import TuneOptions, tuning_intervals
-from rrl.command_line.reach import connected
-from rrl.command_line.search_grid import SearchGrid
-from rrl.command_line.several_models import SharedByModels
+from rrl.command_line.opening.reach import connected
+from rrl.command_line.opening.search_grid import SearchGrid
+from rrl.command_line.opening.several_models import SharedByModels
+from rrl.command_line.options.option_values import tuning_intervals
+from rrl.command_line.options.options import TuneOptions
 from rrl.guarding.settings import GuardSettings
 from rrl.knobs import in_words
+from rrl.records import NO_END
 from rrl.tuning.settings import baseline_for
+from serving_adapter.load.concurrencies import parse_concurrencies
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target import TargetError
+from serving_adapter.target import Target, TargetError
 
 MINUTE_S = 60.0
 
@@ -32,7 +35,7 @@ def show_plan(options: TuneOptions, console: Console, shared: SharedByModels) ->
             for name, text in _rows(grid):
                 table.add_row(name, text)
             console.print(table)
-            if why_not := target.why_not_tunable():
+            if why_not := target.why_not_tunable() or _why_not_changed(target):
                 console.print(f"a run would end at once: {why_not}", style="yellow")
             for note in target.notes:
                 console.print(note, style="yellow")
@@ -41,10 +44,23 @@ def show_plan(options: TuneOptions, console: Console, shared: SharedByModels) ->
     return DONE
 
 
+def _why_not_changed(target: Target) -> str:
+    """Says why the server lets nobody load its models; empty if it does. The question changes nothing."""
+    try:
+        target.check_control()
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
 def _rows(grid: SearchGrid) -> Iterator[tuple[str, str]]:
     options = grid.options
     yield "in force", in_words(grid.found)
+    pinned = grid.pinned
     for knob in grid.space.knobs:
+        if knob.name in pinned:
+            yield f"keeps {knob.name}", f"{pinned[knob.name]}, as pinned"
+            continue
         how = "in place" if knob.name in grid.target.in_place_knobs else "by a reload"
         yield f"tries {knob.name}", f"{', '.join(map(str, knob.values))} ({how})"
     excluded = len(grid.over_budget)
@@ -52,6 +68,8 @@ def _rows(grid: SearchGrid) -> Iterator[tuple[str, str]]:
     yield "configurations", f"{len(grid.space)}{left_out}"
     limit = "" if options.slo_p95_ms is None else f", p95 at most {options.slo_p95_ms:g} ms"
     yield "seeks", f"{options.objective}{limit}, proposed by {options.agent}"
+    if options.bench:
+        yield "load", _load(options)
     yield "length", _length(options)
     if options.max_changes_per_hour is not None:
         yield "changes", f"at most {options.max_changes_per_hour} in any hour"
@@ -66,12 +84,25 @@ def _rows(grid: SearchGrid) -> Iterator[tuple[str, str]]:
     )
 
 
+def _load(options: TuneOptions) -> str:
+    levels = parse_concurrencies(options.concurrency)
+    if levels:
+        in_turn = ", one after the other" if len(levels) > 1 else ""
+        return f"{', '.join(map(str, levels))} requests at once{in_turn}"
+    if options.rate is not None:
+        return f"{options.arrivals} at {options.rate:g}/s"
+    bears = "bears within the limit" if options.objective == "capacity" else "only just bears"
+    return f"{options.arrivals} at what the start {bears}"
+
+
 def _length(options: TuneOptions) -> str:
     baseline, validation = baseline_for(options.validation), 2 * options.validation
     tuning = tuning_intervals(options)
+    if tuning >= NO_END:
+        return "until somebody stops it"
     minutes = (baseline + tuning + validation) * options.interval_s / MINUTE_S
-    parts = f"{baseline} intervals of the start, {tuning} of the search, {validation} or more of turns"
-    return f"{parts}: about {minutes:.0f} minutes"
+    parts = f"{baseline} of the start, {tuning} of the search, {validation} or more of turns"
+    return f"intervals: {parts}, about {minutes:.0f} minutes"
 
 
 def _guard(options: TuneOptions) -> str:

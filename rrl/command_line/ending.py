@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import sys
 
+from rrl.records import Header
 from rrl.tuning.keeping import Keeping
-from rrl.tuning.restore import RestorePoint
+from rrl.tuning.restore import TargetClaim
+from rrl.views.summary import RunSummary
 from serving_adapter.options import in_a_sentence
-from serving_adapter.target import LeaseTaken, NoSuchKnob, NotPutBack, TargetError
+from serving_adapter.target import LeaseTaken, NoSuchKnob, NotPutBack, TargetError, TargetLost
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130  # Exit codes. Wrong use is 2.
+NOTHING_BETTER, LIMIT_BROKEN, TARGET_LOST = 3, 4, 5  # With --exit-code, in place of 0, 0 and 1.
 
 
-def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:
+def outcome(header: Header, summary: RunSummary) -> int:
+    """The exit code of a run that came to its end, as --exit-code tells it: a broken limit first."""
+    left = summary.best if summary.found_better else summary.start
+    limit_ms = header.slo_p95_ms
+    if limit_ms is not None and left.p95_ms > limit_ms:
+        return LIMIT_BROKEN
+    return DONE if summary.found_better else NOTHING_BETTER
+
+
+def lost_or_failed(error: Exception) -> int:
+    """The exit code of a run that an error ended, as --exit-code tells it."""
+    return TARGET_LOST if isinstance(error, TargetLost) else FAILED
+
+
+def broken_off(point: TargetClaim | None, keeping: Keeping) -> int:
     """Says what state an impatient Ctrl-C leaves the target in."""
     if point is not None and not keeping.done:
         print(
@@ -23,7 +40,7 @@ def broken_off(point: RestorePoint | None, keeping: Keeping) -> int:
     return INTERRUPTED
 
 
-def ended_early(point: RestorePoint | None, keeping: Keeping, error: Exception, stopped: bool) -> int:
+def ended_early(point: TargetClaim | None, keeping: Keeping, error: Exception, stopped: bool) -> int:
     """Says which error ended a run, and what becomes of its target."""
     restores = point is not None and not keeping.done
     is_broken, by_others = isinstance(error, NotPutBack), isinstance(error, LeaseTaken | NoSuchKnob)

@@ -14,13 +14,15 @@ from rrl.tuning.stop import Output
 from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.target.kept_configuration import KeptConfiguration
+from serving_adapter.target.installed_targets import target_class
 
 LOG_WIDTH = 140  # Where the output is no terminal.
 
 
-def make_console() -> Output:
-    return Output(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
+def make_console(on_stderr: bool = False) -> Output:
+    """Where all is printed: standard output, or standard error where that is for a script to read."""
+    stream = sys.stderr if on_stderr else sys.stdout
+    return Output(highlight=False, stderr=on_stderr, width=None if stream.isatty() else LOG_WIDTH)
 
 
 def export_again(folder: Path) -> NoReturn:
@@ -40,7 +42,8 @@ def show_again(folder: Path) -> None:
             f"{folder} holds one change that --apply-after-advise made, and no run that tuned: "
             "its changes.log and journal tell all there is"
         )
-    kept = None if header.found_config_pbtxt is None else KeptConfiguration(header.found_config_pbtxt)
+    found = header.found_config_pbtxt
+    kept = None if found is None else target_class(header.target).kept(found)
     ending = journal.read_ending(folder)
     left = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
     summary = summarise(header, records, left=left)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.prompt import Prompt
 
 from rrl.objective import make_objective
-from serving_adapter.address import ServerAddress
+from serving_adapter.address import ServerAddress, scheme_of
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.whole_files import written_whole
 
@@ -19,6 +19,9 @@ OBJECTIVES = {
     "latency": "the lowest mean latency",
     "strict-slo": "the lowest p95, below a limit",
     "least-resources": "the fewest threads that keep a limit",
+    "throughput": "most answers per second",
+    "goodput": "most answers per second within a limit",
+    "capacity": "the highest rate that is borne within a limit",
 }
 
 
@@ -54,12 +57,15 @@ def asked(console: Console) -> dict[str, str | float]:
     target = Prompt.ask(
         "Where is the server (HOST:PORT of its gRPC port)", default="localhost:8001", console=console
     )
-    ServerAddress.parse(target)
+    ServerAddress.parse(scheme_of(target)[1])
     for name, what in OBJECTIVES.items():
         console.print(f"  {name}: {what}")
     objective = Prompt.ask("What matters", choices=list(OBJECTIVES), default="latency", console=console)
     text = Prompt.ask("Limit on the p95 in ms (empty for none)", default="", console=console)
-    limit_ms = float(text) if text else None
+    try:
+        limit_ms = float(text) if text else None
+    except ValueError:
+        raise ValueError(f"the limit on the p95 must be a number of ms, got {text!r}") from None
     make_objective(objective, limit_ms)
     values: dict[str, str | float] = {"target": target, "objective": objective}
     return values if limit_ms is None else values | {"slo_p95_ms": limit_ms}

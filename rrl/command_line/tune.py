@@ -10,17 +10,29 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from baselines import make_agent
+from baselines import make_agent, use_one_thread
 from rrl.agent import Task
 from rrl.belief.belief import Belief
-from rrl.command_line.earlier import Earlier
-from rrl.command_line.embedded import EmbeddedFailed
-from rrl.command_line.ending import DONE, FAILED, INTERRUPTED, broken_off, ended_early
+from rrl.belief.joint import JointBelief, belief_of
+from rrl.command_line import watch_run
+from rrl.command_line.embedded.embedded import EmbeddedFailed
+from rrl.command_line.ending import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    broken_off,
+    ended_early,
+    lost_or_failed,
+    outcome,
+)
 from rrl.command_line.exporting import show_again
-from rrl.command_line.options import TuneOptions, run_folder, seconds, tuning_intervals
-from rrl.command_line.reach import RunningServer, reach
-from rrl.command_line.search_grid import SearchGrid
-from rrl.command_line.several_models import SharedByModels
+from rrl.command_line.opening.earlier import Earlier
+from rrl.command_line.opening.reach import RunningServer, reach
+from rrl.command_line.opening.search_grid import SearchGrid
+from rrl.command_line.opening.several_models import SharedByModels
+from rrl.command_line.options.option_values import run_folder, seconds, tuning_intervals
+from rrl.command_line.options.options import TuneOptions
+from rrl.command_line.own_page import watched_by_others
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
@@ -33,7 +45,8 @@ from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings, baseline_for
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
-from rrl.views.exports import export, print_result
+from rrl.views import summary_json
+from rrl.views.exports import export, print_places, print_result
 from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import LiveView, PlainView, make_view
@@ -56,7 +69,9 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             stop.says = PUTTING_BEST_IN_FORCE
             kept = run.tuning.run()
             failures = server.end_load()
-            left = ToKeep(kept.number, kept.reason)
+            if not stop.is_set():
+                server.measure_left(log.header, kept.number, console)
+            left = ToKeep(kept.number, kept.reason) if kept.known else None
             summary = export(
                 log, server.target, run.onlookers.events, left, run.onlookers.start_beside.at_end()
             )
@@ -64,26 +79,34 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             run.onlookers.view.close()
             with suppress(ValueError, OSError):  # The error that ended the run tells more.
                 show_again(log.path.parent)
-            return ended_early(server.point, keeping, error, stop.is_set())
+            code = ended_early(server.point, keeping, error, stop.is_set())
+            return lost_or_failed(error) if options.exit_code and code == FAILED else code
         except KeyboardInterrupt:  # A second one, while what the run keeps was put in force.
             return broken_off(server.point, keeping)
         finally:
             run.onlookers.view.close()
             if keeping.done:
                 server.release()
-        print_result(console, log, summary, failures)
-        if smaller := server.target.refuses_more_than_found(summary.left):
-            console.print(smaller, style="yellow")
-        return INTERRUPTED if stop.is_set() and kept.stopped else DONE
+        if not kept.known:  # Another client's configuration is in force, which no summary tells of.
+            print_places(console, log.path.parent)
+        else:
+            print_result(console, log, summary, failures)
+            if smaller := server.target.refuses_more_than_found(summary.left):
+                console.print(smaller, style="yellow")
+        if options.json:
+            print((log.path.parent / summary_json.FILE_NAME).read_text(encoding="utf-8"), end="")
+        if stop.is_set() and kept.stopped:
+            return INTERRUPTED
+        return outcome(log.header, summary) if options.exit_code and kept.known else DONE
 
 
 class Onlookers(NamedTuple):
     """Who looks on while a run tunes."""
 
     view: PlainView | LiveView
-    events: TensorBoardEvents
+    events: TensorBoardEvents | None  # None: it watches, for longer than such files can bear.
     start_beside: StartBesideRun
-    listeners: list[Listener]  # These three and the others, in the order in which they are told.
+    listeners: list[Listener]  # These and the others, in the order in which they are told.
 
 
 @dataclass(frozen=True)
@@ -112,25 +135,46 @@ def _open(
     grid = grid.within_budget(shared.beside, console)
     agent = make_agent(grid.options.agent, grid.task(machine), grid.options.seed, background_training=True)
     stack.callback(agent.close)
+    use_one_thread()
     header = server.under_load(earlier.teach(agent, grid.header(start), console, stop), console)
+    given = watch_run.given_table(grid.options)
+    metrics = stack.enter_context(watched_by_others(grid, header, console))
     log = stack.enter_context(closing(earlier.journal_for(folder, header)))
     guard, belief = _guard(start, grid.task(), header.slo_p95_ms)
     settings = _settings(grid.options)
     server.claim(header)
     console.print(f"{len(env.space)} configurations of {', '.join(env.space.names)}; journal in {log.path}")
     onlookers = _onlookers(console, log, guard, belief, settings, server)
+    if onlookers.events is not None:
+        stack.callback(onlookers.events.close)
+    onlookers.listeners.append(metrics)
+    metrics.start_ms = onlookers.start_beside.last_ms
     _tell(onlookers.listeners, before.put_back)
     keeping = Keeping(server.target, env.space, server.point)
     run = (env, agent, guard, log, settings, onlookers.listeners, stop.is_set, keeping.put_in_force)
     limits, found = earlier.limits(shared.limits), grid.tuned_as_found
-    tuning = Tuning(*run, limits=limits, found=found, changed_before_s=before.times_s)
+    tuning = Tuning(
+        *run,
+        leave=keeping.leave,
+        limits=limits,
+        found=found,
+        changed_before_s=before.times_s,
+        known_best=watch_run.BestByLoad(log, given) if options.watches else None,
+    )
+    env.tell_away(tuning.telling.away)
+    if (watching := tuning.watching) is not None:
+        metrics.held_back = lambda: watching.held_back
     return OpenRun(tuning, server, keeping, onlookers)
 
 
-def _guard(start: int, task: Task, slo_p95_ms: float | None) -> tuple[Guard, Belief]:
+def _guard(start: int, task: Task, slo_p95_ms: float | None) -> tuple[Guard, Belief | JointBelief]:
     """The guard and a belief of its own, whatever the agent believes."""
-    settings = GuardSettings(slo_p95_ms=slo_p95_ms, cost_is_latency=task.objective.unit == "ms")
-    belief = Belief(task.space, task.objective, task.cores, found=task.found)
+    settings = GuardSettings(
+        slo_p95_ms=slo_p95_ms,
+        cost_is_latency=task.objective.unit == "ms",
+        closed_loop=task.concurrency is not None,
+    )
+    belief = belief_of(task.space, task.objective, task.cores, task.found, concurrency=task.concurrency)
     return Guard(start, settings, task.excluded, belief), belief
 
 
@@ -138,16 +182,16 @@ def _onlookers(
     console: Console,
     log: Journal,
     guard: Guard,
-    belief: Belief,
+    belief: Belief | JointBelief,
     settings: TuningSettings,
     server: RunningServer,
 ) -> Onlookers:
     folder = log.path.parent
     view = make_view(console, log, guard, settings)
-    events = TensorBoardEvents(folder, log.header, log.records)
+    events = None if settings.watches else TensorBoardEvents(folder, log.header, log.records)
     others = server.listeners(view, guard, log.header.space)
     start_beside = StartBesideRun(log.header, guard, belief)
-    listeners = [start_beside, ChangeLog(folder), view, events, *others]
+    listeners = [start_beside, ChangeLog(folder), view, *([] if events is None else [events]), *others]
     return Onlookers(view, events, start_beside, listeners)
 
 
@@ -157,6 +201,9 @@ def _settings(options: TuneOptions) -> TuningSettings:
         baseline=baseline_for(options.validation),
         validation=options.validation,
         duration_s=math.inf if options.duration is None else seconds(options.duration),
+        watches=options.watches,
+        counts_silence=options.count_silence,
+        on_foreign_change=options.on_foreign_change,
     )
 
 

@@ -57,7 +57,7 @@ class Choice:
         if self.expected.known:
             is_out = self.start_harms or self.start in self.fitness.outage.in_doubt
             start = set() if is_out else {self.start}
-            return self.expected.cheapest(sorted(self._fit | start or {self.start}))
+            return self.expected.cheapest(sorted(self.fit | start or {self.start}))
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
         fit = [seen for seen in near if seen.number not in unfit]
@@ -106,6 +106,10 @@ class Choice:
     def is_worse(self, number: int) -> bool:
         """True if it is not fit, or cost more than the start at the present load, beyond noise."""
         return not self.fitness.fits(number) or self._gain(number, self.start, 1).beyond_noise
+
+    def is_better(self, number: int, than: int) -> bool:
+        """True if it costs less beyond noise, as expected now or by what both cost near the present load."""
+        return self._gain(than, number).beyond_noise
 
     def expected_gain(self, number: int) -> Gain:
         """How many times less it is expected to cost than the start; `UNKNOWN` where nothing is expected."""
@@ -163,11 +167,11 @@ class Choice:
 
     def _best_proven(self) -> int | None:
         """Of the fit configurations measured that are expected without doubt to cost less than the start."""
-        proven = [number for number in self._fit if self.is_proven(number)]
+        proven = [number for number in self.fit if self.is_proven(number)]
         return self.expected.cheapest(proven) if proven else None
 
     @property
-    def _fit(self) -> set[int]:
+    def fit(self) -> set[int]:
         """The configurations that were measured and are fit at the present load."""
         unfit = self.fitness.unfit(self.memory.near_present_load())
         return self.memory.numbers - unfit

@@ -98,7 +98,7 @@ class Fitness:
         """All requests failed under it, and not under another."""
         self.failures(number, [measurement])
         self.failing(number)
-        self.aborted(number, measurement.arrival_rate_per_s)
+        self.aborted(number, self.memory.load_of(measurement))
 
     def served(self, number: int) -> None:
         """It served without failures. If it has done so for long, clients had sent what cannot be served."""

@@ -88,7 +88,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         self.expected = LikeWithLike(self.expectation)
-        self.memory = IntervalMemory()
+        self.memory = IntervalMemory(self.settings.closed_loop)
         self.fitness = Fitness(self.start, self.settings, self.memory)
         self.turns = Turns(self.start, self.memory)  # what the validation compares
         parts = (self.memory, self.fitness, self.turns, self.expected)
@@ -164,6 +164,10 @@ class Guard:
         """
         self._enter(Admission(number, "schedule", ""))
 
+    def stay_in(self, number: int, reason: str) -> None:
+        """The next interval runs in this configuration, which somebody else has put in force."""
+        self._hold(number, reason, must_act=False)
+
     def watch(self, progress: Progress) -> str:
         """Why to abort the running interval; empty if it may go on. What is safe is never aborted."""
         self._looks.add(progress)
@@ -198,7 +202,7 @@ class Guard:
             return self._hold(number, "too few requests came to tell anything", must_act=False)
         tells_load = share == 1 and measurement.arrivals > 0  # a short turn's few requests do not
         if tells_load or not self.memory.rate_per_s:
-            self.memory.rate_per_s = measurement.arrival_rate_per_s
+            self.memory.rate_per_s = self.memory.load_of(measurement)
         after_rollback = self._in_force.after_rollback
         if all_failed(measurement) and self.fitness.many_fail(measurement):
             drains = self._draining.goes_on(measurement, after_rollback, failing=True)
@@ -216,7 +220,7 @@ class Guard:
         if failed:
             self.fitness.failing(number)
         if failed or measurement.aborted or not math.isfinite(cost):
-            self.fitness.aborted(number, measurement.arrival_rate_per_s)
+            self.fitness.aborted(number, self.memory.load_of(measurement))
         if not math.isfinite(cost):
             nothing = "nothing was completed"
             return (
@@ -232,7 +236,7 @@ class Guard:
 
     def replay(self, record: Record) -> None:
         """Takes in an interval of an earlier run of the same journal."""
-        if record.decision in ("schedule", "wait"):
+        if record.decision in ("schedule", "wait", "idle"):
             self.enter(record.number)
         else:
             self.admit(record.number)
@@ -298,7 +302,7 @@ class Guard:
         broke_limit = share == 1 and slo_violated(measurement, self.settings.slo_p95_ms)
         seen = Seen(
             number,
-            measurement.arrival_rate_per_s,
+            self.memory.load_of(measurement),
             cost,
             latency_ms(measurement),
             broke_limit=broke_limit and not fault.excused,

@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rrl.load_levels import newest_of_each
 from rrl.measured_costs import costs_by_configuration
+from rrl.measurement import Measurement
 from rrl.records import Kind
 
 SAME_LOAD = 1.4  # rates within this factor are one load (Poisson noise of 100 requests: 10%)
 LEAST_RATE_PER_S = 0.01  # what is less counts as this
+ONE_LOAD_PER_S = 1.0  # stands for the load of a closed loop
 COMPARABLE_LOAD = 1.15  # at rates within this factor, costs of two configurations compare directly
 
 
@@ -34,6 +37,7 @@ class Seen(NamedTuple):
 class IntervalMemory:
     """Every interval in which something was completed, in their order, and the present load."""
 
+    closed_loop: bool = False  # all intervals are at one load, whatever rate it comes to
     rate_per_s: float = 0.0  # the present load
     all: list[Seen] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)  # the configurations that were measured, at whatever load
@@ -48,11 +52,22 @@ class IntervalMemory:
         completions = sum(seen.completions for seen in baseline)
         return sum(s.completions * s.latency_ms for s in baseline) / completions if completions else math.nan
 
+    def load_of(self, measurement: Measurement) -> float:
+        """The rate by which its load is told: that of its arrivals, where these do not wait for answers."""
+        return ONE_LOAD_PER_S if self.closed_loop else measurement.arrival_rate_per_s
+
     def add(self, seen: Seen) -> None:
         self.all.append(seen)
         self.numbers.add(seen.number)
         if seen.kind == "baseline":
             self._baseline.append(seen)
+
+    def forget(self, newest: int, each: int) -> None:
+        """Keeps the newest, and of each configuration at each load level the newest few before them."""
+        older, kept = self.all[:-newest], self.all[-newest:]
+        few = newest_of_each([(seen.number, seen.rate_per_s) for seen in older], each)
+        self.all[:] = [*(older[i] for i in reversed(few)), *kept]
+        self._near_asked = (-1, 0.0)
 
     def knows(self, number: int) -> bool:
         """True if this configuration was measured, at whatever load."""

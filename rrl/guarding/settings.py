@@ -16,6 +16,7 @@ class GuardSettings:
     cost_is_latency: bool = (
         True  # False: a high cost is no harm to users, as of the objective least-resources
     )
+    closed_loop: bool = False  # requests wait for answers, so that their rate follows from the configuration
     bears_better: float = 1.25  # a queue is a runaway only where what is safe bears so many times as much
     spare: float = 0.2  # the share of its capacity that the start must have to spare to be put in force again
     runaway_sigmas: float = 4.0  # z: the queue grew beyond noise (one false alarm in 30,000 looks)

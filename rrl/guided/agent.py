@@ -37,7 +37,14 @@ class Guided(Agent):
         self.space, self.settings = task.space, settings
         self._objective = task.objective
         self.belief = Belief(
-            task.space, task.objective, task.cores, task.excluded, seed, settings.error_sd, found=task.found
+            task.space,
+            task.objective,
+            task.cores,
+            task.excluded,
+            seed,
+            settings.error_sd,
+            found=task.found,
+            concurrency=task.concurrency,
         )
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)
@@ -66,7 +73,7 @@ class Guided(Agent):
         if self.belief.known:
             self._next = self._chosen()
         elif measurement.failures:
-            self._next = first_choice.central(self.belief, self.space, self._kept_off)
+            self._next = self._first()
 
     def keep_off(self, numbers: frozenset[int]) -> None:
         """None of these is proposed until the guard tells of others."""
@@ -111,11 +118,23 @@ class Guided(Agent):
     def _bears(self, number: int) -> bool:
         return bool(self.belief.bears(np.array([number]))[0])
 
-    def _chosen(self) -> int:
+    def _first(self) -> int:
+        """What to try while nothing is known."""
+        return first_choice.central(self.belief, self.space, self._kept_off)
+
+    def _allows(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) bool: these may be proposed."""
         allowed = self.belief.replay.allowed.copy()
         allowed[list(self._kept_off)] = False
-        numbers = self._changes.without_vain_delays(self._in_force, np.flatnonzero(allowed))
-        self._compared = self._rule.contenders(numbers, self._in_force)
+        return np.asarray(allowed[numbers])
+
+    def _candidates(self) -> np.ndarray:
+        """The configurations to compare."""
+        numbers = np.flatnonzero(self._allows(np.arange(len(self.space))))
+        return self._changes.without_vain_delays(self._in_force, numbers)
+
+    def _chosen(self) -> int:
+        self._compared = self._rule.contenders(self._candidates(), self._in_force)
         s = self.settings
         self._learned += 1
         lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
@@ -123,7 +142,7 @@ class Guided(Agent):
         if self._learned > RULE_WITHIN:
             self._thumb = None
         thumb = self._thumb
-        if thumb is not None and allowed[thumb] and self._bears(thumb):
+        if thumb is not None and self._allows(np.array([thumb]))[0] and self._bears(thumb):
             return thumb
-        value = np.where(allowed[self._compared.numbers], value, -np.inf)  # what is in force may not be
+        value = np.where(self._allows(self._compared.numbers), value, -np.inf)  # what is in force may not be
         return int(self._compared.numbers[np.argmax(value)]) if np.isfinite(value).any() else self._in_force

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,12 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 class CompiledFiles(FunctionCache):
     """numba's files of one function, none of which has to be there."""
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = FilesWithKeys(
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
+
     def load_overload(self, *arguments: Any) -> Any:
         """None for what is not there, or damaged: what is damaged is forgotten."""
         try:
@@ -45,6 +51,23 @@ class CompiledFiles(FunctionCache):
             super().save_overload(*arguments)
         except Exception:  # as of a full disk, or of a damaged index that cannot be written anew
             _note_that_nothing_is_kept()
+
+
+class FilesWithKeys(IndexDataCacheFile):
+    """Each file says what it holds.
+
+    numba numbers the files, and only the index says for which types of arguments each is. Two processes
+    that compile at the same time can take the same number, and what is run then was compiled for others.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        super().save(key, (self._source_stamp, key, data))
+
+    def load(self, key: Any) -> Any:
+        found = super().load(key)
+        if found is None or found[:2] != (self._source_stamp, key):
+            return None
+        return found[2]
 
 
 @cache

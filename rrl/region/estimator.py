@@ -86,7 +86,6 @@ class LatencyEstimator:
         self._first_cost = math.nan
         self._weights = self._new_weights()  # all layers in one vector, so that one optimiser step does
         self._finished: list[np.ndarray] = []  # the last finished network
-        self._new_optimizer()  # the first one imports for seconds, which no decision may wait for
 
     @property
     def trained(self) -> bool:

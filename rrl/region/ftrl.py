@@ -31,6 +31,7 @@ A linear model starts at 0. The units of a network must start apart, so that z_0
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -76,6 +77,10 @@ class FTRL(Optimizer):
             "start_from_weights": start_from_weights,
         }
         super().__init__(params, defaults)
+
+    # As torch has them, but without its compiler, which it imports for seconds to leave these two to Python.
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

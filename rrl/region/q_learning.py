@@ -63,6 +63,7 @@ class RRLSettings:
     initial_q: Literal["reciprocal of size", "first cost", "nearest level"] = "reciprocal of size"
     anchored: bool = True  # f(c_t, r_t) = r_t, eq. (1); False: the network estimates all (script)
     load_levels: LoadLevels | None = field(default_factory=LoadLevels)  # None: no load index in Q (script)
+    train_every: int = 1  # samples from one round of training to the next (section 5.2: asynchronous)
     estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,8 @@ class RRLSettings:
                 "learning_rate_power must be in (0.5, 1] for Σα = ∞ and Σα² < ∞, "
                 f"got {self.learning_rate_power}"
             )
+        if self.train_every < 1:
+            raise ValueError(f"train_every must be at least 1, got {self.train_every}")
 
 
 PAPER = RRLSettings()
@@ -164,6 +167,7 @@ class RegionQLearning(Agent):
             else InlineTraining(self.estimator.train)
         )
         self._first_cost = math.nan
+        self._samples = 0  # given to the estimator
         self._rng = np.random.default_rng(seed)
         self._draw = float(self._rng.random())
 
@@ -184,7 +188,9 @@ class RegionQLearning(Agent):
             self._first_cost = cost
         if self.settings.radius > 0:  # a region of one needs no estimate
             self.estimator.add(measurement.arrival_rate_per_s, self.space.features[number], cost)
-            self._training.request()
+            self._samples += 1
+            if self._samples % self.settings.train_every == 0:
+                self._training.request()
         self._update_perceptions(transition, number, cost)
 
     def finish_training(self) -> None:

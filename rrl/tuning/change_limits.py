@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 
 HOUR_S = 3600.0
+MOST_REMEMBERED = 1000  # changes; from then on those of two hours are enough
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 DAY_MIN = 24 * 60
 HORIZON_DAYS = 9  # every window opens within a week
@@ -89,6 +90,9 @@ class ChangeLimits:
 
     def changed(self, at_s: float) -> None:
         bisect.insort(self._changed_at_s, at_s)
+        if len(self._changed_at_s) > MOST_REMEMBERED:
+            newest_s = self._changed_at_s[-1]
+            self._changed_at_s[:] = [s for s in self._changed_at_s if s + 2 * HOUR_S > newest_s]
 
     def none_after(self, now_s: float) -> None:
         """Changes of a moment to come were told by a clock that was set back since: they count from now."""

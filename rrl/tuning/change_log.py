@@ -13,6 +13,8 @@ from rrl.tuning.listener import TIME, TIME_LENGTH, Change, Listener
 from serving_adapter.whole_files import errors_name
 
 FILE_NAME = "changes.log"
+EARLIER_FILE_NAME = "changes.1.log"
+MAX_BYTES = 4 << 20  # then it goes on as the earlier one, in whose place another begins
 
 
 class ChangeLog(Listener):
@@ -22,6 +24,9 @@ class ChangeLog(Listener):
         self.path = folder / FILE_NAME
 
     def changed(self, change: Change) -> None:
+        with errors_name(self.path):
+            if self.path.exists() and self.path.stat().st_size > MAX_BYTES:
+                self.path.replace(self.path.with_name(EARLIER_FILE_NAME))
         with errors_name(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{change}\n")
 
@@ -32,11 +37,13 @@ def times_since(folder: Path, at_s: float) -> list[float]:
     After the last record of a run, these are the changes that no record tells of. In the hour that local
     clocks have twice a year, a time is read as the later one: a limit on changes must not forget any.
     """
-    path = folder / FILE_NAME
-    if not path.exists():
-        return []
+    paths = [folder / name for name in (EARLIER_FILE_NAME, FILE_NAME)]
     times_s = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in [line for path in paths if path.exists() for line in _lines(path)]:
         with suppress(ValueError):  # a line torn by a kill
             times_s.append(datetime.strptime(line[:TIME_LENGTH], TIME).replace(fold=1).timestamp())
     return [time_s for time_s in times_s if time_s + 1 > at_s]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()

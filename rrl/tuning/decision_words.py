@@ -8,7 +8,10 @@
 | `refused` | guard | refused the agent's proposal: ... | the guard refused the agent's proposal: ... |
 | `wait` | guard | waits: ... | the best known to be safe, while no change is allowed: ... |
 | `schedule` | schedule | | measures the start, or validation |
+| `table` | table | by the reference table: ... | the reference table: ... |
+| `idle` | schedule | no requests: ... | no requests arrive: ... |
 | `again` | again | | another configuration was in force meanwhile |
+| `adopt` | others | | another client set it: ... |
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from rrl.records import Decision, Kind
 
 PUT_BACK = "again"
 """The decision of a change that nobody chose: the run's own configuration comes back into force."""
+
+TAKEN_OVER = "adopt"
+"""The decision of a change that somebody else made."""
 
 
 class DecisionWords(NamedTuple):
@@ -37,14 +43,17 @@ _WORDS: dict[str, DecisionWords] = {
         "guard", "refused the agent's proposal: {}", "the guard refused the agent's proposal: {}"
     ),
     "wait": DecisionWords("guard", "waits: {}", "the best known to be safe, while no change is allowed: {}"),
+    "table": DecisionWords("table", "by the reference table: {}", "the reference table: {}"),
+    "idle": DecisionWords("schedule", "no requests: {}", "no requests arrive: {}"),
     PUT_BACK: DecisionWords(PUT_BACK, "", "{}"),
+    TAKEN_OVER: DecisionWords("others", "", "{}"),
 }
 _SCHEDULED = DecisionWords("schedule", "", "measures the start")
 _SCHEDULED_VALIDATION = DecisionWords("schedule", "", "validation: measures the best and the start in turns")
 
 
 def who_decided(decision: str) -> str:
-    """`agent`, `guard`, `schedule` or `PUT_BACK`; a run's first and last changes are of its schedule."""
+    """`agent`, `guard`, `table`, `schedule` or `PUT_BACK`; first and last changes are of the schedule."""
     return _WORDS.get(decision, _SCHEDULED).who
 
 

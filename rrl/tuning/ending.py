@@ -8,6 +8,10 @@ A run ends in one of these ways. In all of them something is put in force and th
 | was stopped, or its time was up | the best known, if plainly better than the start, else what was found |
 | cannot measure the best or the start again | what was found |
 | failed, or gave up | as when it was stopped; then the error goes on |
+| finds what somebody else has set | that |
+
+What somebody else set in mid-run takes the place of what was found. So it stays unless the best known is
+better beyond doubt, and has come into force by then.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ from rrl.tuning.giving_up import GivenUp
 from rrl.tuning.in_force import InForce
 from rrl.tuning.pacing import TimeUp
 from rrl.tuning.scheduled import CannotMeasure
+from rrl.tuning.set_by_others import LeftToOthers, SetByOthers
 from rrl.tuning.stop import Stopped
 from rrl.tuning.telling import Telling
+from rrl.tuning.unattended.foreign_changes import ForeignChanges
 
 DECISION = "leave"  # of a change at the end, as changes are told
 
@@ -39,6 +45,7 @@ class Kept:
     number: int
     stopped: bool  # somebody ended the run early
     reason: str = field(default="", compare=False)  # why this one was kept
+    known: bool = field(default=True, compare=False)  # False: another is in force, off the run's grid
 
 
 class EndOfRun:
@@ -51,20 +58,29 @@ class EndOfRun:
         journal: Journal,
         in_force: InForce,
         telling: Telling,
+        foreign: ForeignChanges,
         put_in_force: Callable[[int], None] | None,
+        leave: Callable[[], None],
     ) -> None:
-        """`put_in_force` is the way to the target at the end; None: an interval of the environment."""
+        """`put_in_force` is the way to the target at the end; None: an interval of the environment.
+
+        `leave` is told where the target stays as it is. SetByOthers of `put_in_force` says that it must.
+        """
         self._env, self._guard, self._journal = env, guard, journal
         self._in_force, self._telling, self._put = in_force, telling, put_in_force
+        self._foreign, self._leave = foreign, leave
 
     def after(self, phases: Callable[[], ToKeep]) -> Kept:
         """Runs the phases, and keeps what they say or what is safe once they are broken off."""
         try:
             to_keep = phases()
+        except LeftToOthers as left:
+            return self._left_alone(str(left))
         except Stopped as stopped:
             return self._keep(self._early(str(stopped) or "interrupted"), stopped=True)
-        except TimeUp:
-            return self._keep(self._early("the time is up before the best could be measured in turns"))
+        except TimeUp as up:
+            text = str(up) or "the time is up before the best could be measured in turns"
+            return self._keep(self._early(text))
         except CannotMeasure as refused:
             return self._keep(ToKeep(self._as_found, str(refused)))
         except GivenUp as given_up:
@@ -81,6 +97,8 @@ class EndOfRun:
     def _as_found(self) -> int:
         """What to keep where nothing better is known: the start, but a resumed run may have found another."""
         found = self._in_force.found_number
+        if self._in_force.adopted is not None:
+            return self._in_force.adopted
         return self._guard.start if found is None or self._guard.choice.is_worse(found) else found
 
     def _early(self, why: str) -> ToKeep:
@@ -90,12 +108,18 @@ class EndOfRun:
         return ToKeep(self._as_found, why)
 
     def _keep(self, to_keep: ToKeep, stopped: bool = False) -> Kept:
-        number, reason = to_keep
+        if self._foreign.stands_back:
+            return self._left_alone(to_keep.reason)
+        number, reason = self._beside_adopted(to_keep)
         changes = number != self._in_force.number
         # Told once it is so: what was not put in force must not be in the log of changes. And a full disk, or
         # a terminal that is gone, must not keep what was being explored in force.
         if self._put is not None:
-            self._put_in_force(self._put, number)
+            try:
+                self._put_in_force(self._put, number)
+            except SetByOthers as theirs:
+                self._in_force.take_over(theirs.configuration, "another client set it, and it stays")
+                return self._left_alone(reason)
         elif changes:
             self._env.run(number, Watch(lambda _: "the run is over"))  # nothing more to measure
         try:
@@ -103,6 +127,27 @@ class EndOfRun:
         finally:
             self._write_ending(number, reason)
         return Kept(number, stopped, reason)
+
+    def _beside_adopted(self, to_keep: ToKeep) -> ToKeep:
+        """What somebody else set last stays, unless it was left for what is better beyond doubt."""
+        adopted = self._in_force.adopted
+        if adopted is None or to_keep.number == adopted:
+            return to_keep
+        if self._in_force.number == adopted:
+            return ToKeep(adopted, "another client set it, and it has been in force since")
+        if self._guard.choice.is_better(to_keep.number, adopted):
+            return to_keep
+        return ToKeep(adopted, "another client set it, and nothing is better beyond doubt")
+
+    def _left_alone(self, reason: str) -> Kept:
+        """Another client's configuration is in force, and stays."""
+        self._leave()
+        self._telling.notice(f"left in force, as another client set it: {reason}")
+        number = self._in_force.number
+        if number is None:
+            return Kept(self._guard.start, True, reason, known=False)
+        self._write_ending(number, f"another client set it; {reason}")
+        return Kept(number, True, f"another client set it; {reason}")
 
     def _tell(self, number: int, changes: bool, reason: str) -> None:
         is_as_found = number == self._as_found
@@ -119,6 +164,8 @@ class EndOfRun:
         """Where that is refused, what was found comes back rather than what was being explored."""
         try:
             put(number)
+        except SetByOthers:
+            raise
         except Exception as error:
             if number != self._as_found and self._in_force.found_number is not None:
                 with suppress(Exception):  # the first error tells more

@@ -8,7 +8,7 @@ from contextlib import suppress
 from rrl.interval import Interval
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.change_limits import ChangeLimits
-from rrl.tuning.decision_words import PUT_BACK
+from rrl.tuning.decision_words import PUT_BACK, TAKEN_OVER
 from rrl.tuning.telling import Telling
 
 
@@ -28,6 +28,8 @@ class InForce:
         self.found = found
         self.found_number = start if found is None else _number_on_grid(space, found)
         self.number = self.found_number
+        self.adopted: int | None = None
+        """What somebody else set in mid-run and the run went on from, last of all."""
         self._space, self._limits, self._telling, self._clock = space, limits, telling, clock
         self._changed_at_s: list[float] = []  # since the last record
 
@@ -45,6 +47,12 @@ class InForce:
         number, measurement = interval.number, interval.measurement
         gap = measurement.gap
         changes = number != before
+        if interval.gave_way:
+            self.number = before
+            if changes:
+                kept = self._configuration(before)
+                self._telling.changed(self._configuration(number), kept, "refused", f"not made: {gap}")
+            return
         if interval.refused:
             self.number = before
             if changes:
@@ -57,6 +65,17 @@ class InForce:
             kept = self._configuration(number)
             before_it = {name: value for name, value in interval.replaced.items() if name in kept}
             self._telling.changed(before_it, kept, PUT_BACK, f"{why}: puts back that of this run")
+
+    def take_over(self, theirs: Configuration, reason: str) -> None:
+        """Somebody else has put another configuration in force: from now on it is what was found."""
+        before = self._configuration(self.number)
+        self.found, self.found_number = dict(theirs), self.number_of(theirs)
+        self.number = self.adopted = self.found_number
+        self._telling.changed(before, self.found, TAKEN_OVER, reason)
+
+    def number_of(self, configuration: Configuration) -> int | None:
+        """The number of a configuration; None where the grid does not hold it."""
+        return _number_on_grid(self._space, configuration)
 
     def count(self, at_s: float) -> None:
         """A change was made, at this Unix time."""

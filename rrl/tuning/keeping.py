@@ -10,8 +10,10 @@ from rich.console import Console
 from rrl.knobs import in_words
 from rrl.records import Record
 from rrl.space import Configuration, ConfigurationSpace
+from rrl.tuning.decision_words import TAKEN_OVER
 from rrl.tuning.listener import Change, Listener
-from rrl.tuning.restore import RestorePoint, ToRestore
+from rrl.tuning.restore import RestorePoint, TargetClaim, ToRestore
+from rrl.tuning.set_by_others import SetByOthers
 from rrl.tuning.state_file import ServerIdentity
 
 if TYPE_CHECKING:
@@ -27,34 +29,50 @@ class Changeable(Protocol):
 
     def apply(self, configuration: Configuration) -> Any: ...
 
-    def was_found_as(self, config_pbtxt: str) -> None: ...
+    def restore(self, found: Configuration, text: str = "") -> Any: ...
 
 
 class Keeping:
     """Puts in force what the run keeps: the tuned knobs as chosen, the others as they are."""
 
     def __init__(
-        self, target: Changeable, space: ConfigurationSpace, point: RestorePoint | None = None
+        self, target: Changeable, space: ConfigurationSpace, point: TargetClaim | None = None
     ) -> None:
         """`point` is the run's claim on the target, where that outlives the run."""
         self.done = False  # what the run keeps is in force
         self._target, self._space, self._point = target, space, point
 
     def put_in_force(self, number: int) -> None:
-        """The run's last change. `done` says from then on that the target is as it should be."""
+        """The run's last change. `done` says from then on that the target is as it should be.
+
+        SetByOthers, with nothing changed, where another client has changed what is tuned since.
+        """
         # The target may have been away when the run ended. Its metrics page may still be away.
         self._target.connect(control=False, counters=False)
         if self._point is not None:
-            self._point.ending(self._target.configuration())
+            in_force = self._target.configuration()
+            tuned = {name: in_force[name] for name in self._space.names if name in in_force}
+            if self._point.set_by_others(tuned):
+                raise SetByOthers(tuned)
+            self._point.ending(in_force)
         self._target.apply(self._space.configuration(number))
+        self.done = True
+
+    def leave(self) -> None:
+        """The target stays as another client has set it."""
         self.done = True
 
 
 class BestInStateFile(Listener):
     """After every interval, writes the best configuration known to be safe into the state file."""
 
-    def __init__(self, point: RestorePoint, guard: Guard, space: ConfigurationSpace) -> None:
+    def __init__(self, point: TargetClaim, guard: Guard, space: ConfigurationSpace) -> None:
         self._point, self._guard, self._space = point, guard, space
+
+    def changed(self, change: Change) -> None:
+        """What another client set, and the run takes over, is what a killed run is to leave."""
+        if change.decision == TAKEN_OVER:
+            self._point.found_anew(change.after)
 
     def measured(self, record: Record) -> None:
         self._point.safe(self._space.configuration(self._guard.to_keep()))
@@ -88,9 +106,7 @@ def _restored(
         stays = f"{why_not}, so {in_words(before)} stays; it had found {found}"
         console.print(f"an earlier run was killed here, and {stays}", style="yellow", markup=False)
         return None
-    if killed.config_pbtxt:
-        target.was_found_as(killed.config_pbtxt)
-    target.apply(killed.found)
+    target.restore(killed.found, killed.config_pbtxt)
     point.forget()
     best = f" (the best it knew: {in_words(killed.best)})" if killed.best != killed.found else ""
     put_back = f"put back the configuration it had found, {found}{best}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,7 +19,8 @@ class Change:
     at: datetime  # local time
     before: Mapping[str, int]
     after: Mapping[str, int]
-    decision: str  # who chose it: as in the journal, `PUT_BACK`, or "leave" and "restore" around a run
+    # Who chose it: as in the journal, `PUT_BACK`, `TAKEN_OVER`, or "leave" and "restore" around a run.
+    decision: str
     reason: str  # as a person would say it
 
     def __str__(self) -> str:
@@ -43,8 +44,14 @@ class Listener:
     def measured(self, record: Record) -> None:
         """An interval is over, and in the journal."""
 
+    def rotated(self, kept: Sequence[int]) -> None:
+        """Of the intervals heard of so far, by index, the journal keeps these alone."""
+
     def replayed(self, record: Record) -> None:
         """An interval of the run that is resumed was taken in again."""
+
+    def away(self, reason: str) -> None:
+        """The target is away, and waited for; told every few seconds."""
 
     def notice(self, text: str) -> None:
         """Something a person should know, e.g. that no requests arrive."""

@@ -3,7 +3,8 @@
     agent.act -> guard.admit -> env.run -> cost -> guard.judge -> journal -> agent.keep_off, agent.update
 
 It runs over any environment, simulated or live. Its other trades are beside it: `pacing` and `scheduled`
-(limits and waits), `validation` (the turns), `ending` (what is kept) and `telling` (listeners).
+(limits and waits), `validation` (the turns), `ending` (what is kept), `telling` (listeners) and `unattended`
+(silence, changes by hand, and a run that never ends).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rrl.agent import Agent
@@ -28,12 +30,17 @@ from rrl.tuning.environment import Environment
 from rrl.tuning.giving_up import Patience
 from rrl.tuning.in_force import InForce
 from rrl.tuning.listener import Listener
-from rrl.tuning.pacing import Pacing
+from rrl.tuning.pacing import Pacing, TimeUp
 from rrl.tuning.record_writer import RecordWriter
 from rrl.tuning.scheduled import Scheduled
+from rrl.tuning.set_by_others import TakenOver
 from rrl.tuning.settings import TuningSettings
 from rrl.tuning.stop import Stopped
 from rrl.tuning.telling import Telling
+from rrl.tuning.unattended.foreign_changes import ForeignChanges
+from rrl.tuning.unattended.resting import Resting
+from rrl.tuning.unattended.rotation import ROTATION, Rotation, RotationSettings
+from rrl.tuning.unattended.watching import SILENT_INTERVALS, KnownBest, Proposal, Watching
 from rrl.tuning.validation import Validation
 
 
@@ -52,6 +59,9 @@ class Tuning:
     limits: ChangeLimits = field(default_factory=ChangeLimits)
     found: Configuration | None = None  # in force at the beginning; None: the start
     changed_before_s: Sequence[float] = ()  # Unix times of changes that no record tells of
+    known_best: KnownBest | None = None  # by load, for a run that watches
+    rotation: RotationSettings = ROTATION  # of the journal of one that watches
+    leave: Callable[[], None] = lambda: None  # told where the target is left as others set it
     clock: Callable[[], float] = time.time  # Unix time
     monotonic: Callable[[], float] = time.monotonic  # s; nobody sets it
 
@@ -65,7 +75,16 @@ class Tuning:
         self.scheduled = Scheduled(self.interval, guard, self.in_force, self.pacing)
         parts = (guard, self.scheduled, self.in_force, self.pacing)
         self.validation = Validation(self.settings.validation, self.agent, *parts)
-        self.end = EndOfRun(env, guard, journal, self.in_force, self.telling, self.put_in_force)
+        policy, watches = self.settings.on_foreign_change, self.settings.watches
+        self.foreign = ForeignChanges(policy, guard, self.in_force, watches)
+        self.resting = Resting(self.interval, *parts, self.foreign, self.records)
+        ways = (self.put_in_force, self.leave)
+        self.end = EndOfRun(env, guard, journal, self.in_force, self.telling, self.foreign, *ways)
+        self.watching: Watching | None = None
+        self.journal_rotation: Rotation | None = None
+        if watches:
+            self.watching = Watching(guard, env.space.threads, self.known_best)
+            self.journal_rotation = Rotation(journal, guard.memory, self.telling, self.rotation)
 
     def run(self) -> Kept:
         """Replays the journal, goes on from there, and keeps the better configuration in force."""
@@ -85,13 +104,15 @@ class Tuning:
     ) -> Record:
         """One interval under what the guard admitted: run it, have it judged, journal it, learn from it."""
         before = self.in_force.number
-        if choice.number != before:
+        changes = choice.number != before and not watch.hands_off
+        if changes:
             choice = self._explained(choice)
         self.telling.decided(kind, choice)
-        if choice.number != before:
+        if changes:
             reason = reason_in_words(kind, choice.decision, choice.reason)
             self.in_force.change(choice.number, choice.decision, reason)
-        seen = self.env.run(choice.number, replace(watch, interrupt=self._interrupt))
+        watch = replace(watch, interrupt=self._interrupt, gives_way=self.foreign.gives_way)
+        seen = self.env.run(choice.number, watch)
         self.in_force.confirm(seen, before, self.records.last_gap)
         if self.stop():
             raise Stopped
@@ -103,16 +124,30 @@ class Tuning:
         record = self.records.write(kind, choice, seen, judgement, decision_ms)
         self._teach(record)
         self.telling.measured(record)
-        self.patience.check(record, has_explored=self.finished("tune") > 0)
+        if self.journal_rotation is not None:
+            self.journal_rotation.after_interval()
+        if self.watching is None:
+            self.patience.check(record, has_explored=self.finished("tune") > 0)
+        if kind != "tune" and self._silence_used_up:
+            raise TimeUp("no requests came in all the intervals that were left")
+        self.foreign.take_in(seen, changes)
         return record
 
     def _phases(self) -> ToKeep:
-        self._measure_start()
+        with suppress(TakenOver):
+            self._measure_start()
+        self.resting.observe()
         self._search()
-        return self.guard.keeping(self.validation.costs())
+        costs = None
+        with suppress(TakenOver):
+            costs = self.validation.costs() if self.in_force.adopted is None else None
+        return self.guard.keeping(costs)
 
     def _measure_start(self) -> None:
         """Once at least, as a resumed run needs an observation. Only once where users suffer in it."""
+        if self._goes_on_watching:
+            self.scheduled.measured("wait", self.in_force.number or 0)
+            return
         missing = 0 if self.finished("tune") else self.settings.baseline - self.finished("baseline")
         for _ in range(max(1, missing)):
             record = self.scheduled.measured("baseline", self.guard.start)
@@ -120,17 +155,46 @@ class Tuning:
                 return
 
     def _search(self) -> None:
-        while self.finished("tune") < self.settings.intervals and not self.pacing.search_is_over:
-            if pause := self.pacing.pause_before_exploring():
-                self.scheduled.wait(pause)
-                continue
-            began_s = time.perf_counter()
-            choice = self.guard.admit(None if self.guard.takes_over else self._act())
-            self.interval("tune", choice, decision_ms=1e3 * (time.perf_counter() - began_s))
+        while self._used < self.settings.intervals and not self.pacing.search_is_over:
+            with suppress(TakenOver):
+                if self.foreign.stands_back:
+                    self.resting.stand_back()
+                elif pause := self.pacing.pause_before_exploring():
+                    self.scheduled.wait(pause)
+                elif self.watching is not None and self.records.silent_in_a_row >= SILENT_INTERVALS:
+                    self.resting.in_silence(self.watching)
+                else:
+                    self._decide()
 
-    def _act(self) -> int:
+    def _decide(self) -> None:
+        began_s = time.perf_counter()
+        proposal = None if self.guard.takes_over else self._proposal()
+        choice = self.guard.admit(None if proposal is None else proposal.number)
+        if proposal is not None and proposal.reason and choice.decision == "agent":
+            choice = choice._replace(decision="table", reason=proposal.reason)
+        self.interval("tune", choice, decision_ms=1e3 * (time.perf_counter() - began_s))
+
+    def _proposal(self) -> Proposal:
         assert self.records.observation is not None
-        return self.env.space.number_of_action(self.agent.act(self.records.observation))
+        number = self.env.space.number_of_action(self.agent.act(self.records.observation))
+        if self.watching is None or self.in_force.number is None:
+            return Proposal(number)
+        return self.watching.choose(self.in_force.number, number)
+
+    @property
+    def _used(self) -> int:
+        """How many of the intervals of the search are used up."""
+        return self.finished("tune") + (self.records.silent if self.settings.counts_silence else 0)
+
+    @property
+    def _silence_used_up(self) -> bool:
+        return self.settings.counts_silence and self.records.silent >= self.settings.intervals
+
+    @property
+    def _goes_on_watching(self) -> bool:
+        """True for one that watched before: what it left in force needs no measurement of the start."""
+        began = self.finished("tune") > 0 and self.in_force.number is not None
+        return self.settings.watches and began
 
     def _teach(self, record: Record) -> None:
         """Every interval that counts makes the agent think anew; only one that is learned tells it a cost."""

@@ -23,7 +23,7 @@ MAX_CLOCK_DRIFT_S = 1.0  # between two looks; what goes beyond it was set
 
 
 class TimeUp(Exception):
-    """The run's time is over while it waits."""
+    """The run's time is over while it waits. The text may say why."""
 
 
 class Pacing:
@@ -75,6 +75,8 @@ class Pacing:
         Both changes are taken to last as long as the slowest of late.
         """
         records = self._journal.records
+        if self._looked_at > len(records):  # it was shortened
+            self._looked_at = max(0, len(records) - RECENT_CHANGES)
         new = (r.apply_ms for r in records[self._looked_at :])
         self._applied_ms.extend(ms for ms in new if ms > 0)  # NaN, 0: no change
         self._looked_at = len(records)

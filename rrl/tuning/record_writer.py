@@ -24,7 +24,12 @@ class RecordWriter:
     ) -> None:
         self.observation: np.ndarray | None = None  # of the last interval that counted
         self._journal, self._space, self._in_force, self._clock = journal, space, in_force, clock
+        earlier = journal.header.earlier or {}
         self._finished = Counter(record.kind for record in journal.records if record.counted)
+        self._finished.update(earlier.get("dropped", {}))
+        self.silent = sum(record.silent for record in journal.records) + int(earlier.get("silent", 0))
+        """Intervals without requests."""
+        self.silent_in_a_row = 0  # of them, the last ones
 
     def finished(self, kind: Kind) -> int:
         """How many of the run's intervals of this kind are in the journal."""
@@ -66,4 +71,8 @@ class RecordWriter:
         if record.counted:
             self._finished[kind] += 1
             self.observation = after
+            self.silent_in_a_row = 0
+        elif record.silent:
+            self.silent += 1
+            self.silent_in_a_row += 1
         return record

@@ -37,12 +37,38 @@ class RunningTarget(Protocol):
     def identity(self) -> ServerIdentity:
         """The server that answers there at present."""
 
+    def is_still(self, server: ServerIdentity) -> bool:
+        """True if that one answers there now. False if it was started anew, or tells nothing."""
+
     def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
         """Takes or prolongs the lease, where the server has leases; 0 s give it back.
 
         It fails where another tuner has it. It also does where another has had it since this one had it,
         unless it is taken `anew`.
         """
+
+
+class TargetClaim(Protocol):
+    """What a run asks of its claim on a target; a `RestorePoint` is one."""
+
+    def claim(self, found: Mapping[str, int], config_pbtxt: str = "", interval_s: float = 0.0) -> None:
+        """Claims the target before the first change."""
+
+    def safe(self, best: Mapping[str, int]) -> None:
+        """After an interval: the best configuration that is known."""
+
+    def found_anew(self, theirs: Mapping[str, int]) -> None:
+        """Another client has set this, and the run goes on from it."""
+
+    def set_by_others(self, tuned: Mapping[str, int]) -> bool:
+        """True if no change of this run explains that these knobs are in force."""
+        ...
+
+    def ending(self, in_force: Mapping[str, int]) -> None:
+        """The last change is next."""
+
+    def release(self) -> None:
+        """At a clean end: the target is as it should be."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +191,25 @@ class RestorePoint:
         # On a full disk the journal ends the run at its next line, and the change back must still be made.
         with suppress(OSError):
             self._write()
+
+    def found_anew(self, theirs: Mapping[str, int]) -> None:
+        """Another client has set this, and the run goes on from it: a killed run leaves it."""
+        if self._state is None:
+            return
+        found = {**self._state.found, **theirs}
+        self._state = replace(self._state, found=found, best=found, changes=((found, found),))
+        with suppress(OSError):  # as above
+            self._write()
+
+    def set_by_others(self, tuned: Mapping[str, int]) -> bool:
+        """True if no change of this run explains that these knobs are in force.
+
+        What a server that was started anew has is nobody's choice.
+        """
+        state = self._state
+        if state is None or self._running is None or state.may_have_put_knobs(tuned):
+            return False
+        return self._running.is_still(state.server)
 
     def safe(self, best: Mapping[str, int]) -> None:
         """After an interval: the best configuration that is known."""

@@ -92,6 +92,6 @@ class Scheduled:
         """What to have in force during a wait: the start, or what a stop would keep if that may change."""
         in_force, safe = self._in_force.number, self._guard.to_keep()
         assert in_force is not None
-        if in_force in (self._guard.start, safe):
+        if in_force in (self._guard.start, safe, self._in_force.adopted):
             return in_force
         return safe if self._pacing.may_return() else in_force

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rrl.tuning.set_by_others import OnForeignChange
+
 BASELINE_WITHOUT_VALIDATION = 3  # intervals of the start where it is not measured again
 
 
@@ -18,6 +20,9 @@ class TuningSettings:
     # open which is better. Where one short turn of the start settles that, it has no other.
     validation: int = 2
     duration_s: float = math.inf  # the run ends about then, whatever is left to do
+    watches: bool = False  # it is to go on for ever: see `watching`
+    counts_silence: bool = False  # intervals without requests use up `intervals` as well
+    on_foreign_change: OnForeignChange = "adopt"  # what is done where somebody else changes the target
 
     def __post_init__(self) -> None:
         if self.intervals < 1 or self.baseline < 1 or self.validation < 0:

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rrl.folder_sync import sync_folder
-from serving_adapter.address import LOCALHOST, ServerAddress, canonical
+from serving_adapter.address import LOCALHOST, ServerAddress, canonical, scheme_of
 from serving_adapter.whole_files import written_whole
 
 TUNER, PROFILER = "rrl-tune", "rrl-profile"  # the programs that claim targets
@@ -64,6 +64,11 @@ class State:
     def may_have_put(self, in_force: dict[str, int]) -> bool:
         """True if the run's last change explains this configuration, made or half made."""
         return any(_on_the_way(in_force, before, after) for before, after in self.changes)
+
+    def may_have_put_knobs(self, in_force: Mapping[str, int]) -> bool:
+        """The same of some knobs, whatever the others are."""
+        pairs = [[{name: each.get(name, -1) for name in in_force} for each in pair] for pair in self.changes]
+        return any(_on_the_way(dict(in_force), before, after) for before, after in pairs)
 
     def write(self, path: Path) -> None:
         """Replaces the file, whole or not at all."""
@@ -123,18 +128,20 @@ def path_of(names: Sequence[str], target: str, model: str) -> Path:
     for path, state in _states():
         if state.model == model and set(state.names) & set(names):
             return path
-    key = f"{_with_machine(canonical(target))}/{model}"
+    scheme, rest = scheme_of(canonical(target))
+    key = f"{scheme}{_with_machine(rest)}/{model}"
     name = re.sub(r"[^\w.-]+", "_", f"{canonical(target)}/{model}")[:80]
     return state_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
 
 
 def names_of(target: str) -> list[str]:
     """All that a target goes by, so that two runs know that theirs is the same."""
+    scheme, rest = scheme_of(target)
     try:
-        identities = ServerAddress.parse(target).identities()
+        identities = ServerAddress.parse(rest).identities()
     except ValueError:
-        identities = frozenset({target})
-    return sorted(map(_with_machine, identities))
+        identities = frozenset({rest})
+    return sorted(scheme + _with_machine(identity) for identity in identities)
 
 
 def machine() -> str:

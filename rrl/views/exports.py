@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,13 +17,14 @@ from rrl.journal import Journal
 from rrl.records import Header, Record
 from rrl.tuning import change_log
 from rrl.views import (
-    figure,
     intervals_csv,
     reference_table,
     results_csv,
     summary_json,
     tensorboard_events,
+    tradeoff,
 )
+from rrl.views.front_table import front_table
 from rrl.views.html_report import page
 from rrl.views.same_arrivals import SameArrivals
 from rrl.views.summary import (
@@ -37,17 +38,14 @@ from rrl.views.tensorboard_events import TensorBoardEvents
 from rrl.views.terminal import cost_table, result_table
 
 LATENCY_PICTURE = "latency.png"
-MODEL_CONFIG = "best_model_config.json"
-CONFIG_PBTXT = "best_config.pbtxt"
-CONFIG_DIFF = "best_config.diff"
+BEST = "best_"  # begins the names of the files that take the configuration home
+CONFIG_DIFF = f"{BEST}config.diff"
 
 
 class Configured(Protocol):
     """What exporting needs of a target, or of what is known of one."""
 
-    def model_config(self, configuration: Mapping[str, int]) -> str: ...
-
-    def config_pbtxt(self, configuration: Mapping[str, int] | None = None) -> str: ...
+    def config_files(self, configuration: Mapping[str, int]) -> Mapping[str, str]: ...
 
 
 def export(
@@ -67,7 +65,7 @@ def export(
         write_views(folder, journal.header, journal.records, summary, target, ended=left is not None)
     finally:
         if events is not None:
-            events.close(summary, folder / LATENCY_PICTURE)
+            events.finish(summary, folder / LATENCY_PICTURE)
     return summary
 
 
@@ -84,27 +82,41 @@ def write_views(
     `ended` is True if the run has put in force what it left. An error of the target is raised only after
     everything that needs no target was written.
     """
-    reference_table_of(header, records).write(folder / reference_table.FILE_NAME)
+    from rrl.views import figure  # Matplotlib takes its time, and nothing is drawn before
+
+    if header.concurrency is None:  # The rate of a closed loop follows the configuration.
+        reference_table_of(header, records).write(folder / reference_table.FILE_NAME)
     write_best_configuration(folder / BEST_CONFIGURATION, header, summary, ended)
     intervals_csv.write(folder / intervals_csv.FILE_NAME, header, records)
     results_csv.write(folder / results_csv.FILE_NAME, header, records)
-    summary_json.write(folder / summary_json.FILE_NAME, header, summary, ended)
-    figure.draw(header, records, summary, folder / LATENCY_PICTURE)
+    measured = tradeoff.Tradeoff.of(header, records)
+    tradeoff.write(folder / tradeoff.FILE_NAME, header, measured)
+    summary_json.write(folder / summary_json.FILE_NAME, header, summary, ended, measured)
+    shown, drawn = _newest(header, records, summary)
+    figure.draw(header, shown, drawn, folder / LATENCY_PICTURE)
     diff = ""
     try:
         if target is not None:
             diff = _write_model_configuration(folder, header, summary, target)
     finally:
-        page.write(folder / page.FILE_NAME, header, records, summary, ended, diff)
+        page.write(folder / page.FILE_NAME, header, shown, drawn, ended, diff)
+
+
+def _newest(
+    header: Header, records: Sequence[Record], summary: RunSummary
+) -> tuple[Sequence[Record], RunSummary]:
+    """What is drawn of a journal that was shortened: the few old intervals that it kept are months away."""
+    old = int((header.earlier or {}).get("kept", 0))
+    return records[old:], replace(summary, start_ms=summary.start_ms[old:])
 
 
 def _write_model_configuration(folder: Path, header: Header, summary: RunSummary, target: Configured) -> str:
     """Writes the configuration left as a server takes it. Returns its diff against the one found."""
-    config = json.loads(target.model_config(summary.left))
-    (folder / MODEL_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    text = target.config_pbtxt(summary.left)
-    (folder / CONFIG_PBTXT).write_text(text, encoding="utf-8")
-    diff = _diff(header.found_config_pbtxt or text, text)
+    files = target.config_files(summary.left)
+    for name, text in files.items():
+        _write(folder, name, text)
+    name, text = next(iter(files.items()), ("", ""))
+    diff = _diff(header.found_config_pbtxt or text, text, name)
     if diff:
         (folder / CONFIG_DIFF).write_text(diff, encoding="utf-8")
     else:
@@ -112,9 +124,18 @@ def _write_model_configuration(folder: Path, header: Header, summary: RunSummary
     return diff
 
 
-def _diff(found: str, best: str) -> str:
+def _write(folder: Path, name: str, text: str) -> None:
+    """A model's name is that of a folder, and a journal may come from anybody."""
+    path = folder / f"{BEST}{name}"
+    if ".." in name.split("/") or not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"a configuration's file cannot be called {name!r}: it is to be in {folder}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _diff(found: str, best: str, name: str) -> str:
     before, after = found.splitlines(keepends=True), best.splitlines(keepends=True)
-    return "".join(difflib.unified_diff(before, after, "found/config.pbtxt", "best/config.pbtxt"))
+    return "".join(difflib.unified_diff(before, after, f"found/{name}", f"best/{name}"))
 
 
 def print_result(
@@ -123,6 +144,9 @@ def print_result(
     console.print()
     console.print(result_table(journal.header, summary))
     console.print(cost_table(summary, client_failures))
+    if (front := front_table(tradeoff.Tradeoff.of(journal.header, journal.records))) is not None:
+        console.print()
+        console.print(front)
     console.print()
     print_places(console, journal.path.parent)
 
@@ -134,13 +158,15 @@ def print_places(console: Console, folder: Path) -> None:
     places.add_column(overflow="fold")
     for name, file in (
         ("report", page.FILE_NAME),
-        ("configuration", CONFIG_PBTXT),
+        ("configuration", f"{BEST}config.pbtxt"),
+        ("configuration", f"{BEST}serve_config.yaml"),
         ("its diff", CONFIG_DIFF),
-        ("Triton override", MODEL_CONFIG),
+        ("Triton override", f"{BEST}model_config.json"),
         ("knobs alone", BEST_CONFIGURATION),
         ("reference table", reference_table.FILE_NAME),
         ("intervals", intervals_csv.FILE_NAME),
         ("summary", summary_json.FILE_NAME),
+        ("latency against threads", tradeoff.FILE_NAME),
         ("changes", change_log.FILE_NAME),
         ("plot", LATENCY_PICTURE),
         ("journal", JOURNAL),

@@ -18,6 +18,7 @@ from rrl.objective import slo_violated
 from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from serving_adapter.address import canonical
+from serving_adapter.yaml_text import yaml_file
 
 FILE_NAME = "reference_table.yaml"
 
@@ -136,8 +137,8 @@ class ReferenceTable:
     @classmethod
     def read(cls, path: Path) -> ReferenceTable:
         """ValueError with one sentence if there is no such table."""
+        values = yaml_file(path, "reference table")
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
             levels = {
                 int(level): ReferenceEntry(
                     rate_per_s=_rates(row["rate_per_s"]),
@@ -153,18 +154,7 @@ class ReferenceTable:
                 origin = Origin.of(values["target"], str(values.get("server") or ""))
             limit_ms = None if values.get("slo_p95_ms") is None else float(values["slo_p95_ms"])
             return cls(values["objective"], values["unit"], values["model"], levels, origin, limit_ms)
-        except OSError as error:
-            raise ValueError(f"cannot read the reference table {path}: {error.strerror}") from None
-        except (
-            KeyError,
-            IndexError,
-            TypeError,
-            AttributeError,
-            ValueError,
-            OverflowError,
-            yaml.YAMLError,
-            RecursionError,
-        ) as error:
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path} is not a reference table of rrl-tune ({type(error).__name__}: {error}); "
                 f"give the {FILE_NAME} that a tuning run wrote"

@@ -15,6 +15,7 @@ from pathlib import Path
 from rrl.objective import slo_violated
 from rrl.records import Header, Record
 from rrl.views.summary import Standing
+from rrl.views.tradeoff import config_name
 from serving_adapter.whole_files import written_whole
 
 FILE_NAME = "metrics-model-inference.csv"
@@ -39,7 +40,6 @@ def _rows(header: Header, records: Sequence[Record]) -> Iterator[tuple[object, .
     for record in records:
         if record.counted and record.measurement.completions:
             of_number.setdefault(record.number, []).append(record)
-    start = header.space.number(header.start)
     for number, measured in sorted(of_number.items(), key=lambda item: _mean_ms(item[1])):
         configuration = (header.found or {}) | header.space.configuration(number)
         standing = Standing.of(measured, configuration)
@@ -52,7 +52,7 @@ def _rows(header: Header, records: Sequence[Record]) -> Iterator[tuple[object, .
             header.model,
             1,
             concurrency,
-            f"{header.model}_config_{'default' if number == start else number}",
+            config_name(header, number),
             f"{configuration['instances']}" if "instances" in configuration else "",
             configuration.get("max_batch_size", ""),
             "No" if broken else "Yes",

@@ -16,13 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
+from rrl.belief.joint import JointBelief, belief_of
 from rrl.belief.load_forecast import arrival_offsets_s
 from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Measurement
-from rrl.objective import MeanLatency, make_objective
+from rrl.objective import MeanLatency, Objective, make_objective
 from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
 from rrl.views.exploration_cost import StartLatencies, part_of
@@ -46,6 +47,7 @@ class SameArrivals:
     guard: Guard  # has seen all of it
     records: Sequence[Record]
     beside: Sequence[StartBeside]  # by record
+    belief: Belief | JointBelief  # what the guard expects by
 
     @property
     def start_ms(self) -> StartLatencies:
@@ -79,32 +81,45 @@ class SameArrivals:
 class StartBesideRun(Listener):
     """Grows with a run: told of each record once the guard has judged it, it asks the guard's own belief."""
 
-    def __init__(self, header: Header, guard: Guard, belief: Belief) -> None:
+    def __init__(self, header: Header, guard: Guard, belief: Belief | JointBelief) -> None:
         """`belief` is what the guard expects by."""
         objective = make_objective(header.objective, header.slo_p95_ms)
         self._guard, self._belief, self._latencies = guard, belief, belief
         if objective != MeanLatency():
-            self._latencies = Belief(header.space, MeanLatency(), header.cores, found=header.found)
+            self._latencies = _belief(header, MeanLatency())
         self._records: list[Record] = []
         self._beside: list[StartBeside] = []
-        self._log_slowness: list[float] = []  # by change and interval
+        self._log_slowness: list[float | np.ndarray] = []  # by change and interval; of several models (M,)
 
     def measured(self, record: Record) -> None:
         if self._latencies is not self._belief and record.counted:
             self._latencies.learn(record.number, record.measurement)
         self._records.append(record)
-        self._log_slowness += [self._latencies.service_times.log_slowness] * len(record.with_settling)
+        self._log_slowness += [self._latencies.log_slowness] * len(record.with_settling)
         self._beside.append(_beside(record, self._guard, self._belief, self._latencies))
 
     def replayed(self, record: Record) -> None:
         self.measured(record)
+
+    def rotated(self, kept: Sequence[int]) -> None:
+        slowness, by_record = iter(self._log_slowness), []
+        for record in self._records:
+            by_record.append([next(slowness) for _ in record.with_settling])
+        self._records = [self._records[i] for i in kept]
+        self._beside = [self._beside[i] for i in kept]
+        self._log_slowness = [each for i in kept for each in by_record[i]]
+
+    def last_ms(self) -> list[float]:
+        """The start's mean latency beside the last record: while its change settled, if any, and then."""
+        last = self._beside[-1]
+        return [*last.lived_ms[:-1], last.latency_ms]
 
     def at_end(self) -> SameArrivals:
         beside = self._beside
         if self._latencies.known:
             slowness = np.array(self._log_slowness)
             beside = _with_lived(self._records, self._guard.start, beside, self._latencies, slowness)
-        return SameArrivals(self._guard, tuple(self._records), tuple(beside))
+        return SameArrivals(self._guard, tuple(self._records), tuple(beside), self._belief)
 
 
 def at_same_arrivals(
@@ -112,8 +127,12 @@ def at_same_arrivals(
 ) -> SameArrivals:
     """Replays a journal's records."""
     objective = make_objective(header.objective, header.slo_p95_ms)
-    belief = Belief(header.space, objective, header.cores, found=header.found)
-    settings = settings or GuardSettings(slo_p95_ms=header.slo_p95_ms, cost_is_latency=objective.unit == "ms")
+    belief = _belief(header, objective)
+    settings = settings or GuardSettings(
+        slo_p95_ms=header.slo_p95_ms,
+        cost_is_latency=objective.unit == "ms",
+        closed_loop=header.concurrency is not None,
+    )
     guard = Guard(header.space.number(header.start), settings, expectation=belief)
     run = StartBesideRun(header, guard, belief)
     for record in records:
@@ -122,11 +141,16 @@ def at_same_arrivals(
     return run.at_end()
 
 
+def _belief(header: Header, objective: Objective) -> Belief | JointBelief:
+    """One that knows nothing yet of the run."""
+    return belief_of(header.space, objective, header.cores, header.found, concurrency=header.concurrency)
+
+
 def _with_lived(
     records: Sequence[Record],
     start: int,
     beside: Sequence[StartBeside],
-    belief: Belief,
+    belief: Belief | JointBelief,
     log_slowness: np.ndarray,
 ) -> list[StartBeside]:
     """Tells what the start would have cost where another was explored, had it been in force all the time."""
@@ -149,9 +173,38 @@ def _left_waiting(settling: Measurement, start_ms: float) -> float:
     return share * max(settling.latency.mean_ms, start_ms) + (1 - share) * start_ms
 
 
-def _lived_ms(records: Sequence[Record], start: int, belief: Belief, log_slowness: np.ndarray) -> list[float]:
+def _lived_ms(
+    records: Sequence[Record], start: int, belief: Belief | JointBelief, log_slowness: np.ndarray
+) -> list[float]:
     """The start's mean latency in each change and interval. What is measured stands for what is not known."""
     seen = [each for record in records for each in record.with_settling]
+    if isinstance(belief, JointBelief):
+        return _all_lived_ms(seen, start, belief, log_slowness)
+    return _model_lived_ms(seen, start, belief, log_slowness)
+
+
+def _all_lived_ms(
+    seen: Sequence[Measurement], start: int, belief: JointBelief, log_slowness: np.ndarray
+) -> list[float]:
+    """The same of the requests of all models, (T, M) whose batches were so slow, or of their whole."""
+    parts = belief.joint.parts(np.array([start]))
+    log_slowness = log_slowness + belief.log_slower(parts)
+    counts = np.array([each.completions for each in seen], dtype=float)
+    more = np.zeros(len(seen))  # request-milliseconds, than were measured
+    for k, model in enumerate(belief.joint.models):
+        own = [each.models.get(model, each) for each in seen]
+        lived_ms = _model_lived_ms(own, int(parts[0, k]), belief.members[k], log_slowness[:, k])
+        completions = np.array([each.completions for each in own], dtype=float)
+        measured_ms = np.array([each.latency.mean_ms for each in own])
+        more += completions * np.nan_to_num(np.array(lived_ms) - measured_ms)
+    lived = np.array([each.latency.mean_ms for each in seen]) + more / np.maximum(counts, 1)
+    return np.where(counts > 0, np.maximum(lived, 0.0), math.nan).tolist()
+
+
+def _model_lived_ms(
+    seen: Sequence[Measurement], start: int, belief: Belief, log_slowness: np.ndarray
+) -> list[float]:
+    """The same of one model."""
     rng = np.random.default_rng(0)
     none = np.empty(0)
     stretches = [
@@ -162,7 +215,9 @@ def _lived_ms(records: Sequence[Record], start: int, belief: Belief, log_slownes
     return np.where(np.isfinite(lived_ms), lived_ms, [each.latency.mean_ms for each in seen]).tolist()
 
 
-def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> StartBeside:
+def _beside(
+    record: Record, guard: Guard, belief: Belief | JointBelief, latencies: Belief | JointBelief
+) -> StartBeside:
     seen, start = record.with_settling, np.array([guard.start])
     own_ms = tuple(each.latency.mean_ms for each in seen)
     if record.number == guard.start:
@@ -178,4 +233,5 @@ def _beside(record: Record, guard: Guard, belief: Belief, latencies: Belief) -> 
 
 def _fresh(measurement: Measurement) -> Measurement:
     """Without what waited when it began: what was tried had left that behind."""
-    return replace(measurement, backlog=max(0, measurement.backlog_growth))
+    models = {name: _fresh(each) for name, each in measurement.models.items()}
+    return replace(measurement, backlog=max(0, measurement.backlog_growth), models=models)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from rrl.belief.belief import Belief
+from rrl.belief.joint import JointBelief
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.measured_costs import costs_by_configuration
+from rrl.objective import unit_of
 from rrl.records import Header, Record
 from rrl.space import Configuration
 from rrl.views.exploration_cost import CostOfExploration, StartLatencies, cost_of_exploration
@@ -42,6 +45,7 @@ class Standing:
     service_ms: float
     cost: float
     failure_share: float  # Of all requests answered in these intervals.
+    answered_per_s: float  # Answers; failures are none.
 
     @classmethod
     def of(cls, records: Sequence[Record], configuration: Configuration) -> Standing:
@@ -67,6 +71,8 @@ class Standing:
             service_ms=mean([m.service.mean_ms for m in measured]),
             cost=mean([r.cost for r in records]),
             failure_share=sum(m.failures for m in measured) / max(1, sum(m.answered for m in measured)),
+            answered_per_s=sum(m.completions for m in measured)
+            / max(1e-9, sum(m.duration_s for m in measured)),
         )
 
 
@@ -86,6 +92,8 @@ class RunSummary:
     best_records: tuple[Record, ...]  # The intervals of `best`.
     start_ms: StartLatencies  # Mean latency that the start would have had, by interval.
     start_beside_best_ms: float  # The same over the intervals of `best`.
+    belief: Belief | JointBelief | None = field(default=None, repr=False, compare=False)
+    """What the guard believed at the end."""
 
     @property
     def found_better(self) -> bool:
@@ -149,6 +157,7 @@ def summarise(
         best_records=tuple(of_best),
         start_ms=same_arrivals.start_ms,
         start_beside_best_ms=same_arrivals.start_latency_ms(of_start if validated else of_best),
+        belief=same_arrivals.belief,
     )
 
 
@@ -218,13 +227,12 @@ def last_validation(records: Sequence[Record]) -> list[Record]:
 
 
 def reference_table_of(header: Header, records: Sequence[Record]) -> ReferenceTable:
-    unit = "threads" if header.objective == "least-resources" else "ms"
     origin = Origin.of(header.target, header.server)
     return ReferenceTable.of(
         records,
         header.space,
         header.objective,
-        unit,
+        unit_of(header.objective),
         header.model,
         origin=origin,
         slo_p95_ms=header.slo_p95_ms,

@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from rrl.records import Header
+from rrl.views import capacity_found, tradeoff
 from rrl.views.summary import RunSummary, Standing
 from serving_adapter.whole_files import written_whole
 
 FILE_NAME = "summary.json"
 
 
-def write(path: Path, header: Header, summary: RunSummary, ended: bool) -> None:
+def write(path: Path, header: Header, summary: RunSummary, ended: bool, measured: tradeoff.Tradeoff) -> None:
     """Writes the file whole. `ended` is True if what is left is in force."""
     with written_whole(path) as file:
-        file.write((json.dumps(document(header, summary, ended), indent=2) + "\n").encode())
+        found = document(header, summary, ended) | {"pareto_front": tradeoff.to_json(measured)}
+        borne = capacity_found.read(path.parent)
+        if borne is not None:
+            found["capacity"] = borne.to_json()
+        file.write((json.dumps(found, indent=2) + "\n").encode())
 
 
 def document(header: Header, summary: RunSummary, ended: bool) -> dict[str, Any]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import matplotlib.image
-from torch.utils.tensorboard import SummaryWriter
-
 from rrl.knobs import in_words
 from rrl.records import Header, Record
 from rrl.tuning.listener import Listener
+from rrl.views.event_file import FILES, EventFile
 from rrl.views.summary import RunSummary
 
 FOLDER = "tensorboard"
@@ -20,9 +18,9 @@ class TensorBoardEvents(Listener):
     """Writes every interval's scalars. A resumed run's events are written anew from its journal."""
 
     def __init__(self, folder: Path, header: Header, records: list[Record]) -> None:
-        for earlier in (folder / FOLDER).glob("events.out.tfevents*") if records else ():
+        for earlier in (folder / FOLDER).glob(FILES) if records else ():
             earlier.unlink()
-        self._writer = SummaryWriter(str(folder / FOLDER), flush_secs=5)
+        self._writer = EventFile(folder / FOLDER)
         self._writer.add_text("run", _markdown(header))
         self._header = header
         self._interval = 0
@@ -61,15 +59,15 @@ class TensorBoardEvents(Listener):
         } | {f"knobs/{name}": value for name, value in record.configuration.items()}
         for tag, value in scalars.items():
             if math.isfinite(value):
-                self._writer.add_scalar(tag, value, self._interval, walltime=record.wall_time_s)
+                self._writer.add_scalar(tag, value, self._interval, wall_time_s=record.wall_time_s)
         words = f"{in_words(record.configuration)} ({record.decision})"
         if record.reason or record.verdict:
             words += ": " + "; ".join(filter(None, (record.reason, record.verdict)))
-        self._writer.add_text("configuration", words, self._interval, walltime=record.wall_time_s)
+        self._writer.add_text("configuration", words, self._interval, wall_time_s=record.wall_time_s)
         self._writer.flush()
         self._interval += 1
 
-    def close(self, summary: RunSummary, figure: Path) -> None:
+    def finish(self, summary: RunSummary, figure: Path) -> None:
         """The end of the run: its result, and its picture."""
         results = {"result/mean_ms": summary.best.mean_ms, "result/gain": summary.gain}
         header = self._header
@@ -81,10 +79,13 @@ class TensorBoardEvents(Listener):
                 "model": header.model,
             },
             {name: value for name, value in results.items() if math.isfinite(value)},
-            run_name=".",
         )
         if figure.is_file():
-            self._writer.add_image("run", matplotlib.image.imread(figure)[..., :3], dataformats="HWC")
+            self._writer.add_png("run", figure)
+        self._writer.close()
+
+    def close(self) -> None:
+        """Leaves the file as it is, if the run did not come to its end."""
         self._writer.close()
 
     def _regret_after(self, record: Record) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 
 from rich.console import Console, Group
@@ -18,7 +19,7 @@ from rrl.guarding.gain import EXPECTED_CONFIDENCE, GAIN_CONFIDENCE
 from rrl.guarding.guard import Guard
 from rrl.journal import Journal
 from rrl.knobs import in_words
-from rrl.records import Decision, Header, Kind, Record
+from rrl.records import NO_END, Decision, Header, Kind, Record
 from rrl.tuning.decision_words import remark_in_words
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.settings import TuningSettings
@@ -30,22 +31,25 @@ PHASES: dict[str, str] = {
     "validation": "validating",
     "wait": "waiting",
 }
+SHOWN_MEANS = 60
 BARS = "▁▂▃▄▅▆▇█"
 
 
 class PlainView(Listener):
     """One line an interval, for logs."""
 
-    def __init__(self, console: Console, header: Header, total: int, done: int = 0) -> None:
+    def __init__(self, console: Console, header: Header, total: int | None, done: int = 0) -> None:
+        """`total` None: the run has no end."""
         self._console, self._header, self._total, self._done = console, header, total, done
 
     def measured(self, record: Record) -> None:
         self._done += uses_up(record)
-        self._total = max(self._total, self._done)  # The validation may need more turns than planned.
+        # The validation may need more turns than planned.
+        of_total = "" if self._total is None else f"/{max(self._total, self._done)}"
         m = record.measurement
         remarks = "; ".join(filter(None, (remark_in_words(record.decision, record.reason), record.verdict)))
         self._print(
-            f"[{self._done}/{self._total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
+            f"[{self._done}{of_total}] {record.kind:<10} {m.arrival_rate_per_s:6.1f}/s  "
             f"mean {_ms(m.latency.mean_ms)} p95 {_ms(m.latency.p95_ms)} ms  "
             + (f"{record.failures_in_words}  " if record.failures else "")
             + in_words(record.configuration)
@@ -68,7 +72,9 @@ class PlainView(Listener):
 class LiveView(Listener):
     """Progress, load, configuration, latency now and at the start, the best so far, what the guard did."""
 
-    def __init__(self, console: Console, header: Header, guard: Guard, total: int, done: int = 0) -> None:
+    def __init__(
+        self, console: Console, header: Header, guard: Guard, total: int | None, done: int = 0
+    ) -> None:
         self._console, self._header, self._guard = console, header, guard
         self._progress = ProgressBar(
             TextColumn("[bold]{task.description:<19}"),
@@ -87,7 +93,7 @@ class LiveView(Listener):
         self._waits = ""
         self._last: Record | None = None
         self._start_p95_ms: list[float] = []
-        self._means_ms: list[float] = []
+        self._means_ms: deque[float] = deque(maxlen=SHOWN_MEANS)
         self._guard_said = "nothing to do so far"
         self._live = Live(self._view(), console=console, refresh_per_second=4, transient=True)
         self._live.start()
@@ -107,7 +113,8 @@ class LiveView(Listener):
     def measured(self, record: Record) -> None:
         self._progress.update(self._task, advance=int(uses_up(record)))
         task = self._progress.tasks[0]
-        self._progress.update(self._task, total=max(task.total or 0, task.completed))  # Turns may follow.
+        if task.total is not None:
+            self._progress.update(self._task, total=max(task.total, task.completed))  # Turns may follow.
         self._last = record
         latency = record.measurement.latency
         if record.kind == "baseline" and math.isfinite(latency.p95_ms):
@@ -145,7 +152,7 @@ class LiveView(Listener):
             if self._last.failures:
                 now.append(f"  {self._last.failures_in_words}", style="red")
             rows.add_row("last interval", now)
-        rows.add_row("mean so far", Text(sparkline(self._means_ms[-60:]), style="cyan"))
+        rows.add_row("mean so far", Text(sparkline(list(self._means_ms)), style="cyan"))
         rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
         rows.add_row("guard", Text(self._guard_said))
         rows.add_row("last change", Text(self._change))
@@ -160,7 +167,9 @@ def make_view(console: Console, log: Journal, guard: Guard, settings: TuningSett
     """The live view in a terminal, else the plain one."""
     done = sum(map(uses_up, log.records))
     extra = 1 if done else 0  # A resumed run measures the start once more.
-    total = settings.baseline + settings.intervals + 2 * settings.validation + extra
+    total: int | None = settings.baseline + settings.intervals + 2 * settings.validation + extra
+    if settings.intervals >= NO_END:
+        total = None
     if console.is_terminal:
         return LiveView(console, log.header, guard, total, done)
     return PlainView(console, log.header, total, done)
@@ -229,7 +238,7 @@ def gain_in_words(summary: RunSummary) -> str:
     low, _, high = summary.turns
     if not summary.validated:
         if not summary.gain > 1:  # NaN: it was never measured
-            return f"not known to be better than the start, and left as found ({summary.why_left})"
+            return f"not known to be better than the start, and left in force ({summary.why_left})"
         low, _, high = summary.expected
         interval = f"{EXPECTED_CONFIDENCE:.0%} interval {low:.2f}x to {high:.2f}x"
         how = f"than expected of the start at the same arrivals; {interval}"

@@ -26,50 +26,82 @@ BENCHMARKS = {
     "server-throughput": Benchmark(
         "server.throughput", "MiniLM requests/s, against bare processes and LitServe"
     ),
+    "ray-throughput": Benchmark(
+        "ray.throughput", "MiniLM requests/s on two nodes of a Ray cluster, against as many workers here"
+    ),
+    "ray-stock": Benchmark(
+        "ray.stock", "MiniLM requests/s on two nodes of a Ray cluster, against a stock Ray Serve application"
+    ),
+    "ray-changes": Benchmark(
+        "ray.changes",
+        "configuration changes on a Ray cluster under load: failed requests, time until in force",
+    ),
+    "ray-node-kills": Benchmark(
+        "ray.node_kills", "a node of a Ray cluster killed every 10 s: failed requests, what the rest serves"
+    ),
+    "ray-tune": Benchmark(
+        "ray.tuned", "what rrl-tune leaves on a Ray cluster, and of a stock application, against a sweep"
+    ),
+    "ray-scale": Benchmark(
+        "ray.scale", "how decisions, learning and regret grow to 1,000 nodes, on simulated clusters"
+    ),
     "inter-op": Benchmark(
         "server.inter_op", "latency of Inception-V3 with one and with two inter-op threads"
     ),
-    "tuner-overhead": Benchmark("tuner.overhead", "the tuner's own use of the machine"),
-    "simulator": Benchmark("tuner.simulator", "simulated requests/s, against SimPy"),
+    "tuner-overhead": Benchmark("tuner.speed.overhead", "the tuner's own use of the machine"),
+    "simulator": Benchmark("tuner.speed.simulator", "simulated requests/s, against SimPy"),
     "environment": Benchmark(
-        "tuner.environment", "simulated steps/s of 100 requests, against gymnasium's vector of environments"
+        "tuner.speed.environment",
+        "simulated steps/s of 100 requests, against gymnasium's vector of environments",
     ),
-    "compare": Benchmark("tuner.compare", "minutes that rrl-compare takes for ten agents"),
-    "embedded-tune": Benchmark("tuner.embedded_tune", "what `make tune` gains, against an exhaustive sweep"),
+    "compare": Benchmark("tuner.speed.compare", "minutes that rrl-compare takes for ten agents"),
+    "embedded-tune": Benchmark(
+        "tuner.live.embedded_tune", "what `make tune` gains, against an exhaustive sweep"
+    ),
+    "joint": Benchmark(
+        "tuner.simulated.joint", "two models of one machine tuned together, against in turn and a joint sweep"
+    ),
     "bursts": Benchmark(
-        "tuner.bursts", "what rrl-tune leaves under bursts, against a sweep over the same arrivals"
+        "tuner.real_traffic.bursts",
+        "what rrl-tune leaves under bursts, against a sweep over the same arrivals",
     ),
     "neighbour": Benchmark(
-        "tuner.neighbour", "what rrl-tune leaves beside a noisy neighbour, against a sweep beside the same"
+        "tuner.real_traffic.neighbour",
+        "what rrl-tune leaves beside a noisy neighbour, against a sweep beside the same",
     ),
     "service-time-prior": Benchmark(
-        "tuner.service_time_prior", "predictions of service times with the learned prior and without"
+        "tuner.simulated.service_time_prior",
+        "predictions of service times with the learned prior and without",
     ),
     "serf-model": Benchmark(
-        "tuner.serf_model", "mean latency that SERF's model predicts, against the real server"
+        "tuner.serf_model.benchmark", "mean latency that SERF's model predicts, against the real server"
     ),
     "live-comparison": Benchmark(
-        "tuner.live_comparison", "agents on the embedded server side by side, against an exhaustive sweep"
+        "tuner.live.comparison", "agents on the embedded server side by side, against an exhaustive sweep"
     ),
     "live-papers": Benchmark(
-        "tuner.live_papers",
+        "tuner.live.papers",
         "RRL, CAPES and DeepRM in turns on the embedded server, hundreds of intervals each",
     ),
     "reach": Benchmark(
-        "tuner.reach",
+        "tuner.simulated.reach",
         "how soon and how near to the best agents come, on simulated machines out of family too",
     ),
     "break-even": Benchmark(
-        "tuner.break_even", "when tuning has paid for itself against the rule of thumb, by utilisation"
+        "tuner.simulated.break_even",
+        "when tuning has paid for itself against the rule of thumb, by utilisation",
     ),
     "failing": Benchmark(
-        "tuner.failing", "what each rule about failures brings, on simulated servers where requests fail"
+        "tuner.simulated.failing",
+        "what each rule about failures brings, on simulated servers where requests fail",
     ),
     "calibration": Benchmark(
-        "tuner.calibration", "how often what the default agent believes holds: coverage, PIT, P(better)"
+        "tuner.simulated.calibration",
+        "how often what the default agent believes holds: coverage, PIT, P(better)",
     ),
     "pretrained": Benchmark(
-        "tuner.pretrained", "live decisions that agents need, pre-trained on a profiled machine and not"
+        "tuner.simulated.pretrained",
+        "live decisions that agents need, pre-trained on a profiled machine and not",
     ),
     "store-open": Benchmark("store.open", "time to open a resident model of 4.8 MB to 6.4 GB"),
     "store-cold-start": Benchmark(
@@ -109,8 +141,14 @@ BENCHMARKS = {
     "triton-head-to-head": Benchmark(
         "triton.head_to_head", "rrl-tune, Model Analyzer's quick search, Optuna and others on a stock Triton"
     ),
+    "model-analyzer-quick-start": Benchmark(
+        "triton.quick_start", "the quick start of Model Analyzer by rrl-tune, against Model Analyzer itself"
+    ),
     "triton-simulated": Benchmark(
         "triton.simulated", "the same on some two hundred simulated stock Tritons, in minutes"
+    ),
+    "triton-joint": Benchmark(
+        "triton.joint", "two models of a stock Triton tuned together, against in turn and a joint sweep"
     ),
     "triton-load-steps": Benchmark(
         "triton.load_steps", "intervals until near the best again after the load of a stock Triton stepped"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scripts.docs.agents import agents_page
 from scripts.docs.commands import commands_page
+from scripts.docs.leaderboard import ENTRIES, leaderboard_page
 from scripts.docs.schema import tune_schema
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -17,6 +18,7 @@ def generated() -> dict[Path, str]:
     return {
         REFERENCE / "agents.md": agents_page(),
         REFERENCE / "commands.md": commands_page(),
+        ENTRIES.with_suffix(".md"): leaderboard_page(),
         REFERENCE / "rrl-tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
     }
 

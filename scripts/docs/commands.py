@@ -7,10 +7,15 @@ import inspect
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from baselines.comparison.bench_command import BenchOptions
 from baselines.comparison.options import CompareOptions
 from baselines.training_options import OfflineTrainingOptions
+from envs.offline_data import ExportOptions
 from envs.profile_options import ProfileOptions
-from rrl.command_line.options import TuneOptions
+from envs.scenarios.bench import BENCHES
+from rrl.command_line.options.options import TuneOptions
+from rrl.command_line.options.watch_options import WatchOptions
+from rrl.command_line.what_if import WhatIfOptions
 from scripts.benchmarks.__main__ import BENCHMARKS
 from scripts.docs.option_fields import OptionField, default_in_words, option_fields, type_in_words
 from scripts.figures.__main__ import FIGURES, ReproduceOptions
@@ -26,7 +31,8 @@ HEAD = """\
 
 This page lists every flag of every command, as the present code has them. `make docs` writes it anew.
 
-Each command prints the same with `--help`. Each also takes `--config FILE.yaml`.
+Each command prints the same with `--help`, and its version with `--version`. Each also takes
+`--config FILE.yaml`. [A shell can complete the flags](../how-to/install.md#complete-flags-by-tab).
 [The YAML file](yaml.md) says how such a file looks. A flag on the command line overrides the file.
 [Exit codes](exit-codes.md) are the same for all.
 """
@@ -41,12 +47,16 @@ class Documented(NamedTuple):
 
 COMMANDS = (
     Documented("rrl-tune", TuneOptions),
+    Documented("rrl-tune watch", WatchOptions),
+    Documented("rrl-tune what-if", WhatIfOptions),
     Documented("rrl-serve", ServeOptions),
     Documented("rrl-load", LoadOptions),
     Documented("rrl-tap", TapOptions),
     Documented("rrl-profile", ProfileOptions),
     Documented("rrl-train", OfflineTrainingOptions),
     Documented("rrl-compare", CompareOptions),
+    *(Documented(f"rrl-bench {version}", BenchOptions) for version in BENCHES),
+    Documented("rrl-export", ExportOptions),
     *(Documented(f"rrl-store {name}", command.options_class) for name, command in store.COMMANDS.items()),
     *(Documented(f"rrl-parity {name}", command.options_class) for name, command in parity.COMMANDS.items()),
     Documented("scripts/triton", TritonOptions),
@@ -71,19 +81,18 @@ def documented() -> list[Documented]:
 def commands_page() -> str:
     """The whole page."""
     sections = [_section(command) for command in COMMANDS]
-    figures = _named("scripts/reproduce FIGURE", FIGURES)
+    figures = _named("scripts/reproduce FIGURE", {name: found.text for name, found in FIGURES.items()})
     benchmarks = _named("scripts/bench NAME", {name: found.text for name, found in BENCHMARKS.items()})
     of_benchmarks = [_section(command) for command in documented() if command not in COMMANDS]
     return "\n".join([HEAD, *sections, figures, benchmarks, *of_benchmarks])
 
 
 def _section(command: Documented) -> str:
-    fields = option_fields(command.options_class)
-    rows = "\n".join(_row(field) for field in fields)
-    return (
-        f"## {command.name}\n\n{inspect.getdoc(command.options_class)}\n\n"
-        f"| flag | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
-    )
+    head = f"## {command.name}\n\n{inspect.getdoc(command.options_class)}\n\n"
+    if alike := next((c for c in COMMANDS if c.options_class in command.options_class.__mro__[1:]), None):
+        return f"{head}Its flags are those of `{alike.name}`.\n"
+    rows = "\n".join(_row(field) for field in option_fields(command.options_class))
+    return f"{head}| flag | value | default | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
 def _row(field: OptionField) -> str:

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from baselines import AGENTS, NEED_HINDSIGHT
-from rrl.command_line.options import TuneOptions
+from rrl.command_line.options.options import TuneOptions
+from rrl.objective import OBJECTIVES
 from scripts.docs.option_fields import OptionField, option_fields
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", Path: "string"}
 KNOWN = {
     "agent": [name for name in AGENTS if name not in NEED_HINDSIGHT],
-    "objective": ["latency", "strict-slo", "least-resources"],
+    "objective": list(OBJECTIVES),
 }
 
 
@@ -38,6 +39,8 @@ def _property(field: OptionField) -> dict[str, Any]:
 def _value(hint: Any) -> dict[str, Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
+        if known := next((a for a in arguments if get_origin(a) is Literal), None):
+            return {"enum": [*get_args(known), None]}
         return {"type": ["null" if a is type(None) else JSON_TYPES[a] for a in arguments]}
     if origin is Literal:
         return {"enum": list(arguments)}

@@ -31,14 +31,15 @@ from scripts.robustness.tuner_watch import ENDING_S, MOST_GROWTH_BYTES, MOST_MOR
 from scripts.serving.processes import started
 from serving_adapter.model_store import Client, StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as store_pb
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 TUNED, CHANGED = "minilm", "noop"
 AT_REST = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 4, "max_queue_delay_us": 0}
 STARTING_S = 60.0  # of tuner and load
 INTERVAL_S, SETTLE_S = 0.12, 0.02  # a day has 17,280 intervals of 5 s, this hour about as many
 RATE = {TUNED: 40, CHANGED: 100}  # requests/s; 100 an hour long are a day's at 4
-SAMPLES = 60
+SAMPLES = 60  # looks at the tuner, in its run
+LEAST_LOOK_EVERY_S = 1.0
 LOOKS = 3
 REST_S = 60.0
 
@@ -223,7 +224,8 @@ class _Soak:
             if tunes:
                 stack.enter_context(_tuning(options, self.address, watch, log))
             longest_s = seconds + (STARTING_S + ENDING_S) * tunes
-            changes = _change(self.address, longest_s, options.seed, watch)
+            look_every_s = max(LEAST_LOOK_EVERY_S, seconds / SAMPLES)
+            changes = _change(self.address, longest_s, look_every_s, options.seed, watch)
             watch.end()
         failed, answered = _failed_and_answered(self.folder)
         self.failed += failed
@@ -261,10 +263,10 @@ def _tuning(options: Options, address: str, watch: TunerWatch, log: TextIO) -> I
         process.wait()
 
 
-def _change(address: str, seconds: float, seed: int, watch: TunerWatch) -> int:
+def _change(address: str, seconds: float, look_every_s: float, seed: int, watch: TunerWatch) -> int:
     """Puts one configuration after another in force, until the tuner ends; watches it meanwhile."""
     count, end_s, next_look_s = 0, time.monotonic() + seconds, 0.0
-    target = Target(address, CHANGED)
+    target = OpenInferenceTarget(address, CHANGED)
     target.connect()
     every = itertools.product((1, 2, 3), (1, 2), (1, 4, 16), (0, 500, 2000))
     grid = [dict(zip(AT_REST, values, strict=True)) for values in every]
@@ -272,7 +274,7 @@ def _change(address: str, seconds: float, seed: int, watch: TunerWatch) -> int:
         while (now_s := time.monotonic()) < end_s and not watch.is_over:
             if now_s >= next_look_s:
                 watch.look()
-                next_look_s = now_s + seconds / SAMPLES
+                next_look_s = now_s + look_every_s
             target.apply(grid[(seed + 7 * count) % len(grid)])
             count += 1
             time.sleep(max(0.0, min(now_s + INTERVAL_S, end_s) - time.monotonic()))
@@ -284,7 +286,7 @@ def _change(address: str, seconds: float, seed: int, watch: TunerWatch) -> int:
 def _come_to_rest(address: str) -> None:
     """Both models with the configuration of rest, and nothing in flight."""
     for model in (TUNED, CHANGED):
-        target = Target(address, model)
+        target = OpenInferenceTarget(address, model)
         target.connect()
         try:
             target.apply(AT_REST)

@@ -63,20 +63,24 @@ class TunerWatch:
         self.changes = log.read_bytes().count(b"\n") if log.exists() else 0
 
     def rows(self) -> list[HeldRow]:
-        """The run's end against the second look at it, which is early in the run."""
-        if len(self.samples) < 3:
-            return [HeldRow("looks at the tuner that lack", 0, 3 - len(self.samples), 0, "")]
-        (n0, size0, start), (n1, size1, end) = self.samples[1], self.samples[-1]
+        """The run's end against an early look at it, the second where there are more than two.
+
+        A run so short that nobody looked at it once it had settled shows no growth, but must have been.
+        """
+        status = 99 if self._exit_status is None else self._exit_status
+        ended = HeldRow("exit status of the tuner", 0, status, 0, "")
+        if not self.samples:
+            return [HeldRow("runs of the tuner that lack", 0, float(not self.intervals), 0, ""), ended]
+        (n0, size0, start), (n1, size1, end) = self.samples[len(self.samples) > 2], self.samples[-1]
         grown = MOST_GROWTH_BYTES + MOST_TUNER_BYTES_AN_INTERVAL * (n1 - n0)
         fds0, threads0 = start.descriptors, start.threads
-        status = 99 if self._exit_status is None else self._exit_status
         before, after = start.memory_bytes / 2**20, end.memory_bytes / 2**20
         each0, each1 = size0 / n0, (size1 - size0) / max(1, n1 - n0)
         rows = [
             HeldRow("memory of the tuner", before, after, before + grown / 2**20, "MiB"),
             HeldRow("descriptors of the tuner", fds0, end.descriptors, fds0 + 2 * MOST_MORE, ""),
             HeldRow("threads of the tuner", threads0, end.threads, threads0 + MOST_MORE, ""),
-            HeldRow("exit status of the tuner", 0, status, 0, ""),
+            ended,
         ]
         if n0 >= TYPICAL_INTERVALS:
             rows.append(HeldRow("journal", each0, each1, MOST_JOURNAL_GROWTH * each0, "bytes an interval"))

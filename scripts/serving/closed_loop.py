@@ -17,8 +17,15 @@ class ClosedLoopFigures(NamedTuple):
 
     requests_per_s: float
     p50_ms: float
+    p95_ms: float
     p99_ms: float
     failed: int
+
+    @classmethod
+    def of(cls, latencies_s: list[float], elapsed_s: float, failed: int) -> ClosedLoopFigures:
+        quantiles_s = np.percentile(latencies_s, [50, 95, 99]) if latencies_s else np.full(3, np.nan)
+        p50_ms, p95_ms, p99_ms = (1e3 * quantiles_s).tolist()
+        return cls(len(latencies_s) / elapsed_s, p50_ms, p95_ms, p99_ms, failed)
 
 
 def closed_loop(address: str, requests: list[bytes], concurrency: int, seconds: float) -> ClosedLoopFigures:
@@ -55,5 +62,4 @@ async def _drive(address: str, requests: list[bytes], concurrency: int, seconds:
         start = time.perf_counter()
         await asyncio.gather(*(client(i) for i in range(concurrency)))
         elapsed_s = time.perf_counter() - start
-    p50_s, p99_s = np.percentile(latencies_s, [50, 99]) if latencies_s else (np.nan, np.nan)
-    return ClosedLoopFigures(len(latencies_s) / elapsed_s, 1e3 * float(p50_s), 1e3 * float(p99_s), failed)
+    return ClosedLoopFigures.of(latencies_s, elapsed_s, failed)

@@ -15,7 +15,7 @@ from envs.live import LiveServing
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.serving.client_log import Requests
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 RESAMPLES = 1000  # bootstrap samples of the rounds, for standard errors
 
@@ -95,7 +95,7 @@ class InTurns:
 
 
 def latencies_in_turns_ms(
-    target: Target,
+    target: OpenInferenceTarget,
     space: ConfigurationSpace,
     numbers: Sequence[int],
     rounds: int,

@@ -23,7 +23,7 @@ from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 DEFAULT, RULE, SWEEP = DEFAULT_AGENT, "rule", "sweep"
 AGAIN = f"{DEFAULT}-again"  # the default agent once more: what the two differ by is noise
@@ -35,7 +35,7 @@ SETTLED_SHARE = 0.9  # of the intervals that follow
 class Served:
     """A running server under load, the grid to tune it in, and the length of an interval."""
 
-    target: Target
+    target: OpenInferenceTarget
     space: ConfigurationSpace
     found: dict[str, int]
     seed: int

@@ -11,7 +11,7 @@ from pathlib import Path
 from scripts.triton_server.installation import DEFAULT, install
 from scripts.triton_server.repository import TENSORS, ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
-from serving_adapter.model_configuration import check
+from serving_adapter.knob_limits import check
 from serving_adapter.options import fail, parse
 
 # What one instance just bears without batching, on 2 cores: a start that is worth tuning.
@@ -24,7 +24,7 @@ class TritonOptions:
     """Serves models in a stock Triton on this machine, to try rrl-tune on; installs it at first."""
 
     models: tuple[str, ...] = ("minilm",)
-    """Of minilm, efficientnet_lite0, noop, sleep and burn."""
+    """Of minilm, efficientnet_lite0, noop, sleep, burn and add_sub."""
     port: int = 8001
     """gRPC port; 0 is a free one."""
     http_port: int = 8000

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +128,25 @@ def one_at_a_time(folder: Path, what: str) -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def install_apart(
+    folder: Path, what: str, pins: Sequence[str], size: str, say: Callable[[str], object]
+) -> Path:
+    """The commands' folder of a virtual environment with these packages, made if it is not there.
+
+    Two processes that do so at once wait for each other. RuntimeError, in one sentence, where it cannot be
+    installed.
+    """
+    folder = folder.absolute()
+    stamp, wanted = folder / STAMP, "\n".join((*pins, sys.version, str(folder)))
+    with one_at_a_time(folder, what):
+        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+            say(f"installing {what} in {folder} (once; {size}, a minute or a few)")
+            venv.create(folder / "venv", clear=True, symlinks=True, with_pip=False)
+            pip_install(folder / "venv" / "bin" / "python", (what, "a package index"), *pins)
+            stamp.write_text(wanted, encoding="utf-8")
+    return folder / "venv" / "bin"
 
 
 def _make_environment(folder: Path) -> None:

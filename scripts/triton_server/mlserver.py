@@ -10,10 +10,8 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +20,11 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from scripts.triton_server.installation import CHECKOUT, one_at_a_time, pip_install
+from scripts.triton_server.installation import CHECKOUT, install_apart
 from scripts.triton_server.running import HOST, PROBE_OPTIONS, PROBE_TIMEOUT_S, START_TIMEOUT_S, end
 
 DEFAULT = CHECKOUT / ".triton" / "mlserver"
 PINS = ("mlserver==1.7.1", "uvloop==0.21.0")  # with a later uvloop its workers do not start
-STAMP = "installed"
 
 MODEL = "tiny"
 MODEL_MS = 5
@@ -60,20 +57,8 @@ class RunningMLServer:
 
 
 def install(folder: Path = DEFAULT, say: Callable[[str], object] = print) -> Path:
-    """The command `mlserver`, installed if it is not; two processes that do so at once wait for each other.
-
-    RuntimeError, in one sentence, where it cannot be installed.
-    """
-    folder = folder.absolute()
-    stamp, pins = folder / STAMP, "\n".join((*PINS, sys.version, str(folder)))
-    with one_at_a_time(folder, "MLServer"):
-        if not stamp.is_file() or stamp.read_text(encoding="utf-8") != pins:
-            say(f"installing MLServer in {folder} (once; 330 MB, a minute or a few)")
-            venv.create(folder / "venv", clear=True, symlinks=True, with_pip=False)
-            python = folder / "venv" / "bin" / "python"
-            pip_install(python, ("MLServer", "a package index"), *PINS)
-            stamp.write_text(pins, encoding="utf-8")
-    return folder / "venv" / "bin" / "mlserver"
+    """The command `mlserver`, installed if it is not; RuntimeError, in one sentence, where it cannot be."""
+    return install_apart(folder, "MLServer", PINS, "330 MB", say) / "mlserver"
 
 
 @contextlib.contextmanager

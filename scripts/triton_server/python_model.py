@@ -125,7 +125,8 @@ def _torch(kind: str, options: Mapping[str, Any], intra_op_threads: int, inter_o
 
 
 def _light(kind: str, options: Mapping[str, Any], *threads: int) -> Runnable:
-    return Runnable((Input("x"),), LIGHT[kind](**options))
+    names = ("INPUT__0", "INPUT__1") if kind == "add_sub" else ("x",)
+    return Runnable(tuple(map(Input, names)), LIGHT[kind](**options))
 
 
 def noop() -> Callable[[Arrays], Arrays]:
@@ -152,5 +153,18 @@ def burn(size: int = 256, rounds: int = 20, rounds_per_item: int = 0) -> Callabl
     return run
 
 
-LIGHT: dict[str, Callable[..., Callable[[Arrays], Arrays]]] = {"noop": noop, "sleep": sleep, "burn": burn}
-"""The models of the same names in `serving_adapter.models.synthetic`, without torch."""
+def add_sub() -> Callable[[Arrays], Arrays]:
+    def run(batch: Arrays) -> Arrays:
+        first, second = batch["INPUT__0"], batch["INPUT__1"]
+        return {"OUTPUT__0": first + second, "OUTPUT__1": first - second}
+
+    return run
+
+
+LIGHT: dict[str, Callable[..., Callable[[Arrays], Arrays]]] = {
+    "noop": noop,
+    "sleep": sleep,
+    "burn": burn,
+    "add_sub": add_sub,
+}
+"""The models of these names in `serving_adapter.models.synthetic`, and Model Analyzer's, without torch."""

@@ -1,7 +1,7 @@
 """Model repositories for Triton's Python backend: our models, as `rrl-serve` runs them.
 
 `write_repository` writes NAME/config.pbtxt and NAME/1/model.py for each model. The light ones (`noop`,
-`sleep`, `burn`) need no torch, so that they load in a fraction of a second.
+`sleep`, `burn`, `add_sub`) need no torch, so that they load in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ DEFAULT_KNOBS = {
 _LIGHT = (
     'input { name: "x" data_type: TYPE_FP32 dims: 16 } output { name: "y" data_type: TYPE_FP32 dims: 16 }'
 )
+_IN_PAIRS = " ".join(
+    f'{side}put {{ name: "{side.upper()}PUT__{k}" data_type: TYPE_FP32 dims: 16 }}'
+    for side in ("in", "out")
+    for k in (0, 1)
+)
+ADD_SUB = "add_sub"  # the model of Model Analyzer's quick start; it has no threads of its own to set
 TENSORS: dict[str, str] = {
     "minilm": (
         # Ragged: requests of different lengths share a batch, in which the model pads them.
@@ -44,6 +50,7 @@ TENSORS: dict[str, str] = {
     "noop": _LIGHT,
     "sleep": _LIGHT,
     "burn": _LIGHT,
+    ADD_SUB: _IN_PAIRS,
 }
 """The models that can be written, and what goes in and comes out, as `config.pbtxt` says it."""
 
@@ -71,6 +78,8 @@ class ModelSpec:
         knobs = {**DEFAULT_KNOBS, **self.knobs}
         if config.HasField("sequence_batching"):
             knobs.pop("max_queue_delay_us")  # which is the dynamic batcher's
+        if self.kind == ADD_SUB:
+            knobs = {name: value for name, value in knobs.items() if not name.endswith("_op_threads")}
         return edited(config, knobs)
 
 

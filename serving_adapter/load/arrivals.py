@@ -20,11 +20,13 @@ from typing import Protocol
 
 import numpy as np
 
+from serving_adapter.load.recordings import RECORDED, recorded_arrivals
 from serving_adapter.load.trace_files import read_trace
 from serving_adapter.load.traces import ARRIVALS_PER_CHUNK, CountTrace, TimestampTrace, Trace
 
 __all__ = [
     "PROCESSES",
+    "RECORDED",
     "Arrivals",
     "Bursts",
     "CountTrace",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 MINUTES_PER_DAY = 1440
+DEFAULT_RATE_PER_S = 10.0
 
 
 class Arrivals(Protocol):
@@ -215,7 +218,7 @@ TRACE_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 def make_arrivals(
     text: str,
-    rate_per_s: float,
+    rate_per_s: float | None,
     *,
     period_s: float = Dynamic.period_s,
     day_s: float = Wiki.day_s,
@@ -223,9 +226,18 @@ def make_arrivals(
     offset_s: float = 0.0,
     bin_s: float | None = None,
     time_unit: str | None = None,
+    recording: Path | None = None,
 ) -> Arrivals:
-    """The process a command line names: poisson, dynamic, wiki, bursts, or a trace FILE.csv or .jsonl."""
-    _require_above_zero("rate_per_s", rate_per_s)
+    """The process a command line names: poisson, dynamic, wiki, bursts, or a trace FILE.csv or .jsonl.
+
+    `recorded` is when the requests of `recording` came, at this rate if there is one.
+    """
+    if rate_per_s is not None:
+        _require_above_zero("rate_per_s", rate_per_s)
+    if text == RECORDED:
+        return recorded_arrivals(recording, rate_per_s, speed_up)
+    if rate_per_s is None:
+        raise ValueError(f"arrivals {text!r} need a rate")
     if text == "poisson":
         return Poisson(rate_per_s)
     if text == "dynamic":
@@ -243,7 +255,9 @@ def make_arrivals(
             bin_s=bin_s,
             time_unit=time_unit,
         )
-    raise ValueError(f"unknown arrivals {text!r}; expected {', '.join(PROCESSES)} or a trace FILE.csv")
+    raise ValueError(
+        f"unknown arrivals {text!r}; expected {', '.join(PROCESSES)}, {RECORDED} or a trace FILE.csv"
+    )
 
 
 def stepwise_poisson(rng: np.random.Generator, steps: Iterator[tuple[float, float]]) -> Iterator[np.ndarray]:

@@ -1,4 +1,11 @@
-"""`rrl-load`: sends an open-loop load to a server and reports the latency its users would see."""
+"""`rrl-load`: sends a load to a server and reports the latency its users would see.
+
+| asked for | what is sent |
+|---|---|
+| nothing else | an open loop: requests leave when an arrival process says |
+| `--concurrency` | a closed loop, or several one after the other |
+| `--find-capacity` | windows at several loads, until the highest is known that keeps a limit |
+"""
 
 from __future__ import annotations
 
@@ -12,20 +19,24 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from serving_adapter.load.arrivals import Arrivals, TimestampTrace, make_arrivals
-from serving_adapter.load.connection import ModelSignature, open_channels, wait_for_model
-from serving_adapter.load.generator import LoadGenerator, grpc_send
+from serving_adapter.load import capacity_run, levels_table
+from serving_adapter.load.arrivals import (
+    DEFAULT_RATE_PER_S,
+    RECORDED,
+    Arrivals,
+    TimestampTrace,
+    make_arrivals,
+)
+from serving_adapter.load.generator import LoadGenerator
 from serving_adapter.load.options import LoadOptions
-from serving_adapter.load.own_requests import OwnRequests
-from serving_adapter.load.payloads import Payloads, RequestSource
+from serving_adapter.load.readiness import ready
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.row_files import RowFiles
 from serving_adapter.load.sizes import Sizes, make_sizes
-from serving_adapter.options import fail, parse, printable
+from serving_adapter.options import fail, in_a_sentence, parse, printable
 from serving_adapter.standard_streams import go_nowhere, say
 from serving_adapter.stop_signal import ENDING_AT_ONCE
 from serving_adapter.target import TargetError
@@ -35,17 +46,31 @@ INTERRUPTED = 130  # the exit code
 
 def main(argv: list[str] | None = None) -> None:
     options = parse(LoadOptions, argv)
+    if options.arrivals != RECORDED and options.rate is None:
+        options = dataclasses.replace(options, rate=DEFAULT_RATE_PER_S)
+    if options.find_capacity is not None:
+        raise SystemExit(_found(options))
+    levels = options.concurrencies()
+    if len(levels) < 2:
+        raise SystemExit(_sent(options)[1])
+    reports: dict[int, LoadReport] = {}
+    for level in levels:
+        out = None if options.out is None else options.out / f"concurrency-{level}"
+        report, code = _sent(dataclasses.replace(options, concurrency=level, out=out))
+        if report is not None:
+            reports[level] = report
+        if code:
+            break
+    levels_table.show(reports)
+    if options.out is not None:
+        levels_table.write(options.out, reports)
+    raise SystemExit(code)
+
+
+def _sent(options: LoadOptions) -> tuple[LoadReport | None, int]:
+    """Sends one load. Returns its report (None if stopped before the server was ready) and the exit code."""
     try:
-        arrivals = make_arrivals(
-            options.arrivals,
-            options.rate,
-            period_s=options.period_s,
-            day_s=options.day_s,
-            speed_up=options.speed_up,
-            offset_s=options.offset_s,
-            bin_s=options.bin_s,
-            time_unit=options.time_unit,
-        )
+        arrivals = _arrivals(options)
         if isinstance(arrivals, TimestampTrace) and arrivals.note:
             say(arrivals.note)
         trace_sizes = arrivals.sizes if isinstance(arrivals, TimestampTrace) else None
@@ -67,8 +92,35 @@ def main(argv: list[str] | None = None) -> None:
         _publish(options, report, files)
     if files.trouble:
         print(printable(files.trouble), file=sys.stderr)
-        raise SystemExit(1)
-    raise SystemExit(INTERRUPTED if signal_number == signal.SIGINT else 0)
+        return report, 1
+    return report, INTERRUPTED if signal_number == signal.SIGINT else 0
+
+
+def _found(options: LoadOptions) -> int:
+    """Finds the capacity. Returns the exit code."""
+    try:
+        sizes = make_sizes(options.sizes)
+        with asyncio.Runner(loop_factory=_punctual_loop) as runner:
+            running = _find(options, sizes)
+            with closing(running):
+                signal_number = runner.run(running)
+    except (ValueError, TargetError, OSError) as error:
+        fail(in_a_sentence(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return INTERRUPTED if signal_number == signal.SIGINT else 0
+
+
+async def _find(options: LoadOptions, sizes: Sizes) -> int | None:
+    """Searches, and returns the signal that ended the search, if any."""
+    stop, signals = _stop_on_signals()
+    async with ready(options, sizes, stop) as server:
+        if server is not None:
+            say(
+                f"sending to {server.model} on {options.target}: searches the highest {options.find_capacity}"
+            )
+            await capacity_run.search(options, server, sizes, stop)
+    return signals[0] if signals else None
 
 
 async def _run(
@@ -80,45 +132,39 @@ async def _run(
 ) -> tuple[LoadReport | None, int | None]:
     """The report (None if stopped before the server was ready) and the signal that ended the run, if any."""
     stop, signals = _stop_on_signals()
-    channels = open_channels(options.target, options.connections, options.tls_ca)
-    try:
-        waiting = asyncio.create_task(
-            wait_for_model(channels[0], options.target, options.model, options.wait_s)
-        )
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not waiting.done():
-            waiting.cancel()
+    async with ready(options, sizes, stop) as server:
+        if server is None:
             return None, signals[0]
-        model = waiting.result()
-        payloads = _requests(options, model)
-        payloads.prepare(sizes)
-        say(f"sending to {model.name} on {options.target}: {options.arrivals} arrivals at {options.rate:g}/s")
-        generator = LoadGenerator(
-            grpc_send(channels, options.timeout_s),
-            payloads,
-            arrivals,
+        levels = options.concurrencies()
+        rate_per_s = options.rate or arrivals.mean_rate_per_s
+        at = f"{levels[0]} requests at once" if levels else f"{options.arrivals} arrivals at {rate_per_s:g}/s"
+        say(f"sending to {server.model} on {options.target}: {at}")
+        sender = LoadGenerator(
+            server.send,
+            server.payloads,
+            levels[0] if levels else arrivals,
             sizes,
-            seed=options.seed,
-            duration_s=options.duration_s or math.inf,
-            on_second=on_second,
-            on_request=on_request,
+            options.seed,
+            options.duration_s or math.inf,
+            on_second,
+            on_request,
         )
-        report = await generator.run(stop)
+        report = await sender.run(stop)
         return report, signals[0] if signals else None
-    finally:
-        for channel in channels:
-            await channel.close()
 
 
-def _requests(options: LoadOptions, model: ModelSignature) -> RequestSource:
-    """The user's own requests, or made-up ones."""
-    if options.input_data is not None:
-        own = OwnRequests(options.input_data, model)
-        say(f"{own.count} requests of {options.input_data}, in turn")
-        return own
-    return Payloads(model, np.random.default_rng([options.seed, 2]), shapes=options.shapes())
+def _arrivals(options: LoadOptions) -> Arrivals:
+    return make_arrivals(
+        options.arrivals,
+        options.rate,
+        period_s=options.period_s,
+        day_s=options.day_s,
+        speed_up=options.speed_up,
+        offset_s=options.offset_s,
+        bin_s=options.bin_s,
+        time_unit=options.time_unit,
+        recording=options.input_data,
+    )
 
 
 def _punctual_loop() -> asyncio.AbstractEventLoop:

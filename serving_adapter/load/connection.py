@@ -15,7 +15,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.address import ServerAddress
 from serving_adapter.target import TargetError
-from serving_adapter.target.error import explain
+from serving_adapter.target.open_inference.grpc_errors import explain
 
 ANSWER_TIMEOUT_S = 2.0  # for a question about readiness or metadata
 POLL_S = 0.1

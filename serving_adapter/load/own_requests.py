@@ -4,6 +4,7 @@
 |---|---|
 | `.json` | perf_analyzer's input data: `{"data": [{"INPUT": [1, 2], ...}, ...]}` |
 | `.npz` | an array an input by its name, its first axis the requests (`rrl-serve --record` writes such) |
+| `.jsonl` | a recording of requests (`recordings`) |
 
 An input in JSON is a list of values, flat or nested, or an object with `content` (a list) or `b64` (its bytes
 in base64), and maybe `shape`. Shapes are those of one item, without the batch dimension. Strings are for
@@ -24,10 +25,11 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
+from serving_adapter.codecs import CODECS, Codec
 from serving_adapter.load.connection import ModelSignature
+from serving_adapter.load.recordings import ENDING, RecordedTensor, is_shape, read_recording
 from serving_adapter.load.sizes import Sizes
-from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE, UNREADABLE_ARRAYS
-from serving_adapter.wire_values import wire_bytes
+from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 MAX_FILE_BYTES = 1 << 30
 MAX_HELD_BYTES = 1 << 30  # of serialised requests
@@ -68,17 +70,24 @@ class OwnRequests:
             )
         request = messages.ModelInferRequest(model_name=self._model.name)
         for name, tensor in known.items():
-            if tensor.datatype not in NUMPY_OF_DATATYPE:
+            if tensor.datatype not in CODECS:
                 raise ValueError(
                     f"{where}: input {name!r} has datatype {tensor.datatype}, which cannot be sent"
                 )
-            wanted = list(tensor.shape[1:] if self._model.is_batched else tensor.shape)
+            codec, given = CODECS[tensor.datatype], tensors[name]
             try:
-                shape, data = _tensor(tensors[name], tensor.datatype, wanted)
+                if isinstance(given, RecordedTensor):
+                    shape, data = given
+                    _check_shape(shape, tensor.shape)
+                    codec.check(data, shape)
+                elif self._model.is_batched:
+                    of_item, data = _tensor(given, codec, tensor.shape[1:])
+                    shape = [1, *of_item]
+                else:
+                    shape, data = _tensor(given, codec, tensor.shape)
             except ValueError as error:
                 raise ValueError(f"{where}, input {name!r}: {error}") from None
-            batch = [1] if self._model.is_batched else []
-            request.inputs.add(name=name, datatype=tensor.datatype, shape=[*batch, *shape])
+            request.inputs.add(name=name, datatype=tensor.datatype, shape=shape)
             request.raw_input_contents.append(data)
         serialised: bytes = request.SerializeToString()
         return serialised
@@ -89,6 +98,8 @@ def _items(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB; give a part of it")
+        if path.suffix == ENDING:
+            return ((request.where, request.inputs) for request in read_recording(path))
         items = _of_arrays(path) if path.suffix == ".npz" else _of_json(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
@@ -125,26 +136,26 @@ def _of_json(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield where, step
 
 
-def _tensor(given: Any, datatype: str, wanted: Sequence[int]) -> tuple[list[int], bytes]:
+def _tensor(given: Any, codec: Codec, wanted: Sequence[int]) -> tuple[list[int], bytes]:
     """Shape and bytes of one input; ValueError, in a part of a sentence."""
     shape = None
     if isinstance(given, Mapping):
         shape = given.get("shape")
-        if shape is not None and not _is_shape(shape):
+        if shape is not None and not is_shape(shape):
             raise ValueError("its shape must be a list of whole numbers from 1")
         if "b64" in given:
-            return _of_base64(given["b64"], datatype, shape, wanted)
+            return _of_base64(given["b64"], codec, shape, wanted)
         if "content" not in given:
             raise ValueError("it needs a list of values, or an object with 'content' or 'b64'")
         given = given["content"]
     if isinstance(given, str | int | float):
         given = [given]
     try:
-        values = np.array(given) if datatype != BYTES else np.array(given, dtype=object)
+        values = codec.listed(given)
     except ValueError:
         raise ValueError("its values are not of one shape") from None
     shape = _fitting_shape(values, shape, wanted)
-    return shape, wire_bytes(values.reshape(shape), datatype)
+    return shape, codec.packed(values.reshape(shape))
 
 
 def _fitting_shape(values: np.ndarray, shape: list[int] | None, wanted: Sequence[int]) -> list[int]:
@@ -161,33 +172,27 @@ def _fitting_shape(values: np.ndarray, shape: list[int] | None, wanted: Sequence
             shape = list(wanted)
         else:
             raise ValueError(f"it has a variable shape {list(wanted)}: give its 'shape' too")
-    fits = len(shape) == len(wanted) and all(w in (-1, s) for w, s in zip(wanted, shape, strict=True))
-    if not fits:
-        raise ValueError(f"the model takes the shape {list(wanted)} (-1: any), got {shape}")
+    _check_shape(shape, wanted)
     if values.size != math.prod(shape):
         raise ValueError(f"shape {shape} needs {math.prod(shape)} values, got {values.size}")
     return shape
 
 
+def _check_shape(shape: list[int], wanted: Sequence[int]) -> None:
+    fits = len(shape) == len(wanted) and all(w in (-1, s) for w, s in zip(wanted, shape, strict=True))
+    if not fits:
+        raise ValueError(f"the model takes the shape {list(wanted)} (-1: any), got {shape}")
+
+
 def _of_base64(
-    text: Any, datatype: str, shape: list[int] | None, wanted: Sequence[int]
+    text: Any, codec: Codec, shape: list[int] | None, wanted: Sequence[int]
 ) -> tuple[list[int], bytes]:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):
         raise ValueError("its 'b64' is no base64") from None
-    if datatype == BYTES:
-        values = np.array([data], dtype=object)
-        shape = _fitting_shape(values, shape, wanted)
-        return shape, wire_bytes(values.reshape(shape), datatype)
-    itemsize = NUMPY_OF_DATATYPE[datatype].itemsize
-    values = np.frombuffer(data, np.uint8)
-    if len(data) % itemsize:
-        raise ValueError(f"its 'b64' has {len(data)} bytes, no multiple of the {itemsize} of {datatype}")
-    return _fitting_shape(values[::itemsize], shape, wanted), data
-
-
-def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, list) and all(
-        isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in shape
-    )
+    try:
+        count, data = codec.raw(data)
+    except ValueError as error:
+        raise ValueError(f"its 'b64' {error}") from None
+    return _fitting_shape(np.empty(count, np.bool_), shape, wanted), data

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
+from serving_adapter.codecs import CODECS, Codec
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.sizes import Sizes
 from serving_adapter.target import TargetError
-from serving_adapter.tensors import BF16, BYTES, NUMPY_OF_DATATYPE
-from serving_adapter.wire_values import wire_bytes
 
 REQUESTS_PER_SIZE = 4  # different requests of one size
 MAX_CACHED_BYTES = 64 << 20  # of serialised requests
@@ -50,10 +49,10 @@ class Payloads:
         shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         for tensor in model.inputs:
-            if tensor.datatype not in NUMPY_OF_DATATYPE:
+            if tensor.datatype not in CODECS:
                 raise TargetError(
                     f"input {tensor.name!r} of model {model.name!r} has datatype {tensor.datatype}; "
-                    f"values can be made up for {', '.join(NUMPY_OF_DATATYPE)}. Send its requests with a "
+                    f"values can be made up for {', '.join(CODECS)}. Send its requests with a "
                     "client of your own: rrl-tune needs none of ours"
                 )
         self._model = model
@@ -62,7 +61,7 @@ class Payloads:
         self._free_bytes = kept_bytes
         self._of_size: dict[int, cycle[bytes]] = {}
         self._varies = any(
-            tensor.datatype == BYTES or -1 in self._item_shape(tensor) for tensor in model.inputs
+            not CODECS[tensor.datatype].itemsize or -1 in self._item_shape(tensor) for tensor in model.inputs
         )
 
     def prepare(self, sizes: Sizes) -> None:
@@ -94,8 +93,8 @@ class Payloads:
             shape = [size if dimension < 0 else dimension for dimension in self._item_shape(tensor)]
             batch = [1] if self._model.is_batched else []
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=batch + shape)
-            values = _values(tensor.datatype, shape, size, self._rng)
-            request.raw_input_contents.append(wire_bytes(values, tensor.datatype))
+            codec = CODECS[tensor.datatype]
+            request.raw_input_contents.append(codec.packed(_values(codec, shape, size, self._rng)))
         return request.SerializeToString()
 
 
@@ -113,20 +112,18 @@ def _checked(shapes: Mapping[str, Sequence[int]], model: ModelSignature) -> Mapp
     return shapes
 
 
-def _values(datatype: str, shape: list[int], size: int, rng: np.random.Generator) -> np.ndarray:
-    if datatype == BYTES:
-        texts = [_text(max(1, size), rng) for _ in range(math.prod(shape))]
-        return np.array(texts, dtype=object).reshape(shape)
-    if datatype == BF16:
-        return rng.standard_normal(shape, np.float32)
-    dtype = NUMPY_OF_DATATYPE[datatype]
-    if dtype.kind == "f":
-        return rng.standard_normal(shape, np.float32).astype(dtype)
-    if dtype.kind == "b":
-        return rng.integers(2, size=shape).astype(dtype)
-    if dtype.itemsize == 1:
-        return rng.integers(np.iinfo(dtype).max, size=shape, dtype=dtype, endpoint=True)
-    return rng.integers(*TOKENS, size=shape, dtype=dtype)
+def _values(codec: Codec, shape: list[int], size: int, rng: np.random.Generator) -> np.ndarray:
+    match codec.kind:
+        case "O":
+            texts = [_text(max(1, size), rng) for _ in range(math.prod(shape))]
+            return np.array(texts, dtype=object).reshape(shape)
+        case "f":
+            return rng.standard_normal(shape, np.float32)
+        case "b":
+            return rng.integers(2, size=shape).astype(bool)
+    if codec.itemsize == 1:
+        return rng.integers(np.iinfo(codec.dtype).max, size=shape, dtype=codec.dtype, endpoint=True)
+    return rng.integers(*TOKENS, size=shape, dtype=codec.dtype)
 
 
 def _text(words: int, rng: np.random.Generator) -> bytes:

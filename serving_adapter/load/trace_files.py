@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -50,6 +51,8 @@ EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 MOST_REQUESTS_PER_BIN = 1_000_000_000
 MOST_SIZE = 1_000_000_000
 
+AnyTrace = TypeVar("AnyTrace", CountTrace, TimestampTrace, Trace)
+
 
 def read_trace(
     path: Path,
@@ -69,11 +72,13 @@ def read_trace(
     trace = _as_recorded(path, bin_s, time_unit)
     if not 0 <= offset_s < (trace.duration_s or np.inf):
         raise ValueError(f"{path}: the offset must be within its {trace.duration_s:g} s, got {offset_s:g} s")
-    trace = trace.from_offset(offset_s)
+    return replayed(path, trace.from_offset(offset_s), rate_per_s, speed_up)
+
+
+def replayed(path: Path, trace: AnyTrace, rate_per_s: float | None, speed_up: float | None) -> AnyTrace:
+    """A trace from a file at a rate, or so many times faster; ValueError where it cannot be replayed."""
     if not _requests(trace) > 1:
-        raise ValueError(
-            f"{path} holds fewer than two requests after {offset_s:g} s; nothing can be replayed"
-        )
+        raise ValueError(f"{path} holds fewer than two requests to be sent; nothing can be replayed")
     if isinstance(trace, TimestampTrace) and trace.duration_s == 0:
         raise ValueError(f"{path}: all requests come at the same moment, so that they have no rate to scale")
     if speed_up is not None:

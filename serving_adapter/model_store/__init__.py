@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any
 from serving_adapter.model_store.errors import NoRoom, StoreError, StoreUnavailable, UnknownModel
 
 if TYPE_CHECKING:
-    from serving_adapter.model_store.client import Client
-    from serving_adapter.model_store.footprint import intermediate_bytes
-    from serving_adapter.model_store.tensors import load_file, open, patience, share, share_on_device
+    from serving_adapter.model_store.clients.client import Client
+    from serving_adapter.model_store.torch_side.footprint import intermediate_bytes
+    from serving_adapter.model_store.torch_side.tensors import (
+        load_file,
+        open,
+        patience,
+        share,
+        share_on_device,
+    )
 
 __all__ = [
     "Client",
@@ -35,11 +41,11 @@ __all__ = [
     "share_on_device",
 ]
 
-_HOMES = {"Client": "client", "intermediate_bytes": "footprint"}
+_HOMES = {"Client": "clients.client", "intermediate_bytes": "torch_side.footprint"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports torch only when it is needed: the store itself does without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'tensors')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'torch_side.tensors')}"), name)

@@ -17,18 +17,18 @@ from typing import Any
 import grpc
 
 from serving_adapter.model_store import cuda
-from serving_adapter.model_store.account import Account
-from serving_adapter.model_store.client import Client
+from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.cuda import Cuda, CudaError
 from serving_adapter.model_store.endpoint import Endpoint, make_folder
 from serving_adapter.model_store.errors import StoreError, UnknownModel
+from serving_adapter.model_store.opening.account import Account
+from serving_adapter.model_store.opening.store import ModelStore
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.service.interceptors import RefusedInSentences, TokenRequired
 from serving_adapter.model_store.service.servicer import StoreService
 from serving_adapter.model_store.service.sessions import Sessions
 from serving_adapter.model_store.settings import StoreSettings
 from serving_adapter.model_store.sharing_rule import SharingCosts, measure
-from serving_adapter.model_store.store import ModelStore
 from serving_adapter.model_store.tiers import cache_folder
 from serving_adapter.model_store.tiers.disk import Disk
 from serving_adapter.model_store.tiers.eviction import POLICIES

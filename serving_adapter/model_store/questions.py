@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional
 
-from serving_adapter.model_store.client import OPEN_TIMEOUT_S, Client
+from serving_adapter.model_store.clients.client import OPEN_TIMEOUT_S, Client
 from serving_adapter.model_store.endpoint import endpoint_in
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 

@@ -42,6 +42,7 @@ class SharingCosts(NamedTuple):
     overhead_s: float
     disk_bytes_per_s: float
     open_s: float = 0.0
+    is_disk_measured: bool = True
 
     def gain_s(self, size_bytes: int, objects: int = 1) -> float:
         """b / B - q (o + s), less the question to the store, which the paper counts in o."""
@@ -65,7 +66,7 @@ class SharingCosts(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Keeps them for the next store, if they were measured and there is room for them."""
-        if self.disk_bytes_per_s != ASSUMED_DISK_BYTES_PER_S:
+        if self.is_disk_measured:
             try:
                 (folder / FILE_NAME).write_text(json.dumps(self._asdict()), encoding="utf-8")
             except OSError as error:
@@ -77,13 +78,13 @@ def measure(folder: Path) -> SharingCosts:
 
     A full disk does not keep a store from starting: host memory needs none.
     """
+    overhead_s = _overhead_s()
     try:
-        disk_bytes_per_s = _disk_bytes_per_s(folder)
+        return SharingCosts(overhead_s, _disk_bytes_per_s(folder))
     except OSError as error:
-        disk_bytes_per_s = ASSUMED_DISK_BYTES_PER_S
-        assumed = f"{disk_bytes_per_s / 1e6:.0f} MB/s are assumed"
+        assumed = f"{ASSUMED_DISK_BYTES_PER_S / 1e6:.0f} MB/s are assumed"
         log.warning("the speed of the disk cannot be measured, so %s: %s", assumed, error)
-    return SharingCosts(_overhead_s(), disk_bytes_per_s)
+        return SharingCosts(overhead_s, ASSUMED_DISK_BYTES_PER_S, is_disk_measured=False)
 
 
 def _overhead_s() -> float:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-import yaml
 from torch import nn
 
 from serving_adapter.json_text import parsed
@@ -32,6 +31,7 @@ from serving_adapter.models.export_limits import ExportLimits, export_limits
 from serving_adapter.models.exported_text import UnsafeText, check_program
 from serving_adapter.models.model import Model, ModelError
 from serving_adapter.tensors import TensorSpec
+from serving_adapter.yaml_text import yaml_of
 
 SUFFIXES = (".pt", ".ts", ".pt2")
 SPECIFICATION_EXAMPLE = '[{"name": "x", "datatype": "FP32", "shape": [3, 32, 32]}]'
@@ -179,9 +179,9 @@ def _specification(path: Path) -> tuple[TensorSpec, ...]:
         )
     try:
         text = found.read_text(encoding="utf-8")
-        entries = parsed(text) if found.suffix == ".json" else yaml.safe_load(text)
+        entries = parsed(text) if found.suffix == ".json" else yaml_of(text)
         specs = tuple(_spec(entry) for entry in entries)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else _first_line(error)
         raise ModelError(
             f"{found} does not specify inputs ({problem}); expected a list like {SPECIFICATION_EXAMPLE}"

@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from serving_adapter.tensors import BF16, BYTES, NUMPY_OF_DATATYPE, TensorSpec
+from serving_adapter.codecs import BYTES, CODECS
+from serving_adapter.tensors import TensorSpec
 
-DATATYPE_OF_TORCH = {
-    torch.from_numpy(np.zeros(1, dtype)).dtype: name
-    for name, dtype in NUMPY_OF_DATATYPE.items()
-    if name not in (BF16, BYTES)
-} | {torch.bfloat16: BF16}
+DATATYPE_OF_TORCH = {codec.ones([1]).dtype: name for name, codec in CODECS.items() if name != BYTES}
 Values = Any
 """What goes into a model and comes out: a tensor, or for BYTES an array of Python bytes (dtype object)."""
 
@@ -177,8 +174,4 @@ def _names(outputs: Iterable[str]) -> str:
 def _ones(spec: TensorSpec, rows: int, size: int) -> Values:
     varying = size if spec.max_size is None else min(size, spec.max_size)
     shape = [rows, *(varying if dimension < 0 else dimension for dimension in spec.shape)]
-    if spec.datatype == BYTES:
-        return np.full(shape, b"example", object)
-    if spec.datatype == BF16:
-        return torch.ones(shape, dtype=torch.bfloat16)
-    return torch.from_numpy(np.ones(shape, spec.dtype))
+    return spec.codec.ones(shape)

@@ -44,6 +44,7 @@ from serving_adapter.parity.options import (
 from serving_adapter.parity.scoring import Score, score_for
 from serving_adapter.parity.tasks import ParityTask, check_answers, deployed_task
 from serving_adapter.parity.training import Interrupted, Trained, TrainingTask, TrainingWatch, train
+from serving_adapter.whole_files import check_place
 
 INTERRUPTED = 130
 UNAVAILABLE_SHARES = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
@@ -53,6 +54,7 @@ UNAVAILABLE_SHARES = (0.01, 0.02, 0.05, 0.1)  # f, of Eq. (1)
 
 
 def train_base(options: TrainBaseOptions) -> None:
+    check_place(options.out)
     dataset = load_dataset(options.data, options.data_folder)
     if dataset.outputs is None:
         raise ValueError(f"{options.data} has no labels 'y', which a deployed model is trained with")
@@ -75,6 +77,7 @@ def train_base(options: TrainBaseOptions) -> None:
 
 
 def train_parity(options: ParityTrainOptions) -> None:
+    check_place(options.out)
     dataset = load_dataset(options.data, options.data_folder)
     named, model_options = deployed_architecture(options.model, options.model_option)
     of = identity(options.model, model_options)

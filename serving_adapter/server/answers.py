@@ -81,6 +81,8 @@ class Answers:
         self._statistics.record_batch(
             batch.rows, execution.busy_instances, mean_busy, service_ns, reply.compute
         )
+        if execution.node:
+            self._statistics.nodes.learn(execution.node, batch.rows, service_ns)
         tell(batch.listener.batch_answered, batch, outputs, service_ns)
         self._over(batch)
 
@@ -208,7 +210,7 @@ class Answers:
         if request.future.done():
             self.abandon(request)
             return
-        size_bytes = cut_bytes(outputs, first_row, request.rows, request.wanted)
+        size_bytes = cut_bytes(outputs, self._outputs, first_row, request.rows, request.wanted)
         if size_bytes > self._protection.max_answer_bytes:
             sentence = _too_large(size_bytes, self._protection.max_answer_bytes)
             self._failures.note(sentence)
@@ -231,13 +233,19 @@ class Answers:
 class Execution:
     """A batch on a worker that runs the deployed model: the `Job` of that worker."""
 
-    __slots__ = ("_answers", "batch", "busy_instances", "busy_ns", "dispatched_ns")
+    __slots__ = ("_answers", "batch", "busy_instances", "busy_ns", "dispatched_ns", "node")
 
     def __init__(
-        self, answers: Answers, batch: Batch, busy_instances: int, dispatched_ns: int, busy_ns: int
+        self,
+        answers: Answers,
+        batch: Batch,
+        busy_instances: int,
+        dispatched_ns: int,
+        busy_ns: int,
+        node: str,
     ) -> None:
         """`busy_ns` is that of `InFlight` when it was dispatched, before it counted itself."""
-        self._answers, self.batch, self.busy_instances = answers, batch, busy_instances
+        self._answers, self.batch, self.busy_instances, self.node = answers, batch, busy_instances, node
         self.dispatched_ns, self.busy_ns = dispatched_ns, busy_ns
 
     def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import math
 import os
 import socket
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -28,7 +30,8 @@ from serving_adapter.server.protocol.methods import protocol_handler
 from serving_adapter.server.protocol.reflection import reflection_handlers
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.protocol.stream_room import StreamRoom
-from serving_adapter.server.recording import Recording
+from serving_adapter.server.recording import ItemSample, Recording
+from serving_adapter.server.request_recording import RequestRecording
 from serving_adapter.server.rest import listening as rest_listening
 from serving_adapter.server.rest.application import application
 from serving_adapter.server.rest.bodies import Bodies
@@ -51,8 +54,9 @@ log = logging.getLogger(__name__)
 
 FAILED = 1  # the exit status
 SLOW_START_S = 5.0
-STREAMS_SHARE = 4  # one in so many calls may be a stream, which stays for long
 MAX_RECORDED_BYTES = 2_000_000_000  # the front process holds the sample
+RECORDINGS: dict[str, Callable[[Path, int], Recording]] = {".npz": ItemSample, ".jsonl": RequestRecording}
+"""By the ending of their file."""
 
 
 async def serve(options: ServeOptions) -> None:
@@ -63,12 +67,9 @@ async def serve(options: ServeOptions) -> None:
     stop = stop_on_signal()
     if options.private_weights:
         os.environ[FOLDER_VARIABLE] = OFF
-    key = listening.control_key(options.control_key_file)
-    listening.check_locked(options.host, key, has_tls=options.tls_cert is not None)
-    models = models_of(options)
-    faults = _faults(options)
+    key, models, faults, recording = prepared(options)
     max_calls = listening.most_calls(len(models) * options.max_queue_size)
-    server = listening.grpc_server(options.max_message_bytes, max_calls)
+    server = listening.grpc_server(options.max_message_bytes, max_calls, options)
     port = listening.bind(server, options.host, options.port, options.tls_cert, options.tls_key)
     try:
         listening.check_free(options.host, options.metrics_port)
@@ -88,7 +89,8 @@ async def serve(options: ServeOptions) -> None:
     )
     rest = None if listener is None else _rest(options, service, listener)
     awaited = AwaitedRequests(max_calls)
-    room = StreamRoom(max(1, max_calls // STREAMS_SHARE))
+    # Half of the calls may stay, as streams do. Their requests find room in the queue without the others'.
+    room = StreamRoom(max_calls // 2, options.max_queue_size)
     server.add_generic_rpc_handlers(
         (
             protocol_handler(service, options.max_message_bytes, awaited, room),
@@ -106,13 +108,13 @@ async def serve(options: ServeOptions) -> None:
         if not await done_before(stop, _start(models)):
             await _stop(server, rest, None)
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
-        _start_recording(options, models)
+        _start_recording(recording, options, models)
         names, host = ", ".join(models), bracketed(options.host)
+        if rest is not None:
+            log.info("the protocol over HTTP is at %s", rest.url)
         print(
             f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True
         )
-        if rest is not None:
-            log.info("the protocol over HTTP is at %s", rest.url)
         injecting = asyncio.create_task(_inject(faults, models))
         injecting.add_done_callback(_note_end_of_faults)
         await stop.wait()
@@ -124,7 +126,24 @@ async def serve(options: ServeOptions) -> None:
         fail(str(error))
     finally:
         await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
-    _end_recording(models)
+    _end_recording(recording)
+
+
+class Prepared(NamedTuple):
+    """What is there before a port is taken or a process started."""
+
+    control_key: str | None
+    models: dict[str, ServedModel]
+    faults: Faults | None
+    recording: Recording | None
+
+
+def prepared(options: ServeOptions) -> Prepared:
+    """Reads what the options name; ends the command where they are wrong, as far as no model is needed."""
+    key = listening.control_key(options.control_key_file)
+    listening.check_locked(options.host, key, has_tls=options.tls_cert is not None)
+    models = models_of(options)
+    return Prepared(key, models, _faults(options), _recording(options, models))
 
 
 def _rest(options: ServeOptions, service: InferenceService, listener: socket.socket) -> RestServer:
@@ -160,37 +179,57 @@ async def _started(model: ServedModel) -> None:
         note.cancel()
 
 
-def _start_recording(options: ServeOptions, models: dict[str, ServedModel]) -> None:
+def _recording(options: ServeOptions, models: dict[str, ServedModel]) -> Recording | None:
+    """What is to be kept of the requests; its file is checked before a model is built."""
     if options.record is None:
+        return None
+    if len(models) > 1:
+        fail("--record is for a server of one model: serve the others apart")
+    kind = RECORDINGS.get(options.record.suffix)
+    if kind is None:
+        fail(f"--record must be a file NAME.npz or NAME.jsonl, got {options.record}")
+    try:
+        check_place(options.record)
+    except OSError as error:
+        fail(f"--record: {in_a_sentence(error)}")
+    return kind(options.record, options.record_items)
+
+
+def _start_recording(
+    recording: Recording | None, options: ServeOptions, models: dict[str, ServedModel]
+) -> None:
+    if recording is None:
         return
-    (model, *others) = models.values()
+    (model,) = models.values()
+    if isinstance(recording, ItemSample):
+        _check_sample(options, model)
+    model.recording = recording
+
+
+def _check_sample(options: ServeOptions, model: ServedModel) -> None:
     (spec, *more) = model.inputs.values()
-    if others or more or -1 in spec.shape or spec.dtype.kind != "f":
-        fail("--record is for one model with one floating-point input of one size, as parity models are")
-    kept_bytes = options.record_items * spec.dtype.itemsize * math.prod(spec.shape)
+    if more or -1 in spec.shape or spec.dtype.kind != "f":
+        fail(
+            "--record NAME.npz is for a model with one floating-point input of one size, as parity models "
+            "are; NAME.jsonl takes requests of any model"
+        )
+    kept_bytes = options.record_items * spec.codec.size_bytes(spec.shape)
     if kept_bytes > MAX_RECORDED_BYTES:
         fail(
             f"--record-items {options.record_items} of {spec.datatype} {list(spec.shape)} would take "
             f"{kept_bytes / 1e9:.1f} GB of memory; at most {MAX_RECORDED_BYTES / 1e9:g} GB are kept"
         )
-    if options.record.suffix != ".npz":
-        fail(f"--record must be a file NAME.npz, got {options.record}")
+
+
+def _end_recording(recording: Recording | None) -> None:
+    if recording is None:
+        return
     try:
-        check_place(options.record)
+        kept = recording.write()
     except OSError as error:
-        fail(f"--record: {in_a_sentence(error)}")
-    model.recording = Recording(options.record, options.record_items)
-
-
-def _end_recording(models: dict[str, ServedModel]) -> None:
-    for model in models.values():
-        if model.recording is not None:
-            try:
-                kept = model.recording.write()
-            except OSError as error:
-                print(f"the recorded requests are lost: {in_a_sentence(error)}")
-                raise SystemExit(FAILED) from None
-            print(f"recorded {kept} of {model.recording.seen} items: {model.recording.path}")
+        print(f"the recorded requests are lost: {in_a_sentence(error)}")
+        raise SystemExit(FAILED) from None
+    print(f"recorded {kept} of {recording.seen} {recording.unit}: {recording.path}")
 
 
 def _faults(options: ServeOptions) -> Faults | None:

@@ -9,13 +9,16 @@ import numpy as np
 
 from serving_adapter import model_configuration, resources
 from serving_adapter.options import fail, in_a_sentence
-from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server import placement
+from serving_adapter.server.configuration import Knobs, Priorities, Protection
 from serving_adapter.server.options import ServeOptions
+from serving_adapter.server.ray_engine.launching import ask_no_system, check_ray, driver_of
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.surroundings import THIS_MACHINE
+from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.parallelism import NodePlacement
 from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
@@ -24,11 +27,14 @@ FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with
 def models_of(options: ServeOptions) -> dict[str, ServedModel]:
     """The models that the options name, by what clients call them, none of them started."""
     given = {name: getattr(options, name) for name in model_configuration.KNOBS}
+    where = NodePlacement(options.nodes, options.placement)
     given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
     try:
         model_configuration.check(given)
+        placement.check(where)
     except ValueError as error:
         fail(str(error))
+    surroundings = _surroundings(options)
     protection = Protection(
         max_queue_size=options.max_queue_size,
         max_held_bytes=options.byte_budget / max(1, len(options.model)),
@@ -55,13 +61,28 @@ def models_of(options: ServeOptions) -> dict[str, ServedModel]:
             name=name,
             model=_reference(options, reference),
             device=options.device,
-            knobs=Knobs(**given),
+            knobs=Knobs(**given, placement=where),
             protection=protection,
             resilience=resilience,
             redundant_models=redundant_models,
-            surroundings=dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s),
+            priorities=Priorities.of(options.priority_levels, options.default_priority_level),
+            surroundings=surroundings,
         )
     return models
+
+
+def _surroundings(options: ServeOptions) -> Surroundings:
+    """Where the workers are: on this machine, or on the nodes of a cluster."""
+    here = dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s)
+    if options.engine == "local":
+        return here
+    try:
+        check_ray(options.device)
+    except ValueError as error:
+        fail(str(error))
+    return dataclasses.replace(
+        here, launch=driver_of(options.address), check_threads=ask_no_system, on_cluster=True
+    )
 
 
 def _redundant_models(options: ServeOptions) -> RedundantModels:

@@ -17,6 +17,7 @@ from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.requests import Batch, Specs, fitting, tell
 from serving_adapter.server.statistics import ModelStatistics
 from serving_adapter.server.surroundings import Clock
+from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.pool import WorkerPool
 
@@ -114,7 +115,7 @@ class Dispatcher:
 
     def _run(self, batch: Batch, slot: Slot) -> bool:
         """Hands a batch to an idle worker; False, its requests failed, if it does not fit in memory."""
-        worker = slot.pool.idle.pop()
+        worker = self._take_idle(slot.pool)
         try:
             placed = batch.write(self._inputs, worker.inputs)
         except Exception as error:  # no memory, most likely; whatever it is, the worker is still there
@@ -126,10 +127,16 @@ class Dispatcher:
             return False
         now_ns = self._now_ns()
         busy_ns = self._in_flight.started(now_ns)
-        execution = Execution(self._answers, batch, self._in_flight.running, now_ns, busy_ns)
+        execution = Execution(self._answers, batch, self._in_flight.running, now_ns, busy_ns, worker.node)
         batch.dispatched_ns = batch.dispatched_ns or execution.dispatched_ns
         slot.pool.run(worker, execution, placed, self._intra_op_threads, slot.model)
         return True
+
+    def _take_idle(self, pool: WorkerPool) -> WorkerHandle:
+        """The last one, since its caches are warm; on a cluster one of the node that is through first."""
+        if pool.idle[-1].node:
+            return pool.idle.pop(self._statistics.nodes.best(pool.idle, pool.workers))
+        return pool.idle.pop()
 
     def _look_again_at(self, when_ns: int) -> None:
         if self._timer is not None and not self._timer.cancelled() and self._timer_ns == when_ns:

@@ -6,13 +6,14 @@ import asyncio
 from collections import deque
 
 from serving_adapter.server.requests import Batch, Request
+from serving_adapter.server.waiting_requests import WaitingRequests
 
 
 class InFlight:
     """The queue of requests, the batches that run again before them, and counts of what runs."""
 
-    def __init__(self) -> None:
-        self.queue: deque[Request] = deque()
+    def __init__(self, priority_levels: int = 1) -> None:
+        self.queue = WaitingRequests(priority_levels)
         self.again: deque[Batch] = deque()  # batches whose worker died, and copies for redundancy
         self.executing = 0  # requests whose batch has been dispatched, without an answer
         self.running = 0  # batches on workers
@@ -26,14 +27,14 @@ class InFlight:
         return len(self.queue) + self.executing
 
     def add(self, request: Request) -> None:
-        self.queue.append(request)
+        self.queue.add(request)
         self.held_bytes += request.size_bytes
         self._none.clear()
 
     def take(self, count: int) -> list[Request]:
         """The first `count` requests, which leave the queue to be executed."""
         self.executing += count
-        return [self.queue.popleft() for _ in range(count)]
+        return self.queue.take(count)
 
     def leave(self, request: Request) -> None:
         """A request is settled, wherever it is. It lets go of its batch, so that memory is free at once."""
@@ -43,16 +44,14 @@ class InFlight:
         if request.batch is not None:
             request.batch = None
             self.executing -= 1
-        elif request in self.queue:
+        else:
             self.queue.remove(request)
         if self.requests == 0:
             self._none.set()
 
     def withdraw_all(self) -> list[Request]:
         """Empties the queue."""
-        requests = list(self.queue)
-        self.queue.clear()
-        return requests
+        return self.queue.clear()
 
     def run_again(self, batch: Batch) -> None:
         """Queues another copy of a batch before the requests that wait."""

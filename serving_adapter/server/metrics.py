@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serving_adapter.model_store.client import Client
+from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus, cores
 from serving_adapter.server.metrics_page import serve_page
+from serving_adapter.server.node_metrics import NodeCollector, cluster_cpu_s, cluster_cpus
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BucketHistogram
@@ -65,9 +66,10 @@ class ResourceCollector(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        cpu_s = _cpu_s(self._models.values())
+        cpu_s = _cpu_s(self._models.values()) + cluster_cpu_s(self._models.values())
         yield _plain("rrl_cpu_seconds", "Processor time of the front and all it started", cpu_s)
-        yield _plain("rrl_cpu_count", "Cores that the server may use", cores())
+        cpu_count = cluster_cpus(self._models.values()) or cores()
+        yield _plain("rrl_cpu_count", "Cores that the server may use", cpu_count)
         gpu_utilisation = self._gpus.utilisation()
         if gpu_utilisation is not None:
             yield _plain("nv_gpu_utilization", "GPU utilisation, 0 to 1", gpu_utilisation)
@@ -219,6 +221,7 @@ def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> in
         CounterCollector(models),
         ResourceCollector(models),
         DistributionCollector(models),
+        NodeCollector(models),
         StoreCollector(),
     ):
         registry.register(collector)

@@ -63,6 +63,11 @@ def serve_page(registry: CollectorRegistry, host: str, port: int) -> int:
 
 def serve_application(application: Callable[..., Any], host: str, port: int) -> int:
     """The same for any WSGI application, which is asked for one page at a time."""
+    return int(open_page(application, host, port).server_port)
+
+
+def open_page(application: Callable[..., Any], host: str, port: int) -> WSGIServer:
+    """The same; returns the server, for whoever shuts it down."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
     class PageServerOfFamily(PageServer):
@@ -71,7 +76,7 @@ def serve_application(application: Callable[..., Any], host: str, port: int) -> 
     one_at_a_time = _one_at_a_time(application)
     server: WSGIServer = make_server(host, port, one_at_a_time, PageServerOfFamily, PageHandler)
     threading.Thread(target=server.serve_forever, name="metrics page", daemon=True).start()
-    return int(server.server_port)
+    return server
 
 
 def _one_at_a_time(application: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,9 @@ from typing import Literal
 from tyro.conf import UseAppendAction
 
 from serving_adapter import resources
-from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server.configuration import MAX_LEVELS, Knobs, Priorities, Protection
+from serving_adapter.server.protocol.keep_alive import KeepAliveOptions
+from serving_adapter.server.ray_engine.options import EngineOptions
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.surroundings import THIS_MACHINE
@@ -18,8 +20,8 @@ GRPC_PORT, REST_PORT = 8500, 8501  # where none is given
 
 
 @dataclass(frozen=True)
-class ServeOptions:
-    """Serves PyTorch models over gRPC and HTTP (Open Inference Protocol with Triton's extensions)."""
+class _AllButPings:
+    """The options that `--help` has before those about pings: a base's fields come first."""
 
     model: UseAppendAction[tuple[str, ...]] = ()
     """A model to serve (default: minilm): a name of the catalogue, package.module:factory, or an exported
@@ -84,11 +86,16 @@ class ServeOptions:
     faults: Path | None = None
     """YAML file of faults to inject into the workers, for tests and benchmarks (workers/fault_file.py)."""
     record: Path | None = None
-    """.npz file for a sample of the requests' inputs, written at the end, to train parity models with."""
+    """File for what comes, written at the end. NAME.npz: a sample of the inputs, to train parity models with.
+    NAME.jsonl: the first requests with their moments, for rrl-load --arrivals recorded."""
     record_items: int = 10_000
-    """Items in that sample at most."""
+    """Items in that sample, or requests, at most."""
     max_queue_size: int = Protection.max_queue_size
     """Requests that may wait per model; further ones get RESOURCE_EXHAUSTED at once."""
+    priority_levels: int = Priorities.levels
+    """Levels by which requests are served, those of priority 1 first; 0: in the order in which they come."""
+    default_priority_level: int = 0
+    """The level of requests that name no priority; 0 is the last."""
     max_queue_bytes: int = 0
     """Bytes of the inputs that wait or are being run, shared equally by the models; further requests get
     RESOURCE_EXHAUSTED at once. Large answers that clients have yet to read take as many more, or twice as
@@ -119,6 +126,8 @@ class ServeOptions:
             raise ValueError(f"--http-port must be from 0 to 65535, or -1 for none, got {self.http_port}")
         for flag, low, high in (
             ("max_queue_size", 1, 1_000_000),
+            ("priority_levels", 0, MAX_LEVELS),
+            ("default_priority_level", 0, self.priority_levels),
             ("max_queue_bytes", 0, 1 << 50),
             ("record_items", 1, 10_000_000),
             ("max_message_bytes", 1024, 1 << 30),
@@ -141,3 +150,12 @@ class ServeOptions:
     def byte_budget(self) -> int:
         """Bytes for inputs that wait or are being run, and as many for answers that are yet to be read."""
         return self.max_queue_bytes or resources.memory_bytes() // 4
+
+
+@dataclass(frozen=True)
+class ServeOptions(KeepAliveOptions, EngineOptions, _AllButPings):
+    """Serves PyTorch models over gRPC and HTTP (Open Inference Protocol with Triton's extensions)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_keep_alive()

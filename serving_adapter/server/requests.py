@@ -13,8 +13,7 @@ import numpy as np
 
 from serving_adapter.parity.groups import Member
 from serving_adapter.server.workers.arena import Arena, Placed, place
-from serving_adapter.strings import packed, packed_bytes, unpacked
-from serving_adapter.tensors import BYTES, TensorSpec
+from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +67,7 @@ class Request:
         "future",
         "hold_answer",
         "inputs",
+        "level",
         "rows",
         "settled",
         "shape_key",
@@ -84,6 +84,7 @@ class Request:
         accepts_approximation: bool = True,
         wanted: Collection[str] = (),
         hold_answer: HoldsAnswer = hold_any,
+        level: int = 0,
     ) -> None:
         self.inputs = inputs
         self.rows = inputs[0].shape[0]
@@ -92,6 +93,7 @@ class Request:
         self.accepts_approximation = accepts_approximation
         self.wanted = wanted  # the names of the outputs that are asked for; empty for all
         self.hold_answer = hold_answer
+        self.level = level  # of priority: 0 is served first
         self.arrived_ns = arrived_ns
         self.future = future
         self.batch: Batch | None = None  # set from its dispatch until it is settled
@@ -182,34 +184,29 @@ class Batch:
     def parts(self, specs: Specs) -> dict[str, list[np.ndarray]]:
         """Its inputs by name, (rows, *item) of each request. Coding takes models of one shape alone."""
         return {
-            spec.name: [as_array(request.inputs[i], spec) for request in self.requests]
+            spec.name: [spec.codec.received(*request.inputs[i]) for request in self.requests]
             for i, spec in enumerate(specs.values())
         }
 
     def write(self, specs: Specs, arena: Arena) -> list[Placed]:
         """Puts its inputs into a worker's arena, padded to one shape."""
-        shapes, string_bytes = [], {}
-        for i, spec in enumerate(specs.values()):
-            largest = reduce(_larger, (request.inputs[i].shape[1:] for request in self.requests))
-            shapes.append((spec.name, spec.datatype, (self.rows, *largest)))
-            if spec.datatype == BYTES:
-                string_bytes[spec.name] = sum([len(request.inputs[i].data) for request in self.requests])
-        placed, needed_bytes = place(shapes, string_bytes)
+        inputs = list(zip(*(request.inputs for request in self.requests), strict=True))
+        tensors = []
+        for spec, parts in zip(specs.values(), inputs, strict=True):
+            shape = (self.rows, *reduce(_larger, [part.shape[1:] for part in parts]))
+            tensors.append((spec.name, spec.datatype, shape, spec.codec.batch_bytes(shape, parts)))
+        placed, needed_bytes = place(tensors)
         arena.ensure_for_batch(needed_bytes)
-        for i, (spec, tensor) in enumerate(zip(specs.values(), placed, strict=True)):
-            inputs = [request.inputs[i] for request in self.requests]
-            if spec.datatype == BYTES:
-                arena.bytes_of(tensor)[:] = b"".join([each.data for each in inputs])
-            else:
-                _stack(inputs, spec, arena.array(tensor))
+        for spec, parts, tensor in zip(specs.values(), inputs, placed, strict=True):
+            spec.codec.stack(parts, arena.bytes_of(tensor), tensor.shape, spec.filling)
         return placed
 
 
 def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
     """How many of the first requests make a batch of at most so many bytes, as padded; at least one."""
-    itemsizes = [0 if spec.datatype == BYTES else spec.dtype.itemsize for spec in specs.values()]
-    of_strings = [i for i, spec in enumerate(specs.values()) if spec.datatype == BYTES]
-    count, rows, row_bytes, string_bytes = 0, 0, 0, 0
+    itemsizes = [spec.codec.itemsize for spec in specs.values()]
+    unpadded = [i for i, itemsize in enumerate(itemsizes) if not itemsize]
+    count, rows, row_bytes, unpadded_bytes = 0, 0, 0, 0
     largest: list[tuple[int, ...]] = []
     for request in requests:
         shapes = [tensor.shape[1:] for tensor in request.inputs]
@@ -217,9 +214,9 @@ def fitting(requests: Iterable[Request], specs: Specs, most_bytes: int) -> int:
             largest = [_larger(*pair) for pair in zip(largest or shapes, shapes, strict=True)]
             row_bytes = sum(n * math.prod(shape) for n, shape in zip(itemsizes, largest, strict=True))
         rows += request.rows
-        if of_strings:
-            string_bytes += sum(len(request.inputs[i].data) for i in of_strings)
-        if count and rows * row_bytes + string_bytes > most_bytes:
+        if unpadded:
+            unpadded_bytes += sum(len(request.inputs[i].data) for i in unpadded)
+        if count and rows * row_bytes + unpadded_bytes > most_bytes:
             break
         count += 1
     return count
@@ -236,13 +233,11 @@ def joined(parts: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def cut_bytes(
-    outputs: Mapping[str, np.ndarray], first_row: int, rows: int, wanted: Collection[str] = ()
+    outputs: Mapping[str, np.ndarray], specs: Specs, first_row: int, rows: int, wanted: Collection[str] = ()
 ) -> int:
     """The size of what `cut` gives."""
     return sum(
-        packed_bytes(array[first_row : first_row + rows])
-        if array.dtype.hasobject
-        else rows * (array.nbytes // len(array))
+        specs[name].codec.cut_bytes(array[first_row : first_row + rows])
         for name, array in outputs.items()
         if not wanted or name in wanted
     )
@@ -253,37 +248,12 @@ def cut(
 ) -> list[OutputTensor]:
     """The rows of one request out of a batch's outputs, in memory that lasts."""
     return [
-        OutputTensor(name, specs[name].datatype, (rows, *array.shape[1:]), _bytes(array, first_row, rows))
+        OutputTensor(
+            name,
+            specs[name].datatype,
+            (rows, *array.shape[1:]),
+            specs[name].codec.cut(array, first_row, rows),
+        )
         for name, array in outputs.items()
         if not wanted or name in wanted
     ]
-
-
-def _bytes(array: np.ndarray, first_row: int, rows: int) -> bytes | memoryview:
-    """Copied out of a worker's arena; of an array that has its memory to itself, a view."""
-    part = array[first_row : first_row + rows]
-    if array.dtype.hasobject:
-        return packed(part)
-    return part.tobytes() if array.base is not None else part.reshape(-1).view(np.uint8).data
-
-
-def as_array(tensor: InputTensor, spec: TensorSpec) -> np.ndarray:
-    """What the client sent as (rows, *item), a view of it but for BOOL: there any byte but 0 is true."""
-    if spec.datatype == BYTES:
-        return unpacked(tensor.data, tensor.shape)
-    if spec.dtype == bool:
-        return np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape) != 0
-    return np.frombuffer(tensor.data, dtype=spec.dtype).reshape(tensor.shape)
-
-
-def _stack(tensors: list[InputTensor], spec: TensorSpec, target: np.ndarray) -> None:
-    """Copies each request's rows into `target` (rows, ...), padding at the end of every dimension."""
-    first_row = 0
-    for tensor in tensors:
-        rows = as_array(tensor, spec)
-        rows_of_request = target[first_row : first_row + tensor.shape[0]]
-        if rows.shape != rows_of_request.shape:
-            rows_of_request[...] = spec.filling
-            rows_of_request = rows_of_request[(slice(None), *(slice(0, n) for n in rows.shape[1:]))]
-        rows_of_request[...] = rows
-        first_row += tensor.shape[0]

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Hashable, Sequence
+from dataclasses import replace
 
-from serving_adapter.model_configuration import KNOBS
+from serving_adapter.knob_limits import KNOBS
 from serving_adapter.server.answers import Answers
-from serving_adapter.server.configuration import Knobs, Protection
+from serving_adapter.server.configuration import NO_PRIORITIES, Knobs, Priorities, Protection
 from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
@@ -29,7 +30,6 @@ from serving_adapter.server.requests import (
     InputTensor,
     Overloaded,
     Request,
-    as_array,
     hold_any,
     tell,
 )
@@ -37,7 +37,7 @@ from serving_adapter.server.statistics import FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
-from serving_adapter.server.workers.pool import Parallelism, WorkerPool
+from serving_adapter.server.workers.pool import WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -59,9 +59,10 @@ class ServedModel:
         resilience: ResilienceSettings,
         redundant_models: RedundantModels,
         surroundings: Surroundings = THIS_MACHINE,
+        priorities: Priorities = NO_PRIORITIES,
     ) -> None:
         self.name, self.model, self.device, self.surroundings = name, model, device, surroundings
-        self.protection = protection
+        self.protection, self.priorities = protection, priorities
         self.statistics = ModelStatistics()
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
@@ -75,7 +76,7 @@ class ServedModel:
             surroundings.launch,
             surroundings.start_timeout_s,
         )
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(max(1, priorities.levels))
         now_ns = surroundings.now_ns
         self.answers = Answers(
             self._in_flight,
@@ -196,7 +197,7 @@ class ServedModel:
         """More workers first, so that what waits has someone to run it."""
         deployed = mode.deployed_instances(knobs.instances)
         await mode.reshape(knobs.parallelism, insists)
-        wanted = Parallelism(deployed, knobs.intra_op_threads, knobs.inter_op_threads)
+        wanted = replace(knobs.parallelism, instances=deployed)
         await self.pool.reshape(wanted, insists, mode.shared_models)
 
     async def close(self, grace_s: float) -> None:
@@ -233,23 +234,25 @@ class ServedModel:
         accepts_approximation: bool = True,
         wanted: Collection[str] = (),
         hold_answer: HoldsAnswer = hold_any,
+        priority: int = 0,
     ) -> Answer:
         """Queues a request and awaits its answer.
 
         Its inputs are checked, and in the order of `self.inputs`; `wanted` are the outputs that it gets, all
-        if empty. `hold_answer` is asked before it counts as answered. Overloaded if it is one too many.
+        if empty. `hold_answer` is asked before it counts as answered. `priority` is one of the levels, 0 for
+        the default. Overloaded if it is one too many.
         """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         arrived_ns = self.surroundings.now_ns()
         key = self._shape_key(inputs)
-        request = Request(inputs, key, future, arrived_ns, accepts_approximation, wanted, hold_answer)
+        level = max(0, (priority or self.priorities.default) - 1)
+        request = Request(inputs, key, future, arrived_ns, accepts_approximation, wanted, hold_answer, level)
         self.statistics.arrivals.record(request.arrived_ns, request.rows)
+        if self.recording is not None:
+            tell(self.recording.show, self.inputs, inputs, arrived_ns)
         self._check_room(request)
         self._in_flight.add(request)
         tell(self._mode.request_arrived, request)
-        if self.recording is not None:
-            (spec,) = self.inputs.values()
-            tell(self.recording.show, as_array(inputs[0], spec))
         try:
             self.dispatcher.dispatch()
             return await future

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving_adapter.server.arrival_ring import ArrivalRing
+from serving_adapter.server.node_times import NodeTimes
 
 # The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
@@ -115,6 +116,7 @@ class ModelStatistics:
         self.telemetry: dict[tuple[int, int], TelemetryTally] = defaultdict(TelemetryTally)
         self.arrivals = ArrivalRing()
         self.answers: Counter[str] = Counter()  # of requests, by where their answer came from
+        self.nodes = NodeTimes()  # of a cluster
         self.copies_count = 0  # batches run again, as replicas or hedges or because their worker died
 
     def record_batch(

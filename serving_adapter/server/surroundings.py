@@ -20,6 +20,7 @@ class Surroundings:
     now_ns: Clock = time.monotonic_ns
     launch: Launch = launch_zygote
     check_threads: CheckThreads = try_threads
+    on_cluster: bool = False  # the processes are on its nodes
     start_timeout_s: float = 120.0  # that a model may take to be built, and a worker to warm up
 
 

@@ -1,21 +1,20 @@
-"""Any inference server that is tuned: read, changed and checked over the Open Inference Protocol.
+"""Any inference server that is tuned: read, changed and checked.
 
-    from serving_adapter.target import Target
+    from serving_adapter.target import open_target
 
-    target = Target("localhost:8500")
+    target = open_target("localhost:8500")
     target.connect()
     target.apply({"instances": 2})
 
 | module | tells or does |
 |---|---|
-| `target` | `Target`: one model of one server |
-| `inference_server` | the server, its models and their configurations |
-| `reading`, `prometheus_text`, `metrics_page`, `counters` | the counters of a model |
-| `checks` | what may be tuned, and what is refused |
-| `reconfiguration`, `change` | puts a configuration in force, or the one before it back |
-| `found_configuration`, `kept_configuration` | configurations that outlast a connection |
+| `target` | `Target`: what every kind of target promises |
+| `installed_targets` | which kind an address names |
+| `reading`, `prometheus_text` | the counters of a model |
+| `configuration_files` | a server's configuration as its own files |
 | `lease` | keeps other tuners off a model |
 | `error` | why a target fails |
+| `open_inference` | a server of the Open Inference Protocol: ours, or a Triton |
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ if TYPE_CHECKING:
         TargetError,
         TargetLost,
     )
+    from serving_adapter.target.installed_targets import open_target
     from serving_adapter.target.lease import TunerLease
+    from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
     from serving_adapter.target.reading import Reading
-    from serving_adapter.target.reconfiguration import Applied
-    from serving_adapter.target.target import Target
+    from serving_adapter.target.target import Applied, Target
 
 __all__ = [
     "Applied",
@@ -48,15 +48,24 @@ __all__ = [
     "ModelAbsent",
     "NoSuchKnob",
     "NotPutBack",
+    "OpenInferenceTarget",
     "Reading",
     "RequestsRefused",
     "Target",
     "TargetError",
     "TargetLost",
     "TunerLease",
+    "open_target",
 ]
 
-_MODULES = {"Applied": "reconfiguration", "TunerLease": "lease", "Reading": "reading", "Target": "target"}
+_MODULES = {
+    "Applied": "target",
+    "OpenInferenceTarget": "open_inference.open_inference_target",
+    "Reading": "reading",
+    "Target": "target",
+    "TunerLease": "lease",
+    "open_target": "installed_targets",
+}
 
 
 def __getattr__(name: str) -> Any:

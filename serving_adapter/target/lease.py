@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tritonclient.grpc import service_pb2 as messages
-
-from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER, PROLONGS_PARAMETER
-
 
 @dataclass(frozen=True)
 class TunerLease:
@@ -18,10 +14,3 @@ class TunerLease:
     duration_s: float
     prolongs: bool = False
     """The owner has had it: it is refused to it where another has had it since."""
-
-    def put_into(self, load: messages.RepositoryModelLoadRequest) -> None:
-        """Has a load take or prolong the lease; one without a configuration does nothing else."""
-        load.parameters[OWNER_PARAMETER].string_param = self.owner
-        load.parameters[DURATION_PARAMETER].int64_param = round(1e3 * self.duration_s)
-        if self.prolongs:
-            load.parameters[PROLONGS_PARAMETER].bool_param = True

@@ -1,22 +1,19 @@
 """A reading: the cumulative counters of one model of one server at one moment.
 
-It comes from the answer to ModelStatistics, or from a metrics page, which tells more. A page is Prometheus
-text with Triton's metric names (`nv_...`) or MLServer's (`model_infer_...`). Our own server adds `rrl_...` to
-Triton's. A model's series are summed over versions, devices and reasons.
+How it is read is each target's own (`open_inference.readings`, `ray_serve`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from serving_adapter.answered_totals import AnsweredTotals
-from serving_adapter.target.prometheus_text import SAMPLE, CumulativeHistogram, ModelPage, number
+from serving_adapter.target.prometheus_text import CumulativeHistogram
 
 
 class BatchTotals(NamedTuple):
@@ -62,8 +59,12 @@ class Reading:
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
     cores: int | None = None  # gauge: what the server may use of its machine
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
+    cluster_changes: int | None = None  # times that nodes took workers with them, or such came back
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
     clients: AnsweredTotals | None = None  # what clients have seen, where the load is the tuner's own
+    models: Mapping[str, Reading] = field(default_factory=dict)  # of each, where several are read together
+    is_whole: bool = False  # what is told of requests is of one model, which the `models` are parts of
+    comes_in_lumps: bool = False  # it was counted up to some seconds before, so looks tell no dispersion
 
     @property
     def backlog(self) -> int:
@@ -86,174 +87,49 @@ class Reading:
         return None if self.success_since_load is None else self.success - self.success_since_load
 
 
-# What a glance reads: arrivals, completions, failures, backlog.
-GLANCE = (
-    "nv_inference_request_success",
-    "nv_inference_request_failure",
-    "nv_inference_pending_request_count",
-    "rrl_in_flight_request_count",
-    "process_start_time_seconds",
-)
-_TELEMETRY = ("rrl_batch_count", "rrl_batch_service_seconds", "rrl_batch_mean_busy_instances")
-_SUCCESS = "nv_inference_request_success"
-_DURATION = "nv_inference_request_duration_us"
-_MLSERVER = "model_infer_request_"
-# With workers, MLServer's page has only the second line before the first request.
-_MLSERVER_TYPE_LINES = (f"# TYPE {_MLSERVER}", "# TYPE parallel_request_queue ")
-# Triton's other gauges are left out: where the clock of processor time stands still, some are not a number.
-_PREFIXES_OF_READINGS = (
-    "nv_inference_",
-    "nv_gpu_utilization",
-    "rrl_",
-    _MLSERVER,
-    "process_start_time_seconds",
-)
-
-_OF_MODELS = ("nv_inference_", _MLSERVER)  # names that mean nothing without their model
-_SUMMARY = "_summary_us"  # quantiles are left out: they are not a number (Nan) while nothing was observed
-
-_US = 1e-6
-_MAX_NAMED = 10  # models in a sentence
-
-
-def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = False) -> Reading:
-    """The reading in a metrics page fetched at `at_s`; ValueError, in one sentence, if it has none.
-
-    `counters_only` reads what a glance needs (arrivals, completions, backlog) in a tenth of the time.
-    """
-    prefixes = (*GLANCE, _MLSERVER) if counters_only else _PREFIXES_OF_READINGS
-    page = ModelPage(text, model, prefixes, _OF_MODELS, left_out=_SUMMARY)
-    if _SUCCESS not in page:
-        if any(line in text for line in _MLSERVER_TYPE_LINES):
-            return _mlserver_reading(page, at_s)
-        raise ValueError(_why_not(text, page, model))
-    if not counters_only and _DURATION not in page:
-        raise ValueError(
-            f"the metrics page tells no latencies ({_DURATION}), which are what is tuned; start Triton "
-            "without --metrics-config counter_latencies=false"
-        )
-    cores = _gauge(page, "rrl_cpu_count")
+def read_together(models: Mapping[str, Reading]) -> Reading:
+    """The reading of several models of one server: the sums. Latencies are only told by those of each."""
+    each = list(models.values())
+    first = each[0]
+    starts = {reading.start_time_s for reading in each}
     return Reading(
-        at_s=at_s,
-        success=page.count(_SUCCESS),
-        failure=page.count("nv_inference_request_failure"),
-        inference_count=page.count("nv_inference_count"),
-        execution_count=page.count("nv_inference_exec_count"),
-        request_s=page.sum(_DURATION) * _US,
-        queue_s=page.sum("nv_inference_queue_duration_us") * _US,
-        service_s=_US
-        * sum(page.sum(f"nv_inference_compute_{part}_duration_us") for part in ("input", "infer", "output")),
-        start_time_s=page.gauge("process_start_time_seconds"),
-        in_flight=_gauge(page, "rrl_in_flight_request_count"),
-        pending=_gauge(page, "nv_inference_pending_request_count"),
-        latency=page.histogram("rrl_request_latency_seconds"),
-        queue=page.histogram("rrl_request_queue_seconds"),
-        service=page.histogram("rrl_request_service_seconds"),
-        telemetry=_telemetry(page),
-        cpu_busy_s=page.gauge("rrl_cpu_seconds"),
-        cpu_available_s=None if cores is None else cores * at_s,
-        cores=cores,
-        gpu_utilisation=page.mean("nv_gpu_utilization"),
+        at_s=max(reading.at_s for reading in each),
+        success=sum(reading.success for reading in each),
+        failure=sum(reading.failure for reading in each),
+        inference_count=sum(reading.inference_count for reading in each),
+        execution_count=sum(reading.execution_count for reading in each),
+        request_s=sum(reading.request_s for reading in each),
+        queue_s=sum(reading.queue_s for reading in each),
+        service_s=sum(reading.service_s for reading in each),
+        start_time_s=first.start_time_s if len(starts) == 1 else None,
+        in_flight=_sum(reading.in_flight for reading in each),
+        pending=_sum(reading.pending for reading in each),
+        latency=None if any(reading.latency is None for reading in each) else first.latency,
+        executions_since_load=_sum(reading.executions_since_load for reading in each),
+        success_since_load=_sum(reading.success_since_load for reading in each),
+        cpu_busy_s=first.cpu_busy_s,
+        cpu_available_s=first.cpu_available_s,
+        cores=first.cores,
+        gpu_utilisation=first.gpu_utilisation,
+        cluster_changes=_sum(reading.cluster_changes for reading in each),
+        models=dict(models),
     )
 
 
-def _mlserver_reading(page: ModelPage, at_s: float) -> Reading:
-    """MLServer times failed requests too, tells neither queue nor batches, and no series before the first."""
-    success = page.count("model_infer_request_success_total")
-    failure = page.count("model_infer_request_failure_total")
-    return Reading(
-        at_s=at_s,
-        success=success,
-        failure=failure,
-        inference_count=0,
-        execution_count=0,
-        request_s=page.sum("model_infer_request_duration_sum"),
-        queue_s=math.nan,
-        service_s=math.nan,
-        timed=page.count("model_infer_request_duration_count"),
-        start_time_s=page.gauge("process_start_time_seconds"),
+def read_as_whole(whole: Reading, parts: Mapping[str, Reading]) -> Reading:
+    """The reading of a model that others are parts of. Its requests wait in the queues of those."""
+    together = read_together(parts)
+    return replace(
+        whole,
+        in_flight=together.in_flight,
+        pending=together.pending,
+        telemetry={},
+        models=dict(parts),
+        is_whole=True,
     )
 
 
-def parse_statistics(model_stats: Iterable[Any], at_s: float) -> Reading:
-    """The reading in the answer to ModelStatistics, summed over the model's versions."""
-    success = failure = inferences = executions = 0
-    request_ns = queue_ns = service_ns = 0
-    telemetry: dict[tuple[int, int], BatchTotals] = {}
-    for stats in model_stats:
-        of = stats.inference_stats
-        success += of.success.count
-        failure += of.fail.count
-        request_ns += of.success.ns
-        queue_ns += of.queue.ns
-        service_ns += of.compute_input.ns + of.compute_infer.ns + of.compute_output.ns
-        inferences += stats.inference_count
-        executions += stats.execution_count
-        for batch in stats.batch_stats:
-            total_s = 1e-9 * (batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns)
-            then = telemetry.get((0, batch.batch_size), BatchTotals(0, 0.0))
-            telemetry[0, batch.batch_size] = BatchTotals(
-                then.batches + batch.compute_infer.count, then.total_s + total_s
-            )
-    return Reading(
-        at_s=at_s,
-        success=success,
-        failure=failure,
-        inference_count=inferences,
-        execution_count=executions,
-        request_s=1e-9 * request_ns,
-        queue_s=1e-9 * queue_ns,
-        service_s=1e-9 * service_ns,
-        telemetry=telemetry,
-        executions_since_load=executions,
-        success_since_load=success,
-    )
-
-
-def _telemetry(page: ModelPage) -> dict[tuple[int, int], BatchTotals]:
-    """Servers of before `mean_busy` have the first two series alone."""
-    totals: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for place, name in enumerate(_TELEMETRY):
-        for labels, value in page.series.get(name, ()):
-            key = tuple(round(number(labels.get(k, ""), name)) for k in ("busy_instances", "batch_size"))
-            totals[key[0], key[1]][place] += number(value, name)
-    tells_busy = _TELEMETRY[2] in page
-    return {
-        key: BatchTotals(round(count), total_s, busy if tells_busy else math.nan)
-        for key, (count, total_s, busy) in totals.items()
-    }
-
-
-def _gauge(page: ModelPage, name: str) -> int | None:
-    value = page.gauge(name)
-    return None if value is None else round(value)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MAX_NAMED])} and {more:,} more"
-
-
-def _why_not(text: str, page: ModelPage, model: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if not text.strip():
-        return "the metrics page is empty; its path is usually /metrics, as in http://HOST:8002/metrics"
-    if lines and SAMPLE.fullmatch(lines[0].strip()) is None:
-        return f"this is not a Prometheus metrics page: it begins {lines[0][:60]!r}; give the metrics URL"
-    if model in page.models:
-        return (
-            f"the metrics page tells of model {model!r}, but not how many requests were answered "
-            f"({_SUCCESS}); give the page of the server itself, with all its metrics"
-        )
-    if model in page.renamed_models:
-        return (
-            f"the metrics page is a collector's, which has made another label of model {model!r} "
-            "(exported_model); give the page of the server itself"
-        )
-    if page.models:
-        others = _some(sorted(page.models))
-        return f"the metrics page has no series of model {model!r}, only of {others}"
-    return (
-        "the metrics page has neither Triton's nv_inference_request_success nor MLServer's "
-        "model_infer_request_success, so it is of another kind of server; give that of the target itself"
-    )
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one is not told."""
+    told = list(counts)
+    return None if None in told else sum(count or 0 for count in told)

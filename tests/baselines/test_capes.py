@@ -163,6 +163,15 @@ def test_a_state_holds_the_last_observations() -> None:
     np.testing.assert_allclose(state[:, -1], [0.0, 0.5, 1.0])
 
 
+def test_it_trains_after_every_so_many_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    capes = agent(replace(PAPER, observations=1, training_steps=2, train_every=3))
+    steps: list[int] = []
+    monkeypatch.setattr(capes, "_train", lambda: steps.append(capes._decisions))
+    for cost in (100.0, 90.0, 80.0, 70.0, 60.0, 50.0):
+        capes.update(transition(1, 1, cost))
+    assert steps == [3, 3, 6, 6]
+
+
 def test_in_the_background_it_trains_on_without_a_pause_until_it_is_closed() -> None:
     capes = CAPES(Task(LINE), replace(PAPER, observations=1, training_steps=3), background_training=True)
     capes.update(transition(0, 1, 100.0))
@@ -228,6 +237,7 @@ def test_tuned_it_finds_a_good_configuration_of_whatever_objective(best: str) ->
         ({"last_exploration": 0.7}, "exploration"),
         ({"minibatch": 0}, "minibatch"),
         ({"training_steps": -1}, "training_steps"),
+        ({"train_every": 0}, "train_every"),
         ({"step_sizes": ()}, "step_sizes"),
     ],
 )

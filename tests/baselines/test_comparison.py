@@ -19,6 +19,7 @@ from envs.scenarios.families import SLOWDOWN_AT
 from rrl.agent import Agent, Hindsight, Task, Transition
 from rrl.queueing.kernels import replayed_ms
 from rrl.queueing.machine import Machine
+from tests.support.in_this_process import InThisProcess
 
 SMALL = "instances=1:3,intra_op_threads=1,2,4"
 
@@ -83,8 +84,8 @@ class First(Agent):
 
 
 def test_the_number_of_processes_does_not_matter(tmp_path: Path) -> None:
-    one = settings("random", "oracle", machine="family:0,1", seeds=2, workload="dynamic")
-    alone = run_comparison(one, tmp_path / "alone", 1, progress=Silent())
+    one = settings("random", "oracle", machine="family:0,1", seeds=2)
+    alone = run_comparison(one, tmp_path / "alone", progress=Silent(), executor=InThisProcess())
     together = run_comparison(one, tmp_path / "together", 2, progress=Silent())
     assert without_times(alone) == without_times(together)
     assert len(alone) == 2 * 2 * 2 * 12
@@ -100,19 +101,20 @@ def test_the_number_of_processes_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_comparison_goes_on_with_what_is_there(tmp_path: Path) -> None:
     few = settings("random", seeds=2)
-    before = run_comparison(few, tmp_path, 1, progress=Silent())
+    before = run_comparison(few, tmp_path, progress=Silent(), executor=InThisProcess())
     (gone,) = tmp_path.glob("runs/random/*seed-1.npy")
     kept = next(iter(tmp_path.glob("runs/random/*seed-0.npy")))
     gone.unlink()
     kept_at = kept.stat().st_mtime_ns
     progress = Silent()
-    after = run_comparison(few, tmp_path, 1, progress=progress)
+    after = run_comparison(few, tmp_path, progress=progress, executor=InThisProcess())
     assert without_times(before) == without_times(after)
     assert kept.stat().st_mtime_ns == kept_at
     assert [text.split(":")[0] for text in progress.done] == ["random on family-0, seed 1"]
 
     more = Silent()
-    both = run_comparison(settings("random", "oracle", seeds=2), tmp_path, 1, progress=more)
+    bigger = settings("random", "oracle", seeds=2)
+    both = run_comparison(bigger, tmp_path, progress=more, executor=InThisProcess())
     assert {text.split(" on ")[0] for text in more.done} == {"oracle"}
     assert without_times(both[both["agent"] == "random"]) == without_times(before)
 
@@ -176,6 +178,7 @@ def test_expected_costs_are_what_the_intervals_cost_on_average(tmp_path: Path) -
     assert rows["cost_ms"].mean() == pytest.approx(rows["expected_ms"].mean(), rel=0.05)
     assert rows["p95_ms"].mean() == pytest.approx(rows["expected_p95_ms"].mean(), rel=0.05)
     assert (rows["oracle_ms"] == rows["expected_ms"]).all()
+    assert ((rows["cpu_utilisation"] > 0) & (rows["cpu_utilisation"] <= 1)).all()
 
 
 def test_a_machine_that_slows_down_is_judged_by_its_new_optimum(tmp_path: Path) -> None:

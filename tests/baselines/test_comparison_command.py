@@ -11,16 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from baselines.comparison import read_decisions
+from baselines.comparison import options, read_decisions
 from baselines.comparison.command_line import main
 from envs.scenarios.families import family_machine
 from tests.support.full_disk import files_of_at_most
+from tests.support.in_this_process import InThisProcess
 
 SMALL = ("--knobs", "instances=1:3,intra_op_threads=1,2,4", "--machine", "family:0", "--decisions", "8")
 
 
 def compare(out: Path, *flags: str) -> None:
     main([*SMALL, "--processes", "1", "--out", str(out), *flags])
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares what is told by `rrl-compare` alone the start of its processes."""
+    monkeypatch.setattr(options, "executor", lambda address, processes: InThisProcess())
 
 
 def refused(capsys: pytest.CaptureFixture[str], out: Path, *flags: str) -> str:
@@ -53,7 +60,7 @@ def test_a_comparison_writes_its_tables_and_pictures(
 
 
 def test_an_agents_former_name_is_taken_for_the_present_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compare(tmp_path, "--agents", "random, rrl")
     assert set(read_decisions(tmp_path / "decisions.csv")["agent"]) == {"random", "guided", "oracle"}
@@ -71,6 +78,7 @@ def test_an_agents_former_name_is_taken_for_the_present_one(
         (("--truth", "lies"), ("unknown truth 'lies'", "processor-sharing")),
         (("--objective", "fun"), ("unknown objective 'fun'", "strict-slo")),
         (("--objective", "strict-slo"), ("--slo-p95-ms",)),
+        (("--objective", "throughput"), ("rrl-tune --bench",)),
         (("--machine", "nothing.npz"), ("no machine file 'nothing.npz'",)),
         (("--machine", "family:x"), ("family:1000-1019",)),
         (("--machine", "family:3,3"), ("family-3",)),
@@ -123,7 +131,7 @@ def test_a_space_beyond_the_machine_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_limit_that_no_configuration_meets_is_said_and_done_without(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slo = ("--objective", "least-resources", "--slo-p95-ms", "3")
     compare(tmp_path, "--agents", "random", *slo)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from baselines.comparison.workers import Workers
+
 INTERRUPTED_AT = """
 import signal, sys, time
 from functools import partial
@@ -72,6 +74,12 @@ if __name__ == "__main__":
 def test_ctrl_c_ends_the_workers_whichever_thread_is_given_it(tmp_path: Path) -> None:
     """As a thread of a library may be, while the main thread is deaf to start the processes."""
     _is_ended(tmp_path, INTERRUPTED_IN_ANOTHER_THREAD)
+
+
+def test_a_pipe_that_the_executor_has_closed_is_no_error() -> None:
+    with Workers(1) as workers:
+        workers.run([int], lambda job, answer: None)
+        os.close(workers._executor._call_queue._reader.fileno())  # type: ignore[attr-defined]
 
 
 def _is_ended(tmp_path: Path, program: str) -> None:

@@ -38,13 +38,33 @@ FLAGS = {
     }
     for name, machine in MACHINES.items()
 }
-OF_OTHERS = {"--help", "--config", "--list", "--model-control-mode", "--load-model", "--logdir"}
+OF_PERF_ANALYZER = {
+    "--concurrency-range",
+    "--percentile",
+    "--request-count",
+    "--request-distribution",
+    "--request-intervals",
+    "--request-rate-range",
+}
+OF_OTHERS = {
+    "--help",
+    "--version",
+    "--config",
+    "--deployment",  # --model by the name that Ray Serve has for it
+    "--list",
+    "--model-control-mode",
+    "--load-model",
+    "--logdir",
+    "--model-file",
+    *OF_PERF_ANALYZER,
+}
 PRINTS = {
     "README.md": r"\d+ ms",
     "docs/tutorial.md": r"50 .* \d+ ms",
     "docs/reference/environments.md": r"\d+ ms\n\d+ ms|ms\n.*ms",
     "docs/how-to/add-an-agent.md": r"\d+ ms at first, \d+ ms at last",
     "docs/how-to/add-a-machine.md": r"bears \d+ requests/s",
+    "docs/how-to/from-torchserve.md": r"torch\.Size\(\[2, 8\]\)",
     "docs/how-to/serve-your-model.md": "",
     "docs/explanation/model-store.md": "",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rrl.command_line.options import TuneOptions
+from rrl.command_line.options.options import TuneOptions
 from scripts.docs.__main__ import REFERENCE, generated
 from scripts.docs.schema import tune_schema
 from serving_adapter.options import read_options_file

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.fake_target import FakeClock, FakeTarget
+from tests.support.runs.fake_target import FakeClock, FakeTarget
 
 
 @pytest.fixture

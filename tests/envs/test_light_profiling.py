@@ -18,8 +18,8 @@ from envs.profile_options import Grid, ProfileOptions, make_grid
 from envs.target_claim import restore_point
 from rrl.queueing.machine import Machine
 from rrl.tuning.restore import TargetTaken
-from serving_adapter.model_configuration import KNOBS, Limits
-from serving_adapter.target import LeaseTaken, Target, TargetError, TunerLease
+from serving_adapter.knob_limits import KNOBS, Limits
+from serving_adapter.target import LeaseTaken, OpenInferenceTarget, TargetError, TunerLease
 from serving_adapter.target.reading import BatchTotals, Reading
 from tests.support.waiting import until
 
@@ -259,7 +259,7 @@ def run_profile(*arguments):
 def test_a_real_server_is_profiled_and_left_as_it_was_found(start_server, tmp_path):
     # Batches take 5 ms and 5 ms for each item.
     server = start_server("--model", "sleep", "--model-option", "ms=5", "--model-option", "per_item_ms=5")
-    target = Target(server.address)
+    target = OpenInferenceTarget(server.address)
     target.connect(control=False)
     found = target.configuration()
     out = tmp_path / "machine.npz"
@@ -296,7 +296,7 @@ def test_whoever_changes_the_target_is_alone_and_after_kill_9_the_next_start_put
     server = start_server("--model", "sleep", "--model-option", "ms=5", "--instances", "3")
     arguments = ("--target", server.address, "--out", str(tmp_path / "m.npz"))
     monkeypatch.setattr(sys, "argv", ["rrl-profile", *arguments, *QUICK])
-    with closing(Target(server.address)) as target:
+    with closing(OpenInferenceTarget(server.address)) as target:
         target.connect()
         found = target.configuration()
 

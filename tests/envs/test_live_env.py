@@ -12,7 +12,7 @@ from rrl.agent import arrival_rate_per_s
 from rrl.interval import Watch
 from rrl.measurement import NOT_TOLD
 from rrl.objective import StrictSLO
-from tests.support.fake_target import SPACE, live
+from tests.support.runs.fake_target import SPACE, live
 
 
 def test_starts_from_the_configuration_found_or_the_grids_nearest(target):

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from envs.live import LiveServing
+from rrl.interval import Watch
 from serving_adapter.target import (
     LeaseTaken,
     LostInChange,
@@ -14,7 +15,7 @@ from serving_adapter.target import (
     TargetError,
     TargetLost,
 )
-from tests.support.fake_target import live
+from tests.support.runs.fake_target import live
 
 
 def test_a_lost_target_is_waited_for_and_gets_its_configuration_again(target, clock):
@@ -141,6 +142,46 @@ def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
     assert "another client" in info["measurement"].gap
     assert "instances 1 -> 7" in info["measurement"].gap
     assert info["measurement"].gap_by_others
+
+
+def test_what_another_client_set_since_the_last_look_is_told_and_kept_where_the_run_gives_way(target, clock):
+    env = live(target)
+    env.run(0, Watch(gives_way=True))
+    target.in_force.update(instances=3)
+    interval = env.run(1, Watch(gives_way=True))
+    assert interval.gave_way
+    assert interval.set_by_others == {"instances": 3, "max_batch_size": 1}
+    assert interval.measurement.gap_by_others
+    assert target.in_force["instances"] == 3
+    interval = env.run(1, Watch(gives_way=True))  # which is not told of twice
+    assert not interval.gave_way
+    assert target.in_force == {"instances": 1, "max_batch_size": 2}
+    target.in_force.update(instances=3)
+    assert env.run(2).changed
+    assert target.in_force == {"instances": 1, "max_batch_size": 4}
+
+
+def test_what_a_restarted_server_has_is_nobodys_choice(target, clock):
+    env = live(target)
+    env.run(0, Watch(gives_way=True))
+    clock.sleep(1.0)
+    target.restart()
+    interval = env.run(1, Watch(gives_way=True))
+    assert not interval.gave_way
+    assert not interval.set_by_others
+    assert target.in_force == {"instances": 1, "max_batch_size": 2}
+
+
+def test_hands_off_nothing_is_changed_and_what_is_in_force_is_told(target, clock):
+    env = live(target)
+    env.run(0, Watch(gives_way=True))
+    target.in_force.update(instances=7)
+    clock.after(2.0, lambda: target.lose(10.0))
+    lost, seen = (env.run(0, Watch(hands_off=True)) for _ in range(2))
+    assert lost.measurement.gap
+    assert seen.set_by_others == {"instances": 7, "max_batch_size": 1}
+    assert seen.measurement.gap_by_others
+    assert target.in_force["instances"] == 7
 
 
 def test_a_knob_that_is_not_tuned_and_that_another_client_changes_stays_so_and_is_told_once(target, clock):

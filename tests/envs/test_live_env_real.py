@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 from envs.live import LiveServing
 from envs.target_space import cores_of, default_space
 from rrl.interval import Watch
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import OpenInferenceTarget, TargetError
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def test_a_real_server_is_tuned_while_it_serves(start_server, tmp_path):
     server = start_server("--model", "sleep", "--model-option", "ms=5", "--control-key-file", key_file)
     with pytest.raises(TargetError, match="wants a control key"):
         LiveServing(server.address)
-    target = Target(server.address, control_key="secret")
+    target = OpenInferenceTarget(server.address, control_key="secret")
     target.connect()
     assert target.notes == []
     with steady_load(server.address) as failures:
@@ -91,11 +91,10 @@ def test_a_server_on_fewer_cores_than_the_tuner_beside_it_tells_how_many(start_s
         server = start_server("--model", "noop")
     finally:
         os.sched_setaffinity(0, mine)
-    target = Target(server.address)
+    target = OpenInferenceTarget(server.address)
     target.connect(control=False)
-    found = target.configuration()
-    assert cores_of(target, found) == target.read().cores == 1
-    assert default_space(target.knobs(), cores_of(target, found)).to_json()["intra_op_threads"] == [1]
+    assert cores_of(target) == target.read().cores == 1
+    assert default_space(target.knobs(), cores_of(target)).to_json()["intra_op_threads"] == [1]
     target.close()
 
 

@@ -160,6 +160,15 @@ def test_counters_that_fall_leave_a_gap():
     assert m.completions == 10
 
 
+def test_an_interval_in_which_a_cluster_lost_a_node_leaves_a_gap_and_its_counters():
+    before = reading(0.0, [0.1] * 5, cluster_changes=1)
+    after = reading(2.0, [0.1] * 25, cluster_changes=2)
+    m = measure(before, after)
+    assert "nodes of its cluster went or came" in m.gap
+    assert m.completions == 20
+    assert measure(before, replace(after, cluster_changes=1)).gap == ""
+
+
 def test_rounding_of_sums_is_no_restart():
     before = reading(0.0, [0.1])
     assert measure(before, replace(before, at_s=1.0, request_s=before.request_s - 1e-12)).gap == ""
@@ -223,6 +232,10 @@ def test_unknown_processor_use_is_nan():
         reading(cpu_busy_s=9.0, cpu_available_s=10.0), reading(1.0, cpu_busy_s=8.0, cpu_available_s=12.0)
     )
     assert math.isnan(fallen.cpu_utilisation)
+    two_cores = reading(cpu_busy_s=1.0, cpu_available_s=20.0, cores=2)
+    assert math.isnan(
+        measure(two_cores, reading(1.0, cpu_busy_s=2.0, cpu_available_s=33.0, cores=3)).cpu_utilisation
+    )
 
 
 def test_changed_buckets_count_from_zero():
@@ -243,6 +256,7 @@ def test_looks_in_between_tell_a_dispersion():
     assert told.arrival_summary == NOT_TOLD
     assert math.isnan(measure(before, after).dispersion)
     assert math.isnan(measure(before, after, looks[1:]).dispersion)
+    assert math.isnan(measure(before, replace(after, comes_in_lumps=True), looks).dispersion)
 
 
 def test_looks_at_unlike_distances_find_steady_arrivals_steady():

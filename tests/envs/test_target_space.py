@@ -6,17 +6,15 @@ import pytest
 
 from envs.target_space import check_space, cores_of, default_space
 from rrl.space import ConfigurationSpace
-from serving_adapter.model_configuration import KNOBS, Limits
-from tests.support.fake_target import FakeClock, FakeTarget
+from serving_adapter.knob_limits import KNOBS, Limits
+from tests.support.runs.fake_target import FakeClock, FakeTarget
 
 
-@pytest.mark.parametrize(("is_rrl_serve", "cores"), [(True, 6), (False, None)])
-def test_another_machines_cores_are_known_only_where_the_threads_tell_them(
-    is_rrl_serve: bool, cores: int | None
-) -> None:
+@pytest.mark.parametrize("cores", [6, None])
+def test_another_machines_cores_are_known_only_where_the_target_tells_them(cores: int | None) -> None:
     target = FakeTarget(FakeClock())
-    target.is_local, target.is_rrl_serve = False, is_rrl_serve
-    assert cores_of(target, {"instances": 1, "intra_op_threads": 6}) == cores
+    target.is_local, target.cores = False, cores
+    assert cores_of(target) == cores
 
 
 def only(*names: str) -> dict[str, Limits]:
@@ -55,3 +53,8 @@ def test_what_was_found_is_on_the_grid_whatever_our_limits():
     check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found, {"max_batch_size": 2048})
     with pytest.raises(ValueError, match="max_batch_size must be from 1 to 1024, got 2048"):
         check_space(ConfigurationSpace.of(max_batch_size=[8, 2048, 4096]), KNOBS, found)
+
+
+def test_a_knob_that_only_one_kind_of_server_has_is_in_the_grid_of_its_targets():
+    knobs = only("instances") | {"max_ongoing_requests": Limits(1, 32)}
+    assert default_space(knobs, cores=1).to_json() == {"instances": [1, 2], "max_ongoing_requests": [5, 16]}

@@ -17,10 +17,10 @@ import pytest
 from scripts.triton_server.installation import Installation, install
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 from tests.support.models import fragile
-from tests.support.running_server import RunningServer
-from tests.support.triton_served import Served
+from tests.support.servers.running_server import RunningServer
+from tests.support.servers.triton_served import Served
 
 INSTALL_TIMEOUT_S = 600  # the first test's; the package index may be slow
 
@@ -45,7 +45,7 @@ ensemble_scheduling { step { model_name: "member" model_version: -1
   input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }
 """
 
-LIGHT = ("sleep", "conversation", "dialogue", "member", "pipeline", "fragile")
+LIGHT = ("sleep", "conversation", "dialogue", "member", "pipeline", "fragile", "add_sub")
 HEAVY = ("minilm", "efficientnet_lite0")  # loaded by the tests that want them
 
 
@@ -74,6 +74,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "dialogue": ModelSpec("noop", extra=OLDEST),
             "member": ModelSpec("noop"),
             "fragile": ModelSpec("noop"),
+            "add_sub": ModelSpec("add_sub"),
             **{name: ModelSpec(name) for name in HEAVY},
         },
     )
@@ -92,12 +93,21 @@ def light_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_repository(tmp_path_factory.mktemp("light"), {"member": ModelSpec("noop")})
 
 
+_running = contextlib.ExitStack()
+
+
 @pytest.fixture(scope="session")
 def triton(installation: Installation, repository: Path) -> Iterator[RunningTriton]:
-    with running(
-        repository, *(f"--load-model={name}" for name in LIGHT), installation=installation
-    ) as server:
-        yield server
+    models = (f"--load-model={name}" for name in LIGHT)
+    with _running:
+        yield _running.enter_context(running(repository, *models, installation=installation))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends Triton after the last test here: it and its models' processes would stay until the very end."""
+    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
+        _running.close()
 
 
 @pytest.fixture
@@ -124,13 +134,15 @@ def served(request: pytest.FixtureRequest, serve: Callable[..., Served]) -> Iter
 
 
 @pytest.fixture
-def make_target() -> Iterator[Callable[..., Target]]:
+def make_target() -> Iterator[Callable[..., OpenInferenceTarget]]:
     """Makes targets of a served model, connected unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
-        def make(served: Served, metrics: bool = True, control: bool = True, **options: Any) -> Target:
+        def make(
+            served: Served, metrics: bool = True, control: bool = True, **options: Any
+        ) -> OpenInferenceTarget:
             settings = {"model": served.model, "metrics_url": served.metrics_url if metrics else None}
-            target = Target(served.address, **settings | options)
+            target = OpenInferenceTarget(served.address, **settings | options)
             stack.callback(target.close)
             target.connect(control=control)
             return target

@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from rrl.command_line import main
 from scripts.triton_server.mlserver import MODEL, install, running
-from tests.support.steady import steadily
+from tests.support.servers.steady import steadily
 
 
 @pytest.fixture(scope="module")

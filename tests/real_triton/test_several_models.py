@@ -8,9 +8,9 @@ import pytest
 
 from rrl import journal
 from rrl.command_line import main
-from rrl.command_line.core_budget import cores_used
+from rrl.command_line.opening.core_budget import cores_used
 from serving_adapter.model_configuration import knob_values
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 from tests.support import CHECKOUT
 
 KNOBS = "instances=1,2,4"
@@ -34,7 +34,7 @@ def test_each_is_tuned_within_what_the_other_leaves_of_the_budget(both, load, tm
             [
                 *("--target", sleep.address, "--metrics-url", sleep.metrics_url, "--model", "sleep,fragile"),
                 *("--cores", "3", "--knobs", KNOBS, "--agent", "sweep", "--intervals", "3"),
-                *("--interval-s", "1", "--settle-s", "0.3", "--out", str(out)),
+                *("--interval-s", "0.5", "--settle-s", "0.1", "--out", str(out)),
             ]
         )
     assert ended.value.code == 0
@@ -62,7 +62,7 @@ def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
         f"point.claim({found}); point.changing({found}, {found | {'instances': 2}})"
     )
     subprocess.run([sys.executable, "-c", claims], check=True, cwd=CHECKOUT)
-    target = Target(sleep.address, "fragile", sleep.metrics_url)
+    target = OpenInferenceTarget(sleep.address, "fragile", sleep.metrics_url)
     with closing(target):
         target.connect()
         target.apply({"instances": 2})
@@ -72,7 +72,7 @@ def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
             [
                 *("--target", sleep.address, "--metrics-url", sleep.metrics_url, "--model", "sleep,fragile"),
                 *("--knobs", "instances=1,2", "--agent", "sweep", "--intervals", "2"),
-                *("--interval-s", "1", "--settle-s", "0.3", "--out", str(out)),
+                *("--interval-s", "0.5", "--settle-s", "0.1", "--out", str(out)),
             ]
         )
     assert ended.value.code == 0

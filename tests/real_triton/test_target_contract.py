@@ -5,12 +5,22 @@ import socket
 import grpc
 import pytest
 
-from serving_adapter.model_configuration import KNOBS, knob_values
-from serving_adapter.target import RequestsRefused, Target, TargetError
-from tests.support.triton_served import without_preferred_sizes
+from serving_adapter.knob_limits import KNOBS
+from serving_adapter.model_configuration import knob_values
+from serving_adapter.target import OpenInferenceTarget, RequestsRefused, TargetError
+from serving_adapter.target.testing import PROMISES
+from tests.support.servers.triton_served import without_preferred_sizes
 
 RELOADING = {"max_batch_size": 4, "max_queue_delay_us": 300}
 """What Triton can only put in force by loading the model anew."""
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps_the_contract_of_a_target(served, promise):
+    def make():
+        return OpenInferenceTarget(served.address, served.model, served.metrics_url)
+
+    promise(make, {"instances": 2}, served.infer)
 
 
 def test_connecting_finds_the_model_its_knobs_and_its_page(served, make_target):
@@ -186,7 +196,7 @@ def test_a_port_where_nothing_listens(served):
 
 
 def make_target_at(address):
-    target = Target(address, "sleep", timeout_s=2.0)
+    target = OpenInferenceTarget(address, "sleep", timeout_s=2.0)
     try:
         target.connect()
     finally:

@@ -7,10 +7,10 @@ import pytest
 
 from rrl.command_line import main
 from scripts.triton_server.running import running
-from serving_adapter.target import Target, TargetError, TargetLost
+from serving_adapter.target import OpenInferenceTarget, TargetError, TargetLost
 from tests.support import CHECKOUT
 from tests.support.models.fragile import DEADLY_THREADS, NO_ROOM_THREADS
-from tests.support.triton_served import Served
+from tests.support.servers.triton_served import Served
 from tests.support.waiting import until
 
 
@@ -100,15 +100,25 @@ def is_beyond(served: Served, completed: int) -> bool:
     return served.completed() > completed
 
 
-def test_an_ensemble_and_its_steps_are_refused_but_can_be_observed(triton, serve, make_target):
+def test_a_step_changes_under_the_requests_of_its_ensemble(triton, serve, load, make_target):
+    pipeline, member = serve(triton, "pipeline"), serve(triton, "member")
+    target = make_target(member)
+    found = target.configuration()
+    with load(pipeline, rate_per_s=60) as sending:
+        for knobs in ({"instances": 2}, {"max_queue_delay_us": 500}, {"max_batch_size": 16, "instances": 1}):
+            target.apply(knobs)
+        with pytest.raises(TargetError, match=r"max_batch_size 4 is below the 8 of the ensemble 'pipeline'"):
+            target.apply({"max_batch_size": 4})
+        target.apply(found)
+    assert sending.failed == {}
+    assert target.configuration() == found
+
+
+def test_an_ensemble_is_refused_but_it_and_its_steps_can_be_observed(triton, serve, make_target):
     pipeline, member = serve(triton, "pipeline"), serve(triton, "member")
     found = pipeline.config(), member.config()
-    with pytest.raises(TargetError, match=r"is an ensemble, .* one of its steps \(member\)"):
+    with pytest.raises(TargetError, match=r"is an ensemble, .* tunes its steps \(member\)"):
         make_target(pipeline)
-    with pytest.raises(
-        TargetError, match=r"is a step of the ensemble 'pipeline', .* unload the ensemble first"
-    ):
-        make_target(member)
     for served in (pipeline, member):
         reading, completed = make_target(served, control=False).read(), served.completed()
         pipeline.infer()
@@ -128,8 +138,8 @@ def test_advice_on_an_ensemble_says_what_could_be_tuned_instead(triton, serve, l
     assert "is an ensemble" in said
 
 
-def test_why_a_step_is_refused_triton_takes_its_ensemble_out_of_service(triton, serve):
-    """The fact behind the refusal; the day this fails, it can be a warning."""
+def test_why_a_step_keeps_its_batches_triton_takes_its_ensemble_out_of_service(triton, serve):
+    """The fact behind the limit; the day this fails, it need not be."""
     pipeline, member = serve(triton, "pipeline"), serve(triton, "member")
     found = member.config()
     smaller = member.config()
@@ -183,7 +193,7 @@ def test_files_that_changed_make_a_change_of_instances_a_reload_which_is_told(
 def test_a_dead_server_is_lost_and_found_again_on_its_ports(installation, light_repository, serve):
     flags = ("--load-model=member",)
     with running(light_repository, *flags, installation=installation) as server:
-        target = Target(server.address, "member", server.metrics_url)
+        target = OpenInferenceTarget(server.address, "member", server.metrics_url)
         target.connect()
         server.process.kill()
         server.process.wait()

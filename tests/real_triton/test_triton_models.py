@@ -10,16 +10,18 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from scripts.triton_server.repository import ModelSpec
-from serving_adapter.tensors import NUMPY_OF_DATATYPE
-from tests.support.running_server import start
-from tests.support.triton_served import LONG_S, Served
+from serving_adapter.codecs import CODECS
+from serving_adapter.model_configuration import knob_values
+from tests.support.servers.running_server import start
+from tests.support.servers.triton_served import LONG_S, Served
+from tests.support.waiting import until
 
 
 def answer(served, name, datatype, rows):
     """The model's output for a request."""
     request = messages.ModelInferRequest(model_name=served.model)
     request.inputs.add(name=name, datatype=datatype, shape=rows.shape)
-    request.raw_input_contents.append(rows.astype(NUMPY_OF_DATATYPE[datatype]).tobytes())
+    request.raw_input_contents.append(rows.astype(CODECS[datatype].dtype).tobytes())
     reply = served.stub.ModelInfer(request, timeout=LONG_S)
     return np.frombuffer(reply.raw_output_contents[0], np.float32).reshape(reply.outputs[0].shape)
 
@@ -68,7 +70,23 @@ def test_requests_that_share_a_batch_are_answered_as_by_our_own_server(model, se
         for shape in refused:
             with pytest.raises(grpc.RpcError, match="'token_ids' may be 512 long, got 513"):
                 answer(theirs, name, datatype, np.ones(shape))
+    until(theirs.batch_sizes, "a batch in Triton's statistics, which come a moment after its answers")
     assert theirs.batch_sizes() == {size(model)}
     for request, got in zip(requests, together, strict=True):
         wanted = answer(ours, name, datatype, request)
         np.testing.assert_allclose(got.result(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_model_of_the_quick_start_adds_and_subtracts_and_has_no_threads_to_set(triton, serve):
+    served = serve(triton, "add_sub")
+    pairs = np.arange(32, dtype=np.float32).reshape(2, 1, 16)
+    request = messages.ModelInferRequest(model_name="add_sub")
+    for k, values in enumerate(pairs):
+        request.inputs.add(name=f"INPUT__{k}", datatype="FP32", shape=values.shape)
+        request.raw_input_contents.append(values.tobytes())
+    reply = served.stub.ModelInfer(request, timeout=LONG_S)
+    answers = [np.frombuffer(raw, np.float32) for raw in reply.raw_output_contents]
+    found = {output.name: values for output, values in zip(reply.outputs, answers, strict=True)}
+    np.testing.assert_array_equal(found["OUTPUT__0"], pairs.sum(axis=0)[0])
+    np.testing.assert_array_equal(found["OUTPUT__1"], (pairs[0] - pairs[1])[0])
+    assert knob_values(served.config()).keys() == {"instances", "max_batch_size", "max_queue_delay_us"}

@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 
 from rrl.measurement import LatencySummary, Measurement
-from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO, make_objective
+from rrl.objective import (
+    OBJECTIVES,
+    Capacity,
+    Goodput,
+    LeastResources,
+    MeanLatency,
+    Objective,
+    PredictedIntervals,
+    StrictSLO,
+    Throughput,
+    in_unit,
+    make_objective,
+    unit_of,
+)
+from rrl.objective.rates import share_within
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 4], intra_op_threads=[2, 3], max_batch_size=[1, 8])
@@ -23,11 +37,17 @@ LATENCIES_MS = [(20.0, 40.0), (50.0, 99.9), (50.0, 100.0), (60.0, 100.1), (400.0
         StrictSLO(100.0),
         LeastResources(100.0),
         LeastResources(100.0, violation_threads=7.0),
+        Throughput(),
+        Throughput(100.0),
+        Goodput(100.0),
+        Capacity(100.0),
     ],
 )
 def test_predicted_intervals_cost_what_the_same_measured_ones_do(objective: Objective) -> None:
     mean_ms, p95_ms = np.array(LATENCIES_MS).T
-    predicted = objective.costs(mean_ms, p95_ms, SPACE.threads[:, None])
+    predicted = objective.costs(
+        PredictedIntervals(mean_ms, p95_ms, SPACE.threads[:, None], answered_per_s=np.array(10.0))
+    )
     measured = [
         [
             objective.cost(
@@ -42,28 +62,80 @@ def test_predicted_intervals_cost_what_the_same_measured_ones_do(objective: Obje
     np.testing.assert_allclose(predicted, measured)
 
 
-@pytest.mark.parametrize("objective", [MeanLatency(100.0), StrictSLO(100.0), LeastResources(100.0)])
-def test_an_overloaded_configuration_costs_most(objective: Objective) -> None:
-    slow, never = objective.costs(np.array([300.0, np.inf]), np.array([600.0, np.inf]), np.array([2, 2]))
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_overloaded_configuration_costs_most(name: str) -> None:
+    mean_ms, p95_ms, threads = np.array([300.0, np.inf]), np.array([600.0, np.inf]), np.array([2, 2])
+    slow, never = make_objective(name, 100.0).costs(
+        PredictedIntervals(mean_ms, p95_ms, threads, answered_per_s=np.array(9.0))
+    )
     assert never > slow
+
+
+@pytest.mark.parametrize("name", ["throughput", "goodput", "capacity"])
+def test_twice_as_many_answers_cost_half(name: str) -> None:
+    ms, threads = np.array([50.0, 50.0]), np.array([1, 4])
+    one, two = make_objective(name, 100.0).costs(
+        PredictedIntervals(ms, ms, threads, answered_per_s=np.array([40.0, 80.0]))
+    )
+    assert one == pytest.approx(2 * two)
+    assert unit_of(name) == "ms an answer"
+
+
+def test_costs_of_rates_are_told_as_rates() -> None:
+    ms = np.array([20.0])
+    (cost,) = Throughput().costs(PredictedIntervals(ms, ms, ms, answered_per_s=np.array([143.0])))
+    assert in_unit(cost, unit_of("throughput")) == "143 answers/s"
+
+
+def test_the_share_within_a_limit_is_that_of_lognormal_latencies() -> None:
+    latencies_ms = np.random.default_rng(0).lognormal(3.0, 0.7, 200_000)
+    mean_ms, p95_ms = np.array(latencies_ms.mean()), np.array(np.percentile(latencies_ms, 95))
+    for limit_ms in (10.0, 20.0, 40.0, float(p95_ms), 150.0):
+        assert share_within(limit_ms, mean_ms, p95_ms) == pytest.approx(
+            np.mean(latencies_ms <= limit_ms), abs=0.01
+        )
+    assert share_within(50.0, np.array(np.nan), np.array(np.nan)) == 0.0
+
+
+def test_goodput_prefers_answers_in_time_to_more_of_them() -> None:
+    mean_ms, p95_ms = np.array([60.0, 150.0]), np.array([90.0, 400.0])
+    few, many = Goodput(100.0).costs(
+        PredictedIntervals(mean_ms, p95_ms, np.ones(2), answered_per_s=np.array([70.0, 100.0]))
+    )
+    assert few < many
+
+
+def test_an_interval_whose_p95_is_the_limit_shows_the_capacity() -> None:
+    measured = Measurement(10.0, 500, 500, 0, LatencySummary(30.0, 28.0, 100.0, 120.0))
+    assert Capacity(100.0).cost(measured, {}) == pytest.approx(1e3 / 50.0)
+    assert Capacity(200.0).cost(measured, {}) < 1e3 / 50.0 < Capacity(50.0).cost(measured, {})
+
+
+@pytest.mark.parametrize("name", ["throughput", "goodput", "capacity"])
+def test_an_interval_without_answers_costs_most_and_one_without_requests_nothing(name: str) -> None:
+    objective = make_objective(name, 100.0)
+    served = objective.cost(Measurement(10.0, 100, 100, 0, LatencySummary(20.0, 20.0, 50.0, 60.0)), {})
+    stuck = objective.cost(Measurement(10.0, 100, 0, 0, backlog=100, backlog_growth=100), {})
+    assert stuck > 10 * served
+    assert math.isnan(objective.cost(Measurement(10.0, 0, 0, 0), {}))
 
 
 def test_under_least_resources_nearer_to_the_limit_costs_less_whatever_the_threads() -> None:
     p95_ms = np.array([100.1, 101.0, 1100.0, 1200.0, 1e6])
-    costs = LeastResources(100.0).costs(p95_ms, p95_ms, np.array([1000, 500, 100, 10, 1]))
+    costs = LeastResources(100.0).costs(PredictedIntervals(p95_ms, p95_ms, np.array([1000, 500, 100, 10, 1])))
     assert np.all(np.diff(costs) > 0)
 
 
 def test_under_least_resources_to_break_the_limit_never_costs_less_than_to_keep_it() -> None:
     kept, broken = LeastResources(100.0).costs(
-        np.array([50.0, 50.0]), np.array([100.0, 100.001]), np.array([1000, 1])
+        PredictedIntervals(np.array([50.0, 50.0]), np.array([100.0, 100.001]), np.array([1000, 1]))
     )
     assert kept == 1000 < broken
 
 
 def test_under_least_resources_few_threads_that_fail_requests_never_cost_less_than_many_that_do_not() -> None:
     latencies_ms, threads, fail = np.array([50.0, 50.0]), np.array([1, 1000]), np.array([0.06, 0.0])
-    few, many = LeastResources(100.0).costs(latencies_ms, latencies_ms, threads, fail)
+    few, many = LeastResources(100.0).costs(PredictedIntervals(latencies_ms, latencies_ms, threads, fail))
     assert few > many
 
 

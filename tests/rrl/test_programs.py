@@ -17,15 +17,17 @@ from tests.support.waiting import until
 ENTRIES: dict[str, str] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["scripts"]
 # Libraries that a program maps one after the other while it is imported.
 MAPPED = {
-    "rrl-tune": ("cygrpc", "libtorch_cpu"),
+    "rrl-tune": ("cygrpc", "libllvmlite"),
     "rrl-serve": ("_multiarray_umath",),
     "rrl-store": ("_psutil",),
     "rrl-parity": ("libtorch_cpu",),
     "rrl-load": ("_multiarray_umath",),
     "rrl-tap": ("_multiarray_umath",),
     "rrl-profile": ("_multiarray_umath",),
-    "rrl-train": ("libtorch_cpu",),
+    "rrl-train": ("libllvmlite",),
     "rrl-compare": ("_multiarray_umath",),
+    "rrl-bench": ("_multiarray_umath",),
+    "rrl-export": ("_multiarray_umath",),
 }
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rrl.region.ftrl import FTRL
-from scripts.figures import rrl_ftrl
-from scripts.figures.optimiser_stream import (
+from scripts.figures.rrl import ftrl
+from scripts.figures.rrl.optimiser_stream import (
     RADIUS,
     RATES_PER_S,
     SLOWER,
@@ -70,28 +70,28 @@ def test_what_is_studied_as_ftrl_is_not_adagrad() -> None:
     """After the same gradients its weights are others, with the learning rate that AdaGrad has."""
     start = torch.tensor([0.5, -0.3])
     ends = {}
-    for name in (*rrl_ftrl.OF_FTRL, "adagrad"):
+    for name in (*ftrl.OF_FTRL, "adagrad"):
         w = start.clone().requires_grad_()
-        optimizer = rrl_ftrl.STUDIED[name].at(0.1)([w])
+        optimizer = ftrl.STUDIED[name].at(0.1)([w])
         for _ in range(3):
             w.grad = torch.tensor([0.2, 0.1])
             optimizer.step()
         ends[name] = w.detach()
-    for name in rrl_ftrl.OF_FTRL:
+    for name in ftrl.OF_FTRL:
         assert not torch.allclose(ends[name], ends["adagrad"], atol=1e-3)
 
 
 def test_insensitivity_is_the_width_around_the_best() -> None:
     rates = (0.01, 0.1, 1.0, 10.0)
-    assert rrl_ftrl.decades_near_best(rates, np.array([1.2, 1.0, 1.1, 2.0])) == pytest.approx(2.0)
-    assert rrl_ftrl.decades_near_best(rates, np.array([1.0, 2.0, 1.0, 2.0])) == 0.0
+    assert ftrl.decades_near_best(rates, np.array([1.2, 1.0, 1.1, 2.0])) == pytest.approx(2.0)
+    assert ftrl.decades_near_best(rates, np.array([1.0, 2.0, 1.0, 2.0])) == 0.0
 
 
 def test_the_study_in_miniature(tmp_path: Path) -> None:
-    setting = rrl_ftrl.FTRLSetting(8, KNOBS, (0.01, 0.1), (900,), ("ftrl-from-weights", "adam"))
-    result = rrl_ftrl.run(tmp_path, 1, setting)
-    rows = (tmp_path / rrl_ftrl.ROWS).read_text().splitlines()
+    setting = ftrl.FTRLSetting(8, KNOBS, (0.01, 0.1), (900,), ("ftrl-from-weights", "adam"))
+    result = ftrl.run(tmp_path, 1, setting)
+    rows = (tmp_path / ftrl.ROWS).read_text().splitlines()
     assert len(rows) == 2 * (2 * 2 + 1)
     assert len(result.claims) == 1 + 1 + 1 + 3
-    assert rrl_ftrl.run(tmp_path, 1, setting) == result
-    assert len((tmp_path / rrl_ftrl.ROWS).read_text().splitlines()) == len(rows)
+    assert ftrl.run(tmp_path, 1, setting) == result
+    assert len((tmp_path / ftrl.ROWS).read_text().splitlines()) == len(rows)

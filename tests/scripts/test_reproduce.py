@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from baselines.comparison.comparison import BENCH_FILE
 from baselines.comparison.decisions import FILE_NAME, labelled, run_dtype, write_decisions
-from baselines.comparison.workers import Job
-from envs.scenarios.families import scenarios
-from rrl.space import ConfigurationSpace
-from scripts.figures import results, rrl_fig11
+from scripts.figures import results
 from scripts.figures.__main__ import FIGURES, LEARNER_PAGE, PAGES, main
-from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change, bootstrap_mean, bootstrap_median
+from scripts.figures.bootstrap import bootstrap_change, bootstrap_mean, bootstrap_median
 from scripts.figures.reach import reach_table
-from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult
-from scripts.figures.rrl_agents import smoothed, verdict_of_reduction
-from scripts.figures.rrl_latency import Reduction, convergence_claims, draw, reduction_claims, write_tables
-from scripts.figures.rrl_slo import LimitedRuns, by_limit, request_latencies_by_limit
+from scripts.figures.result import NO_CLAIM, PARTLY, Claim, FigureResult
+from scripts.figures.rrl import fig11
 from tests.support import CHECKOUT
+from tests.support.in_this_process import InThisProcess
 
 PNG = b"\x89PNG"
 
@@ -57,7 +52,9 @@ def result() -> FigureResult:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_has_a_module(name: str) -> None:
-    assert importlib.util.find_spec(f"scripts.figures.{name.replace('-', '_')}") is not None
+    module, _, function = FIGURES[name].run.partition(":")
+    source = CHECKOUT / "scripts" / "figures" / f"{module.replace('.', '/')}.py"
+    assert re.search(rf"^def {function}\(\s*out: Path,\s*seeds: int", source.read_text("utf-8"), re.MULTILINE)
 
 
 def test_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +88,14 @@ def test_no_seeds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["rrl-fig11", "--seeds", "0"])
     assert "--seeds must be at least 1" in capsys.readouterr().err
+
+
+def test_options_of_long_runs_are_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rrl-fig11", "--wiki-trace", "trace.csv"])
+    message = capsys.readouterr().err
+    assert "belong to rrl-fig12, rrl-fig12-small," in message
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", [*FIGURES, results.REACH])
@@ -151,90 +156,18 @@ def test_the_median_of_mostly_never_is_never() -> None:
     assert bootstrap_median(np.array([5.0, 7.0, np.inf])).estimate == 7.0
 
 
-def test_smoothed_takes_the_last_decisions() -> None:
-    assert smoothed(np.array([[4.0, 2.0, 0.0, 6.0]]), 2).tolist() == [[4.0, 3.0, 1.0, 3.0]]
-
-
-@pytest.mark.parametrize(
-    ("change", "verdict"),
-    [((-45.0, -50.0, -40.0), REPRODUCES), ((-20.0, -30.0, -10.0), PARTLY), ((-45.0, -80.0, 5.0), FAILS)],
-)
-def test_a_reduction_is_judged_by_its_size_and_its_interval(
-    change: tuple[float, float, float], verdict: str
-) -> None:
-    assert verdict_of_reduction(-50.0, BootstrapInterval(*change)) == verdict
-
-
-def test_claims_of_latency_over_time() -> None:
-    decisions = runs(
-        {
-            "rrl-paper": np.stack([falling(400.0, 105.0, 4)] * 3),
-            "capes": np.full((3, 60), 420.0),
-            "deeprm": np.stack([falling(420.0, 100.0, 40)] * 3),
-        }
-    )
-    rrl, deeprm, capes, speed = convergence_claims(decisions, ("rrl-paper", "capes", "deeprm"))
-    assert (rrl.ours, rrl.reproduces) == ("4 [4, 4] (3 of 3 runs)", REPRODUCES)
-    assert (deeprm.ours, deeprm.reproduces) == ("40 [40, 40] (3 of 3 runs)", REPRODUCES)
-    assert (capes.ours, capes.reproduces) == ("not within 60 (0 of 3 runs)", REPRODUCES)
-    assert (speed.ours, speed.reproduces) == ("10.0", REPRODUCES)
-    reduction = Reduction("even", "WiKi", "capes", -79.0)
-    (claim,) = reduction_claims({("WiKi", "even"): decisions}, [reduction])
-    mean_ms = (4 * 400 + 56 * 105) / 60
-    percent = f"{100 * (mean_ms / 420 - 1):+.0f}"
-    assert (claim.ours, claim.reproduces) == (f"{percent} % [{percent}, {percent}]", REPRODUCES)
-
-
-def test_latency_over_time_is_drawn_and_tabled(tmp_path: Path) -> None:
-    panels = {("WiKi", "even"): runs({"guided": np.full((2, 40), 110.0), "oracle": np.full((2, 40), 100.0)})}
-    draw(tmp_path / "drawn.png", panels, ("guided", "oracle"), "title", "subtitle")
-    curves, summary = write_tables(tmp_path, "drawn", panels, ("guided", "oracle"))
-    assert (tmp_path / "drawn.png").read_bytes().startswith(PNG)
-    with (tmp_path / curves).open() as file:
-        assert len(list(csv.DictReader(file))) == 80
-    with (tmp_path / summary).open() as file:
-        first = next(csv.DictReader(file))
-    assert (first["mean_latency_ms"], first["median_ratio_to_oracle_after_30"]) == ("110", "1.1")
-
-
-def test_requests_of_an_idle_server_take_the_service_time() -> None:
-    (scenario,) = scenarios("family:1000")
-    decisions = runs({"guided": np.full((1, 3), 100.0)})
-    decisions["arrival_rate_per_s"] = 1e-3
-    limited = LimitedRuns(scenario, ConfigurationSpace.of(instances=[1, 2]), 5, 50.0, decisions)
-    (latencies,) = request_latencies_by_limit(limited, "guided")
-    service_ms = 1e3 * scenario.machine.table({"instances": 1})[0, 0]
-    assert latencies == pytest.approx(np.full(15, service_ms / 50.0))
-    assert by_limit([limited], "guided", "expected_ms").tolist() == [[2.0, 2.0, 2.0]]
-
-
 def test_q_has_converged_when_it_stays_near_its_end() -> None:
     distance = np.array([1.0, 0.4, 0.24, 0.4] + [0.2] * 36)
-    assert rrl_fig11.converged_after(distance) == 4
-    assert rrl_fig11.converged_after(np.full(10, 0.3)) == 0
-
-
-class InThisProcess:
-    """Stands in for the worker processes, whose start takes seconds."""
-
-    def __init__(self, processes: int) -> None: ...
-
-    def __enter__(self) -> InThisProcess:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def run(self, jobs: Sequence[Job], on_done: Callable[[Job, Any], None]) -> None:
-        for job in jobs:
-            on_done(job, job())
+    assert fig11.converged_after(distance) == 4
+    assert fig11.converged_after(np.full(10, 0.3)) == 0
 
 
 def test_a_figure_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rrl_fig11, "Workers", InThisProcess)
-    setting = rrl_fig11.Figure11Setting(
+    monkeypatch.setattr(fig11, "Workers", InThisProcess)
+    setting = fig11.Figure11Setting(
         radii=(0, 1), decisions=(12, 8), knobs="instances=1,2,inter_op_threads=1,2"
     )
-    result = rrl_fig11.run(tmp_path, 1, setting)
+    result = fig11.run(tmp_path, 1, setting)
     assert {path.name for path in tmp_path.iterdir()} == {*result.pictures, *result.tables}
     assert (tmp_path / "rrl-fig11.png").read_bytes().startswith(PNG)
     with (tmp_path / "rrl-fig11.csv").open() as file:

@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.figures import (
-    serf_fig2,
-    serf_fig3,
-    serf_fig4,
-    serf_fig5,
-    serf_fig6,
-    serf_fig7,
-    serf_fig9,
-    serf_fig11,
-    serf_fig12,
-    serf_fig13,
-    serf_fig14,
-    serf_loads,
-    serf_table2,
-)
 from scripts.figures.result import FAILS, NOT_COMPARABLE, REPRODUCES, VERDICTS, FigureResult
-from scripts.figures.serf_profiling import (
+from scripts.figures.serf import (
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    fig6,
+    fig7,
+    fig9,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    loads,
+    table2,
+)
+from scripts.figures.serf.profiling import (
     ALIKE,
     AS_PRINTED,
     AS_THE_RANGES,
@@ -36,28 +36,28 @@ from scripts.figures.serf_profiling import (
     light_profile,
     profiled_times_s,
 )
-from scripts.figures.serf_workloads import CIFAR_10, CORES, IMAGENET_1K, IMAGENET_22K
+from scripts.figures.serf.workloads import CIFAR_10, CORES, IMAGENET_1K, IMAGENET_22K
 
 LOADS = np.array([0.1, 0.6])
 SMALL = replace(IMAGENET_22K, inter=(1,))
 FIGURES: dict[str, Callable[[Path], FigureResult]] = {
-    "fig2": lambda out: serf_fig2.run(out, 1, requests=200),
-    "fig3": lambda out: serf_fig3.run(out, 2),
-    "fig4": lambda out: serf_fig4.run(out, 2),
-    "fig6": lambda out: serf_fig6.run(out, 2),
-    "fig7": lambda out: serf_fig7.run(out, 1, LOADS),
-    "fig9": lambda out: serf_fig9.run(out, 1, SMALL, LOADS),
-    "fig11": lambda out: serf_fig11.run(out, 1, (CIFAR_10,), (0.5,)),
-    "fig12": lambda out: serf_fig12.run(out, 1, (CIFAR_10,), LOADS),
-    "fig13": lambda out: serf_fig13.run(out, 1, intervals=2),
-    "fig14": lambda out: serf_fig14.run(out, 1, ("minilm",), (0.5,)),
-    "table2": lambda out: serf_table2.run(out, 1, (CIFAR_10, IMAGENET_22K), repeats=2),
+    "fig2": lambda out: fig2.run(out, 1, requests=200),
+    "fig3": lambda out: fig3.run(out, 2),
+    "fig4": lambda out: fig4.run(out, 2),
+    "fig6": lambda out: fig6.run(out, 2),
+    "fig7": lambda out: fig7.run(out, 1, LOADS),
+    "fig9": lambda out: fig9.run(out, 1, SMALL, LOADS),
+    "fig11": lambda out: fig11.run(out, 1, (CIFAR_10,), (0.5,)),
+    "fig12": lambda out: fig12.run(out, 1, (CIFAR_10,), LOADS),
+    "fig13": lambda out: fig13.run(out, 1, intervals=2),
+    "fig14": lambda out: fig14.run(out, 1, ("minilm",), (0.5,)),
+    "table2": lambda out: table2.run(out, 1, (CIFAR_10, IMAGENET_22K), repeats=2),
 }
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_in_miniature(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (serf_loads, serf_fig7, serf_fig11, serf_fig14):
+    for module in (loads, fig7, fig11, fig14):
         monkeypatch.setattr(module, "enough_requests", lambda utilisation: 500)
     result = FIGURES[name](tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*result.pictures, *result.tables}
@@ -69,7 +69,7 @@ def test_a_figure_in_miniature(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_workloads_have_the_papers_numbers_of_configurations() -> None:
     assert [len(w.configurations) for w in (CIFAR_10, IMAGENET_1K, IMAGENET_22K)] == [20, 40, 80]
-    assert len(serf_fig2.CONFIGURATIONS) == 20
+    assert len(fig2.CONFIGURATIONS) == 20
     assert all(c["instances"] * c["intra_op_threads"] <= CORES for c in IMAGENET_22K.configurations)
 
 
@@ -107,12 +107,12 @@ def test_the_same_seed_profiles_the_same() -> None:
 
 
 def test_fixed_other_is_what_the_paper_defines_on_every_machine_that_is_taken() -> None:
-    chosen = serf_fig13.machines_with_other(IMAGENET_22K, 3)
+    chosen = fig13.machines_with_other(IMAGENET_22K, 3)
     assert chosen == sorted(set(chosen))
     for seed in range(chosen[-1] + 1):
-        serf = serf_fig13._by(IMAGENET_22K, IMAGENET_22K.machine(seed))
-        low_per_s, moderate_per_s = serf_fig13._rates_per_s(serf)
-        fixed = serf_fig13._fixed(serf, low_per_s, moderate_per_s)
+        serf = fig13._by(IMAGENET_22K, IMAGENET_22K.machine(seed))
+        low_per_s, moderate_per_s = fig13._rates_per_s(serf)
+        fixed = fig13._fixed(serf, low_per_s, moderate_per_s)
         assert (fixed is not None) == (seed in chosen)
         if fixed is None:
             continue
@@ -127,36 +127,36 @@ def test_fixed_other_is_what_the_paper_defines_on_every_machine_that_is_taken() 
 
 
 def test_too_few_machines_with_a_fixed_other_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serf_fig13, "BETTER", 0.0)
+    monkeypatch.setattr(fig13, "BETTER", 0.0)
     with pytest.raises(ValueError, match="of 20 machines 0 have a fixed-other, of 1 wanted"):
-        serf_fig13.machines_with_other(IMAGENET_22K, 1)
+        fig13.machines_with_other(IMAGENET_22K, 1)
 
 
 def test_a_configuration_that_looks_unstable_is_wholly_off() -> None:
-    assert serf_fig11._error_percent(np.inf, 1.0) == 100.0
-    assert serf_fig11._error_percent(0.9, 1.0) == pytest.approx(10.0)
+    assert fig11._error_percent(np.inf, 1.0) == 100.0
+    assert fig11._error_percent(0.9, 1.0) == pytest.approx(10.0)
 
 
 def test_the_share_in_a_range_is_that_of_a_lognormal() -> None:
     sigma = 0.1
-    share = serf_fig5.share_within(100 * np.exp(-sigma), 100 * np.exp(sigma), float(np.expm1(sigma**2)))
+    share = fig5.share_within(100 * np.exp(-sigma), 100 * np.exp(sigma), float(np.expm1(sigma**2)))
     assert share == pytest.approx(0.6827, abs=1e-4)
 
 
 def test_what_a_law_assumes_is_no_reproduction(tmp_path: Path) -> None:
-    for module in (serf_fig3, serf_fig6):
+    for module in (fig3, fig6):
         for claim in module.run(tmp_path, 2).claims:
             assert claim.reproduces in VERDICTS
             assert (claim.reproduces == NOT_COMPARABLE) == claim.what.endswith("(its law)")
 
 
 def test_without_nodes_nothing_depends_on_how_many_there_are(tmp_path: Path) -> None:
-    (claim,) = serf_fig4.run(tmp_path, 2).claims
+    (claim,) = fig4.run(tmp_path, 2).claims
     assert claim.reproduces == FAILS
 
 
 def test_service_times_of_the_real_server_are_read_one_by_one(tmp_path: Path) -> None:
-    result = serf_fig5.run(tmp_path, 1, requests=4, threads=(1,))
+    result = fig5.run(tmp_path, 1, requests=4, threads=(1,))
     measured: Any = [claim for claim in result.claims if "real server" in claim.what]
     assert len(measured) == 1
     with (tmp_path / "serf-fig5.csv").open() as file:

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from rrl.queueing.machine import Machine
-from scripts.figures import rrl_fig3, rrl_fig4, rrl_fig5, rrl_fig6, rrl_fig10, rrl_machines
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES
+from scripts.figures.rrl import fig3, fig4, fig5, fig6, fig10, machines
 from scripts.figures.served import heat_map, measuring
-from scripts.figures.served.kept_rows import KeptRows
 from scripts.figures.served.landscape import LatencyLandscape, distance_figures, pairs, rank_correlation
 from scripts.figures.served.measuring import in_rounds
 from scripts.figures.served.models import DEEPSPEECH, INCEPTION, ModelUnderLoad
+from scripts.kept_rows import KeptRows
 from serving_adapter.models.model import Model
 from serving_adapter.tensors import TensorSpec
 
@@ -86,8 +86,8 @@ def test_differences_of_a_slope_grow_with_distance_and_those_of_noise_do_not() -
     assert slope.rank_correlation.low > 0
     assert slope.near.estimate == pytest.approx(1.5)
     assert noise.rank_correlation.low < 0 < noise.rank_correlation.high
-    assert rrl_fig6._claims("slope", slope)[0].reproduces == REPRODUCES
-    assert [claim.reproduces for claim in rrl_fig6._claims("noise", noise)] == [FAILS, FAILS]
+    assert fig6._claims("slope", slope)[0].reproduces == REPRODUCES
+    assert [claim.reproduces for claim in fig6._claims("noise", noise)] == [FAILS, FAILS]
 
 
 def test_rank_correlation_is_of_ranks() -> None:
@@ -129,22 +129,20 @@ def no_server(model: ModelUnderLoad) -> Iterator[None]:
 
 
 def test_figures_of_the_real_server_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = rrl_fig4.Figure4Setting((TINY,), (200.0, 300.0), coarse=(1, 3), fine=(1, 2), requests=8)
-    sweeps = rrl_fig3.Figure3Setting(TINY, (1, 2), 200.0, 8)
-    first = rrl_fig4.run(tmp_path, 1, served)
+    served = fig4.Figure4Setting((TINY,), (200.0, 300.0), coarse=(1, 3), fine=(1, 2), requests=8)
+    sweeps = fig3.Figure3Setting(TINY, (1, 2), 200.0, 8)
+    first = fig4.run(tmp_path, 1, served)
     assert (tmp_path / "rrl-fig4.png").read_bytes().startswith(PNG)
-    rows = [json.loads(line) for line in (tmp_path / rrl_fig4.ROWS).read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / fig4.ROWS).read_text().splitlines()]
     assert len(rows) == 2 * 7
     assert all(0 < row["server_ms"] < row["latency_ms"] and row["failed"] == 0 for row in rows)
     assert all(
         row["network_ms"] == pytest.approx(row["latency_ms"] - row["server_ms"], abs=2e-3) for row in rows
     )
-    assert rrl_fig3.run(tmp_path, 1, sweeps).tables[1] == rrl_fig4.ROWS
+    assert fig3.run(tmp_path, 1, sweeps).tables[1] == fig4.ROWS
     monkeypatch.setattr(measuring, "loaded_server", no_server)
-    assert rrl_fig4.run(tmp_path, 1, served) == first
-    result = rrl_fig6.run(
-        tmp_path, 1, rrl_fig6.Figure6Setting(served, 1, "instances=1:4,inter_op_threads=1:3")
-    )
+    assert fig4.run(tmp_path, 1, served) == first
+    result = fig6.run(tmp_path, 1, fig6.Figure6Setting(served, 1, "instances=1:4,inter_op_threads=1:3"))
     with (tmp_path / "rrl-fig6.csv").open() as file:
         assert {row["landscape"].split(",")[0] for row in csv.DictReader(file)} == {
             "a tiny model",
@@ -152,33 +150,33 @@ def test_figures_of_the_real_server_in_miniature(tmp_path: Path, monkeypatch: py
         }
     assert len(result.claims) == 2 * 3 + 2
     with pytest.raises(AssertionError, match="measured before"):
-        rrl_fig4.run(tmp_path, 2, served)
+        fig4.run(tmp_path, 2, served)
 
 
 def test_the_stand_in_of_a_gpu_in_miniature(tmp_path: Path) -> None:
-    setting = rrl_fig5.Figure5Setting(
+    setting = fig5.Figure5Setting(
         "instances=1:3,max_queue_delay_us=0,20000",
         "instances=1:2,max_queue_delay_us=0,2000",
         (61.0, 76.0),
         20,
     )
-    result = rrl_fig5.run(tmp_path, 1, setting)
+    result = fig5.run(tmp_path, 1, setting)
     assert (tmp_path / "rrl-fig5.png").read_bytes().startswith(PNG)
     assert "stand-in" in result.title
     assert len(result.claims) == 3
 
 
 def test_durations_and_tasks_in_miniature(tmp_path: Path) -> None:
-    result = rrl_fig10.run(tmp_path, 1, rrl_fig10.Figure10Setting((TINY,), (), requests=5, minutes=600))
-    (row,) = [json.loads(line) for line in (tmp_path / rrl_fig10.ROWS).read_text().splitlines()]
+    result = fig10.run(tmp_path, 1, fig10.Figure10Setting((TINY,), (), requests=5, minutes=600))
+    (row,) = [json.loads(line) for line in (tmp_path / fig10.ROWS).read_text().splitlines()]
     assert len(row["durations_ms"]) == 5
     assert [claim.reproduces for claim in result.claims][-1] in (REPRODUCES, PARTLY)
 
 
 def test_dynamic_changes_more_than_wiki() -> None:
-    wiki, dynamic = (rrl_fig10.minutes(name, 1200, 3) for name in ("WiKi", "Dynamic"))
+    wiki, dynamic = (fig10.minutes(name, 1200, 3) for name in ("WiKi", "Dynamic"))
     assert wiki.shape == dynamic.shape == (3, 1200)
-    assert rrl_fig10.largest_change(wiki).max() < rrl_fig10.largest_change(dynamic).min()
+    assert fig10.largest_change(wiki).max() < fig10.largest_change(dynamic).min()
     assert wiki.mean() == pytest.approx(14 * 60, rel=0.2)
 
 
@@ -188,11 +186,11 @@ class Sum(nn.Module):
 
 
 def test_tasks_are_the_operators_that_one_request_runs() -> None:
-    assert rrl_fig10.operators(Model(Sum(), (TensorSpec("x", "FP32", (-1,)),)), 3) == 3
+    assert fig10.operators(Model(Sum(), (TensorSpec("x", "FP32", (-1,)),)), 3) == 3
 
 
 def test_the_spread_of_durations_is_relative() -> None:
-    assert rrl_fig10.scv(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist() == [0.25, 0.0]
+    assert fig10.scv(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist() == [0.25, 0.0]
 
 
 def machine(time_s: float, instances: int = 2) -> Machine:
@@ -203,25 +201,25 @@ def machine(time_s: float, instances: int = 2) -> Machine:
 
 def test_profiles_of_single_threads_make_one_table() -> None:
     parts = {(i, a): machine(i + 0.1 * a) for i in (1, 2) for a in (1, 3)}
-    whole = rrl_machines.joined(parts)
+    whole = machines.joined(parts)
     assert (whole.inter_op_threads.tolist(), whole.intra_op_threads.tolist()) == ([1, 2], [1, 3])
     assert whole.service_time_s[1, 1, 0, 0] == pytest.approx(2.3)
-    both = rrl_machines.averaged([machine(1.0), machine(4.0)])
+    both = machines.averaged([machine(1.0), machine(4.0)])
     assert both.service_time_s.ravel().tolist() == [pytest.approx(2.0)] * 2
-    any_inter = rrl_machines.for_any_inter_op(machine(1.0))
+    any_inter = machines.for_any_inter_op(machine(1.0))
     assert any_inter.largest("inter_op_threads") == 10
     assert any_inter.table({"inter_op_threads": 7})[0, 0] == pytest.approx(1.0)
 
 
 def test_a_served_machine_in_miniature(tmp_path: Path) -> None:
-    setting = rrl_machines.MachinesSetting((TINY,), (1,), 5, 16)
-    result = rrl_machines.run(tmp_path, 1, setting)
+    setting = machines.MachinesSetting((TINY,), (1,), 5, 16)
+    result = machines.run(tmp_path, 1, setting)
     (table,) = result.tables
     measured = Machine.load(tmp_path / table)
     assert measured.service_time_s.shape == (1, 1, 1, 1)
-    part = tmp_path / rrl_machines.PARTS / "burn-size=8-branches=2-1-1-0.npz"
+    part = tmp_path / machines.PARTS / "burn-size=8-branches=2-1-1-0.npz"
     machine(1.0, 1).save(part)
-    rrl_machines.run(tmp_path, 1, setting)  # goes on with what is there
+    machines.run(tmp_path, 1, setting)  # goes on with what is there
     assert Machine.load(tmp_path / table).service_time_s.ravel().tolist() == [pytest.approx(1.0)]
 
 

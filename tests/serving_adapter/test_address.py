@@ -10,7 +10,7 @@ import pytest
 
 from serving_adapter.address import ServerAddress, bracketed, canonical, is_loopback_only
 from serving_adapter.load.options import LoadOptions
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import OpenInferenceTarget, TargetError
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_is_no_address_is_refused_with_what_was_expected(given: str) -> Non
     with pytest.raises(ValueError, match=r"must be HOST:PORT, e.g. localhost:8500 or \[::1\]:8500, got "):
         ServerAddress.parse(given)
     with pytest.raises(TargetError, match="the target must be HOST:PORT"):
-        Target(given)
+        OpenInferenceTarget(given)
     with pytest.raises(ValueError, match="--target must be HOST:PORT"):
         LoadOptions(target=given)
 
@@ -79,7 +79,7 @@ def test_a_path_that_no_socket_can_have_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 107 bytes, as the system has it, got 108: "):
         ServerAddress.parse(longest + "x")
     with pytest.raises(TargetError, match="the target must have a socket's path of at most 107 bytes"):
-        Target(longest + "x")
+        OpenInferenceTarget(longest + "x")
 
 
 def test_this_machine_has_one_canonical_name() -> None:
@@ -94,6 +94,7 @@ def test_this_machine_has_one_canonical_name() -> None:
     assert {canonical(address) for address in own} == {"localhost:1"}
     assert canonical("Box.example:1") == "box.example:1"
     assert canonical("simulation") == "simulation"
+    assert canonical("Queue://127.0.0.1:1") == canonical("queue://localhost:1") == "queue://localhost:1"
 
 
 def test_whether_a_server_is_on_this_machine_decides_about_proxies() -> None:
@@ -135,7 +136,7 @@ def test_an_environment_with_proxies_leaves_loopback_alone(
     server = grpc.server(futures.ThreadPoolExecutor(1))
     port = server.add_insecure_port("[::]:0")
     server.start()
-    target = Target(f"{bracketed(host)}:{port}", timeout_s=20.0)
+    target = OpenInferenceTarget(f"{bracketed(host)}:{port}", timeout_s=20.0)
     with pytest.raises(TargetError, match="speaks gRPC but does not know ServerMetadata"):
         target.connect()
     server.stop(None).wait()

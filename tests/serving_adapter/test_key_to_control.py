@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from envs.profile_options import ProfileOptions
-from rrl.command_line.options import TuneOptions
+from rrl.command_line.options.options import TuneOptions
 from serving_adapter.control_key import KEY_VARIABLE, read_control_key
 from serving_adapter.server.options import ServeOptions
 

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter.model_configuration import (
-    KNOBS,
-    Configuration,
-    as_json,
-    check,
-    edited,
-    knob_values,
-    parse,
-)
+from serving_adapter.knob_limits import KNOBS, Configuration, check
+from serving_adapter.model_configuration import as_json, edited, knob_values, parse
 
 FULL = """{
   "name": "m", "backend": "python", "max_batch_size": 4,

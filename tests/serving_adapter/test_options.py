@@ -105,7 +105,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_class_s_own_check_speaks_plainly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = "the heat must be above 0, got -1"
+    expected = "the heat must be above 0, got -1 (see docs/reference/commands.md)"
     assert sentence_of_failure(capsys, ["--dish", "soup", "--heat", "-1"]) == expected
     path = written(tmp_path, "dish: soup\nheat: -1")
     assert sentence_of_failure(capsys, ["--config", path]) == expected
@@ -133,7 +133,7 @@ def test_fail_writes_to_standard_error_and_exits_with_2(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as caught:
         fail("no soup today")
     assert caught.value.code == 2
-    assert capsys.readouterr().err == "no soup today\n"
+    assert capsys.readouterr().err == "no soup today (see docs/reference/commands.md)\n"
 
 
 def without_stdin_and_stdout(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,23 @@
-"""How several processes share the tests: one of them runs all of a file, and all that has the real Triton."""
+"""How several processes share the tests: each runs whole files, and one alone all that has the real Triton.
+
+So it is with the real cluster of Ray. Only some at once run tests that start real servers: a server that gets
+no processor beside the others does not answer in time, which is no fault of its own.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
 ONE_REAL_TRITON = "tests/real_triton"
+ONE_REAL_RAY = "tests/real_ray"
 
 # They take long, so they start first, and no process is left alone with one at the end.
 LONGEST_FIRST = (
     ONE_REAL_TRITON,
+    ONE_REAL_RAY,
     "tests/test_wheel.py",
     "tests/rrl/command_line",
     "tests/test_agent_contract.py",
@@ -17,16 +26,50 @@ LONGEST_FIRST = (
     "tests/serving_adapter",
 )
 
+# Most of their tests start servers, loads and other programs.
+WITH_SERVERS = (
+    ONE_REAL_TRITON,
+    ONE_REAL_RAY,
+    "tests/rrl/command_line",
+    "tests/serving_adapter",
+    "tests/scripts/robustness",
+)
+WITH_SERVERS_AT_ONCE = 2
+
 
 class SharedByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid)
 
+    def _assign_work_unit(self, node: Any) -> None:
+        others = [work for other, work in self.assigned_work.items() if other is not node]
+        with_servers = sum(
+            any(has_servers(share) and not all(tests.values()) for share, tests in work.items())
+            for work in others
+        )
+        self.workqueue.move_to_end(next_share(self.workqueue, with_servers), last=False)
+        super()._assign_work_unit(node)
+
+
+def next_share(waiting: Iterable[str], with_servers: int) -> str:
+    """Of the `waiting` the first that may run where `with_servers` other processes have servers.
+
+    The first of all where none may: no process waits for another.
+    """
+    shares = list(waiting)
+    allowed = (share for share in shares if with_servers < WITH_SERVERS_AT_ONCE or not has_servers(share))
+    return next(allowed, shares[0])
+
+
+def has_servers(share: str) -> bool:
+    return share.startswith(WITH_SERVERS)
+
 
 def share_of(nodeid: str) -> str:
-    """What one process runs whole: a file, or all files of the real Triton."""
+    """What one process runs whole: a file, or all files of the real Triton, or of the real Ray."""
     file = nodeid.partition("::")[0]
-    return ONE_REAL_TRITON if file.startswith(ONE_REAL_TRITON) else file
+    whole = (folder for folder in (ONE_REAL_TRITON, ONE_REAL_RAY) if file.startswith(folder))
+    return next(whole, file)
 
 
 def turn_of(nodeid: str) -> int:

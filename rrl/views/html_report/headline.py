@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from rrl.guarding.gain import GAIN_CONFIDENCE
 from rrl.guarding.turns import best_goes_first
 from rrl.knobs import in_words
-from rrl.records import EMBEDDED, SIMULATION
+from rrl.records import EMBEDDED, NO_END, SIMULATION
 from rrl.views.html_report.markup import Children, tag
 from rrl.views.html_report.numbers import NOTHING, count, lower_or_higher, ms
 from rrl.views.html_report.run_view import RunView
@@ -30,6 +30,21 @@ AIMS = {
     "strict-slo": Aim(
         "p95 latency", "p95_ms", " ms", "the p95 latency, and the limit once more where it breaks it"
     ),
+    "throughput": Aim(
+        "Answers", "answered_per_s", "/s", "the time of one answer: 1000 ms over answers per second"
+    ),
+    "goodput": Aim(
+        "Time of one answer within the limit",
+        "cost",
+        " ms",
+        "the time of one answer within the limit: 1000 ms over such answers per second",
+    ),
+    "capacity": Aim(
+        "Time of one answer at capacity",
+        "cost",
+        " ms",
+        "the time of one answer at the rate that would be borne within the limit",
+    ),
     "least-resources": Aim(
         "Threads", "cost", "", "the threads put to work; far more where the p95 limit is broken"
     ),
@@ -49,7 +64,7 @@ def title_in_words(run: RunView) -> str:
     aim, summary = AIMS[run.header.objective], run.summary
     before, after = _before(summary, aim.field), getattr(summary.best, aim.field)
     if summary.found_better and not (math.isfinite(before) and math.isfinite(after)):
-        return "Left as found, not known to be better than the start"
+        return "Left in force, not known to be better than the start"
     if summary.found_better:
         sure = "" if summary.validated else ", not validated"
         return f"{aim.name} {_figure(before)} → {_figure(after)}{aim.unit}{sure}"
@@ -73,6 +88,10 @@ def _state(run: RunView) -> Element | None:
         return None
     what = "Ended early" if run.ended else "Not finished"
     done = f"{run.tuned} of {count(run.header.intervals, 'tuning interval')} done"
+    if run.header.intervals >= NO_END:
+        done = f"{count(run.tuned, 'tuning interval')} of a run that watches, and has no end of its own"
+        if run.header.earlier is not None:
+            done += "; those before are in history.csv, an hour a line"
     if run.searched:
         done = "the best was not measured again in turns with the start yet"
     return tag("p", tag("strong", what), f": {done}.", class_="state")
@@ -100,7 +119,7 @@ def _gain(run: RunView) -> Children:
         if not summary.found_better:
             return [tag("strong", "No better: "), f"{summary.why_left}."]
         if not summary.gain > 1:  # NaN: it was never measured
-            return [tag("strong", "Not known to be better, left as found: "), f"{summary.why_left}."]
+            return [tag("strong", "Not known to be better, left in force: "), f"{summary.why_left}."]
         return [
             tag("strong", f"{_change(summary.gain)} cost"),
             f", not measured again in turns with the start: {summary.why_left}.",

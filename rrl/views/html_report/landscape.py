@@ -1,7 +1,6 @@
 """What was explored: the cost of every configuration measured, and of the two knobs that matter most.
 
-Costs under unlike loads cannot be compared, so the intervals are grouped by load. A group holds those within
-`SAME_LOAD` of a rate. The rate with the most intervals comes first.
+Costs under unlike loads cannot be compared, so the intervals are grouped by load (`rrl.views.by_load`).
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from rrl.guarding.gain import CONFIDENCE, Noise, pooled_noise
-from rrl.guarding.interval_memory import SAME_LOAD
 from rrl.knobs import shown, words_of
 from rrl.measured_costs import costs_by_configuration
+from rrl.objective import unit_of
 from rrl.records import Record
 from rrl.space import ConfigurationSpace
 from rrl.views.confidence import Estimate, mean_interval
@@ -72,21 +71,8 @@ class Explored:
         return [r.measurement.arrival_rate_per_s for r in self.records]
 
 
-def groups_by_load(records: Sequence[Record]) -> list[list[Record]]:
-    """Intervals that tell a cost, by load; the largest group first."""
-    left = [r for r in records if r.learned and math.isfinite(r.cost) and r.cost > 0]
-    groups = []
-    while left:
-        logs = np.log([max(r.measurement.arrival_rate_per_s, 1e-2) for r in left])
-        near = np.abs(logs[:, None] - logs[None, :]) <= math.log(SAME_LOAD)
-        inside = near[int(near.sum(axis=1).argmax())]
-        groups.append([r for r, i in zip(left, inside, strict=True) if i])
-        left = [r for r, i in zip(left, inside, strict=True) if not i]
-    return groups
-
-
 def landscape(run: RunView) -> Children:
-    groups = [Explored(group, run.header.space) for group in groups_by_load(run.records)]
+    groups = [Explored(group, run.header.space) for group in run.by_load]
     if not groups:
         return tag("p", "No interval tells what its configuration costs.", class_="note")
     first, *others = groups
@@ -254,4 +240,4 @@ def _range(tried: Sequence[Tried]) -> tuple[float, float]:
 
 
 def _unit(run: RunView) -> str:
-    return "threads" if run.header.objective == "least-resources" else "ms"
+    return unit_of(run.header.objective)

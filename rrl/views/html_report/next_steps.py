@@ -9,8 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit, urlunsplit
 from xml.etree.ElementTree import Element
 
+from rrl.joint import is_joint
 from rrl.knobs import shown, words_of
-from rrl.records import EMBEDDED, SIMULATION, Header
+from rrl.records import EMBEDDED, NO_END, SIMULATION, Header
 from rrl.views.html_report.markup import Children, scrolled, tag
 from rrl.views.html_report.numbers import NOTHING
 from rrl.views.html_report.run_view import RunView
@@ -57,7 +58,7 @@ def _diff(run: RunView, diff: str) -> Children:
             class_="diff",
             tabindex=0,
             role="region",
-            aria_label="config.pbtxt diff",
+            aria_label="Configuration diff",
         ),
     ]
 
@@ -75,12 +76,19 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     elif run.ended:
         ends = "The run left it in force, but what a server is told at run time ends with the server."
         steps.append(tag("p", ends))
-    if "best_config.pbtxt" in files:
+    is_of_several = is_joint(header.space)
+    if is_of_several and "best_model_config.json" in files:
+        steps += _apply_several(header)
+    elif "best_config.pbtxt" in files:
         keep = "To keep it, put this file in the place of the model's own, for the server's next start:"
         steps.append(tag("p", keep))
         place = shlex.quote(f"MODEL_REPOSITORY/{header.model}/config.pbtxt")
         steps.append(_command(f"cp best_config.pbtxt {place}"))
-    if "best_model_config.json" in files:
+    elif "best_serve_config.yaml" in files:
+        steps.append(tag("p", "To keep it, deploy this file, which has all applications of the cluster:"))
+        dashboard = shlex.quote(f"http://{header.target.partition('://')[2]}")
+        steps.append(_command(f"serve deploy --address {dashboard} best_serve_config.yaml"))
+    if "best_model_config.json" in files and not is_of_several:
         load = "To put it in force on a server that runs (a Triton needs --model-control-mode=explicit):"
         steps.append(tag("p", load))
         steps.append(
@@ -93,6 +101,24 @@ def apply(run: RunView, files: Sequence[str]) -> Children:
     if not steps:
         steps.append(tag("p", "Set the knobs above in the model's config.pbtxt and load it again."))
     return steps
+
+
+def _apply_several(header: Header) -> list[Element]:
+    """The same of models that were tuned together."""
+    keep = "To keep it, put these files in the place of the models' own, for the server's next start:"
+    load = "To put it in force on a server that runs (a Triton needs --model-control-mode=explicit):"
+    return [
+        tag("p", keep),
+        _command("cp -r best_config/. MODEL_REPOSITORY/"),
+        tag("p", load),
+        _command(
+            "import json\n"
+            "import tritonclient.grpc as triton\n\n"
+            f"client = triton.InferenceServerClient({json.dumps(_address(header))})\n"
+            'for model, config in json.load(open("best_model_config.json")).items():\n'
+            "    client.load_model(model, config=json.dumps(config))"
+        ),
+    ]
 
 
 def reproduce(run: RunView) -> Children:
@@ -125,6 +151,9 @@ def reproduce(run: RunView) -> Children:
 def command(header: Header) -> str:
     """The command line that would start this run again."""
     arguments: list[str] = ["rrl-tune"]
+    endless = header.intervals >= NO_END and header.duration_s is None
+    if endless:
+        arguments.append("watch")
     if header.target != EMBEDDED:
         arguments += ["--target", header.target]
     if header.metrics_url is not None:
@@ -136,17 +165,20 @@ def command(header: Header) -> str:
         arguments += ["--slo-p95-ms", f"{header.slo_p95_ms:g}"]
     arguments += ["--knobs", *(f"{k.name}={','.join(map(str, k.values))}" for k in header.space.knobs)]
     arguments += ["--interval-s", f"{header.interval_s:g}", "--settle-s", f"{header.settle_s:g}"]
-    if header.duration_s is None:
-        arguments += ["--intervals", str(header.intervals)]
-    else:
+    if header.duration_s is not None:
         arguments += ["--duration", f"{header.duration_s:g}"]
+    elif not endless:
+        arguments += ["--intervals", str(header.intervals)]
     arguments += ["--validation", str(header.validation)]
-    for name in ("rate", "arrivals", "sizes"):
-        if (header.load or {}).get(name) is not None:
-            arguments += [f"--{name}", str((header.load or {})[name])]
+    if (header.load or {}).get("bench"):
+        arguments.append("--bench")
+    for name in ("rate", "concurrency", "arrivals", "sizes", "input_data", "shape", "time_unit"):
+        value = (header.load or {}).get(name)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            arguments += [f"--{name.replace('_', '-')}", str(one)]
     for name, value in (header.limits or {}).items():
         if value:
-            texts = value if isinstance(value, list | tuple) else [value]
+            texts = value if isinstance(value, list | tuple) else [] if value is True else [value]
             arguments += [f"--{name.replace('_', '-')}", *map(str, texts)]
     if header.machine is not None:
         arguments += ["--machine", header.machine]
@@ -171,8 +203,12 @@ def software() -> str:
 
 FILES = {
     "intervals.csv": "every interval, a row each",
+    "pareto.csv": "latency, answers and threads of every configuration measured",
+    "metrics-model-inference.csv": "the same with the columns of Model Analyzer",
+    "summary.json": "the result, for scripts",
     "reference_table.yaml": "load level → best configuration known",
     "best_config.pbtxt": "the configuration as Triton keeps it",
+    "best_serve_config.yaml": "the application as serve deploy takes it",
     "best_config.diff": "... against the one found",
     "best_model_config.json": "the same as load_model takes it",
     "best_configuration.yaml": "its knobs alone",

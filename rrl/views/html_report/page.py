@@ -16,10 +16,12 @@ from rrl.views.html_report.changes_table import changes_table
 from rrl.views.html_report.comparison import comparison
 from rrl.views.html_report.exploration import exploration
 from rrl.views.html_report.headline import headline, title_in_words
-from rrl.views.html_report.landscape import groups_by_load, landscape
+from rrl.views.html_report.landscape import landscape
+from rrl.views.html_report.learned_section import knob_importance, what_if
 from rrl.views.html_report.markup import Children, document, scrolled, tag
 from rrl.views.html_report.run_view import RunView
 from rrl.views.html_report.timeline import timeline
+from rrl.views.html_report.tradeoff_section import tradeoff_section
 from rrl.views.summary import RunSummary, reference_table_of
 
 FILE_NAME = "report.html"
@@ -48,6 +50,9 @@ def page(run: RunView, diff: str, files: Sequence[str]) -> Element:
         _section("time", "Over time", timeline(run), changes_table(run) if run.counted else None),
         _section("cost", "What tuning cost", exploration(run)),
         _section("landscape", "What was explored", landscape(run)),
+        _section("tradeoff", "Latency against threads", tradeoff_section(run)),
+        _section("importance", "Which knobs matter", knob_importance(run)),
+        _section("what-if", "What if", what_if(run)),
         _section("loads", "The best for each load", _loads(run)),
         _section("configuration", "The configuration", next_steps.configuration(run, diff)),
         _section("apply", "How to apply it", next_steps.apply(run, files)),
@@ -89,7 +94,7 @@ def _section(name: str, title: str, *content: Children) -> Element | None:
 
 def _loads(run: RunView) -> Children:
     """The reference table, or nothing where there was about one load alone."""
-    if len(groups_by_load(run.records)) < 2:
+    if len(run.by_load) < 2:
         return None
     table = reference_table_of(run.header, run.records)
     rows = [

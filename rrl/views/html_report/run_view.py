@@ -14,8 +14,11 @@ from rrl.records import EMBEDDED, SIMULATION, Header, Record
 from rrl.tuning.decision_words import PUT_BACK, reason_in_words
 from rrl.tuning.listener import Change
 from rrl.views import time_axis
+from rrl.views.by_load import groups_by_load
 from rrl.views.exploration_cost import excess_request_s
 from rrl.views.summary import RunSummary
+from rrl.views.tradeoff import Tradeoff
+from rrl.views.what_if import Learned
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,20 @@ class RunView:
     @cached_property
     def counted(self) -> list[Record]:
         return [r for r in self.records if r.counted]
+
+    @cached_property
+    def by_load(self) -> list[list[Record]]:
+        """The intervals that tell a cost, by load; the largest group first."""
+        return groups_by_load(self.records, self.header.concurrency is not None)
+
+    @cached_property
+    def tradeoff(self) -> Tradeoff:
+        return Tradeoff.of(self.header, self.records)
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """The run, to be asked what it expects; None where it can expect nothing."""
+        return Learned.of(self.header, self.records, self.summary.belief, self.summary.left)
 
     @property
     def length_min(self) -> float:

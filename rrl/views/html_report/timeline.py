@@ -96,6 +96,7 @@ def _swatch(*shapes: Element) -> Element:
 _WHO_CHANGED = {
     "agent": "by the agent",
     "guard": "by the guard",
+    "table": "by the reference table",
     "schedule": "to compare with the start",
     PUT_BACK: "back, as another was in force",
 }

@@ -51,7 +51,7 @@ def run() -> dict[str, Any]:
     queries = rng.standard_normal((GROUPS, max(KS), *QUERY), dtype=np.float32)
     outputs = rng.standard_normal((GROUPS, max(KS), *OUTPUT), dtype=np.float32)
     arena = Arena.create("parity-coding")
-    (placed,), needed_bytes = place([("x", "FP32", QUERY)])
+    (placed,), needed_bytes = place([("x", "FP32", QUERY, queries[0, 0].nbytes)])
     arena.ensure(needed_bytes)
     shared = arena.array(placed)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from scripts.serving.closed_loop import closed_loop
 from scripts.serving.processes import infer_request, serving
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 ROUNDS = 4
 SECONDS = 6.0
@@ -21,7 +21,7 @@ def run() -> dict[str, Any]:
     request = infer_request("inception_v3", "image", "FP32", list(image.shape), image.tobytes())
     p50_ms: dict[int, list[float]] = {1: [], 2: []}
     with serving("inception_v3", "--intra-op-threads", 1) as address:
-        target = Target(address)
+        target = OpenInferenceTarget(address)
         target.connect()
         for _ in range(ROUNDS):
             for inter_op_threads, measured in p50_ms.items():

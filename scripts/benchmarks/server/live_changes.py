@@ -10,16 +10,19 @@ live, and a stock Triton reloads the model for all but the instance count.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from scripts.serving.processes import serving, started
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 CHANGES = 200
 RATE_PER_S = 50
@@ -35,37 +38,48 @@ REACH_S = 1.0
 
 
 def run() -> dict[str, Any]:
+    with serving(*MODEL) as address, contextlib.closing(OpenInferenceTarget(address)) as target:
+        target.connect()
+
+        def changed(rng: Generator) -> float:
+            configuration = {knob: int(rng.choice(values)) for knob, values in VALUES.items()}
+            start_s = time.perf_counter()
+            target.apply(configuration)
+            took_s = time.perf_counter() - start_s
+            if target.configuration() != configuration:
+                raise RuntimeError(f"{configuration} was sent, the server shows {target.configuration()}")
+            return took_s
+
+        return changes_under_load(address, RATE_PER_S, REACH_S, changed)
+
+
+def changes_under_load(
+    address: str, rate_per_s: float, reach_s: float, changed: Callable[[Generator], float]
+) -> dict[str, Any]:
+    """The figures of `CHANGES` changes; `changed` makes one, and says how long it took."""
     rng = np.random.default_rng(0)
     took_s = []
-    with serving(*MODEL) as address, tempfile.TemporaryDirectory() as out:
-        load = ("--target", address, "--rate", RATE_PER_S, "--duration-s", 0, "--out", out)
+    with tempfile.TemporaryDirectory() as out:
+        load = ("--target", address, "--rate", rate_per_s, "--duration-s", 0, "--out", out)
         with started("serving_adapter.load.command_line", *load) as generator:
             assert generator.stdout is not None
             generator.stdout.readline()  # it says when it starts sending
-            target = Target(address)
-            target.connect()
             for _ in range(CHANGES):
-                configuration = {knob: int(rng.choice(values)) for knob, values in VALUES.items()}
-                start_s = time.perf_counter()
-                target.apply(configuration)
-                took_s.append(time.perf_counter() - start_s)
-                if target.configuration() != configuration:
-                    raise RuntimeError(f"{configuration} was sent, the server shows {target.configuration()}")
+                took_s.append(changed(rng))
                 time.sleep(float(rng.uniform(0.0, 0.3)))
-            target.close()
         report = json.loads((Path(out) / "load.json").read_text())
     failed = sum(report["failed"].values())
     p50_s, p99_s = (float(np.percentile(took_s, q)) for q in (50, 99))
-    rate_per_s, completed = report["offered_rate_per_s"], report["completed"]
-    print(f"{CHANGES} changes under {rate_per_s:.0f} requests/s: {completed} answered, {failed} failed")
+    offered_per_s, completed = report["offered_rate_per_s"], report["completed"]
+    print(f"{CHANGES} changes under {offered_per_s:.0f} requests/s: {completed} answered, {failed} failed")
     print(f"in force after p50 {p50_s:.3f} s, p99 {p99_s:.3f} s, at most {max(took_s):.3f} s")
     return {
         "value": round(p99_s, 3),
         "unit": "s until in force, p99",
         "peer": None,
         "ratio": None,
-        "reach": REACH_S,
-        "holds": p99_s <= REACH_S and failed == 0,
+        "reach": reach_s,
+        "holds": p99_s <= reach_s and failed == 0,
         "failed_requests": failed,
         "answered_requests": completed,
     }

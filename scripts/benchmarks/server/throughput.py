@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from scripts.benchmarks.server.bare_processes import items_per_s
-from scripts.benchmarks.server.http_client import closed_loop_requests_per_s, poisson_latencies_ms
+from scripts.benchmarks.server.http_client import closed_loop_by_http, poisson_latencies_ms
 from scripts.serving.closed_loop import closed_loop
 from scripts.serving.minilm_requests import grpc_requests
 from scripts.serving.processes import serving, started
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 OUTSTANDING = 48
 SECONDS = 5.0
@@ -47,7 +47,7 @@ def run() -> dict[str, Any]:
         for d in (0, 5000)
     ]
     with serving("minilm") as address:
-        target = Target(address)
+        target = OpenInferenceTarget(address)
         target.connect()
         best = max(configurations, key=lambda c: _ours(target, address, c, 3.0))
         limit_batch = max(BATCH_SIZES, key=lambda b: items_per_s(2, 1, b, 3.0))
@@ -81,14 +81,14 @@ def run() -> dict[str, Any]:
     }
 
 
-def _ours(target: Target, address: str, configuration: dict[str, int], seconds: float) -> float:
+def _ours(target: OpenInferenceTarget, address: str, configuration: dict[str, int], seconds: float) -> float:
     target.apply(configuration)
     return closed_loop(address, grpc_requests(), OUTSTANDING, seconds).requests_per_s
 
 
 def _litserve(configuration: tuple[int, int, int, float], seconds: float) -> float:
     with _litserve_on(configuration) as port:
-        return closed_loop_requests_per_s(port, OUTSTANDING, seconds)
+        return closed_loop_by_http(port, OUTSTANDING, seconds).requests_per_s
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def _litserve_on(configuration: tuple[int, int, int, float]) -> Iterator[int]:
         end_s = time.monotonic() + 60
         while True:
             try:
-                closed_loop_requests_per_s(port, 2, 1.0)
+                closed_loop_by_http(port, 2, 1.0)
                 break
             except Exception:
                 if time.monotonic() > end_s:
@@ -111,21 +111,22 @@ def _litserve_on(configuration: tuple[int, int, int, float]) -> Iterator[int]:
         yield port
 
 
-def _tails(target: Target, address: str) -> tuple[float, float]:
+def _tails(target: OpenInferenceTarget, address: str) -> tuple[float, float]:
     """p95 in ms under Poisson arrivals, medians over rounds in turns; both servers in one configuration."""
     target.apply(
         {"instances": 2, "intra_op_threads": 1, "max_batch_size": TAIL_BATCH_SIZE, "max_queue_delay_us": 0}
     )
     ours, theirs = [], []
     for seed in range(ROUNDS):
-        ours.append(_p95_ms(address, seed))
+        ours.append(p95_ms_at_poisson(address, seed))
         with _litserve_on((2, 1, TAIL_BATCH_SIZE, 0.0)) as port:
             latencies_ms = poisson_latencies_ms(port, RATE_PER_S, POISSON_SECONDS, seed)
             theirs.append(float(np.percentile(latencies_ms, 95)))
     return median(ours), median(theirs)
 
 
-def _p95_ms(address: str, seed: int) -> float:
+def p95_ms_at_poisson(address: str, seed: int) -> float:
+    """Of Poisson arrivals, `RATE_PER_S` for `POISSON_SECONDS`."""
     with tempfile.TemporaryDirectory() as out:
         options = ("--target", address, "--rate", RATE_PER_S, "--duration-s", POISSON_SECONDS)
         with started("serving_adapter.load.command_line", *options, "--seed", seed, "--out", out) as load:

@@ -37,7 +37,6 @@ from torch import Tensor
 from scripts.benchmarks.store.cold_start_report import HIT, IDEAL, MISS, print_tables, result
 from scripts.benchmarks.store.forked import in_children
 from scripts.benchmarks.store.paper_networks import NETWORKS, image_for, on_meta, shapes_of
-from scripts.benchmarks.store.row_file import RowFile
 from scripts.benchmarks.store.running_store import RunningStore, huge_pages_settled, running_store
 from scripts.benchmarks.store.weight_files import (
     MIB,
@@ -48,8 +47,9 @@ from scripts.benchmarks.store.weight_files import (
     write_pickled,
     write_weights,
 )
+from scripts.kept_rows import KeptRows
 from serving_adapter.model_store.protocol import model_store_pb2_grpc  # noqa: F401 (as grpc)
-from serving_adapter.model_store.tensors import state_dict
+from serving_adapter.model_store.torch_side.tensors import state_dict
 from serving_adapter.options import parse
 
 SMALL = (
@@ -104,21 +104,21 @@ class Options:
 
 def run() -> dict[str, Any]:
     options = parse(Options, sys.argv[2:])
-    rows = RowFile(options.out, ("model", "round", "way"))
+    rows = KeptRows(options.out, ("model", "round", "way"))
     for name in options.names:
         missing = [
             (number, way)
             for number in range(options.rounds_of(name))
             for way in WAYS
-            if not rows.has(model=name, round=number, way=way)
+            if {"model": name, "round": number, "way": way} not in rows
         ]
         if missing:
             _measure(name, missing, rows)
-    print_tables(rows.rows)
-    return result(rows.rows)
+    print_tables(rows)
+    return result(rows)
 
 
-def _measure(name: str, missing: list[tuple[int, str]], rows: RowFile) -> None:
+def _measure(name: str, missing: list[tuple[int, str]], rows: KeptRows) -> None:
     host_bytes = int(1.1 * MODELS[name].mib * MIB) + 64 * MIB
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / name / "1" / "model.safetensors"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, geometric_mean, median
 from typing import Any, NamedTuple
 
-from scripts.benchmarks.store.row_file import Row
 from scripts.benchmarks.store.weight_files import MODELS, TABLE_3
+from scripts.kept_rows import Row
 
 HIT, MISS, IDEAL = "store hit", "store miss", "ideal"
 CACHED, DISK = "torch.load, cached", "torch.load, disk"

@@ -38,7 +38,7 @@ from scripts.benchmarks.store.weight_files import (
     write_weights,
 )
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.tensors import state_dict
+from serving_adapter.model_store.torch_side.tensors import state_dict
 from serving_adapter.options import parse
 
 ROOM_SHARE = 1 / 3

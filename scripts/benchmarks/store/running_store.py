@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.serving.processes import started
-from serving_adapter.model_store.client import Client
+from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.errors import NoRoom, UnknownModel
 from serving_adapter.model_store.protocol import model_store_pb2 as pb

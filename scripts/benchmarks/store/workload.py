@@ -38,13 +38,13 @@ from torch import Tensor
 from scripts.benchmarks.store.forked import in_children
 from scripts.benchmarks.store.oversubscribed import popular
 from scripts.benchmarks.store.paper_networks import image_for, on_meta, shapes_of
-from scripts.benchmarks.store.row_file import Row, RowFile
 from scripts.benchmarks.store.running_store import RunningStore, huge_pages_settled, running_store
 from scripts.benchmarks.store.weight_files import MIB, MODELS, TABLE_3, warm, write_pickled, write_weights
 from scripts.benchmarks.store.workload_report import print_tables, result
-from serving_adapter.model_store.client import Client
+from scripts.kept_rows import KeptRows, Row
+from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.errors import NoRoom
-from serving_adapter.model_store.tensors import state_dict
+from serving_adapter.model_store.torch_side.tensors import state_dict
 from serving_adapter.options import parse
 
 Way = Literal["torch.load", "load_file", "lru", "reload-cost"]
@@ -91,7 +91,7 @@ def run() -> dict[str, Any]:
         names = QUICK
         options = Options((2,), (1.0,), 12, (0,), ("torch.load", "lru"), options.weights, options.out)
     torch.set_num_threads(1)
-    rows = RowFile(options.out, ("clients", "share", "seed", "way", "requests"))
+    rows = KeptRows(options.out, ("clients", "share", "seed", "way", "requests"))
     room_bytes = int(ROOM_SHARE * MIB * sum(MODELS[name].mib for name in names))
     with _folder(options.weights) as folder:
         for clients, share, seed, way in product(
@@ -104,12 +104,12 @@ def run() -> dict[str, Any]:
                 "way": way,
                 "requests": options.requests,
             }
-            if not rows.has(**run_):
+            if run_ not in rows:
                 asked = asked_for(names, share, options.requests, seed)
-                rows.add(run_ | _served(way, asked, clients, folder, room_bytes))
-                print(_told(rows.rows[-1]), file=sys.stderr, flush=True)
-    print_tables(rows.rows)
-    return result(rows.rows)
+                rows.add({**run_, **_served(way, asked, clients, folder, room_bytes)})
+                print(_told(rows[run_]), file=sys.stderr, flush=True)
+    print_tables(list(rows))
+    return result(list(rows))
 
 
 @contextlib.contextmanager

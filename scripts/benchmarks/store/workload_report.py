@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
-from scripts.benchmarks.store.row_file import Row
+from scripts.kept_rows import Row
 
 STORE_WAYS = ("lru", "reload-cost")
 PEERS = ("torch.load", "load_file")

@@ -378,7 +378,7 @@ def _agent(name: str, served: Served) -> Agent | None:
     target = served.target
     task = Task(
         served.space,
-        cores=cores_of(target, served.found),
+        cores=cores_of(target),
         in_place=target.in_place_knobs,
         settles=True,
     )
@@ -398,7 +398,7 @@ def _tuned(name: str, agent: Agent, served: Served, plan: TrialPlan, ended: Call
 
 def _guard(served: Served, start: int) -> Guard:
     """As `rrl-tune` has it: with a belief of its own."""
-    belief = Belief(served.space, MeanLatency(), cores_of(served.target, served.found), found=served.found)
+    belief = Belief(served.space, MeanLatency(), cores_of(served.target), found=served.found)
     return Guard(start, expectation=belief)
 
 

@@ -39,10 +39,10 @@ from scripts.benchmarks.triton.served import (
     requests_of,
     triton,
 )
-from scripts.benchmarks.tuner.overhead import cpu_at_record
+from scripts.benchmarks.tuner.speed.overhead import cpu_at_record
 from scripts.serving.client_log import Requests
 from serving_adapter.options import parse
-from serving_adapter.target.metrics_page import FETCHES
+from serving_adapter.target.open_inference.metrics_page import FETCHES
 
 UTILISATION = 0.4  # of what the default configuration serves of a burst: any tuning fits beside it
 STATISTICS = "ModelStatistics"

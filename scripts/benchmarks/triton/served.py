@@ -19,7 +19,7 @@ from scripts.serving.processes import started
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
 from serving_adapter.load.arrivals import CountTrace, TimestampTrace, Trace, read_trace
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 # What Triton does where config.pbtxt says nothing: one instance, no batching. Torch takes a thread a core.
 TRITONS_DEFAULT = {"instances": 1, "intra_op_threads": 2, "max_batch_size": 1, "max_queue_delay_us": 0}
@@ -36,7 +36,7 @@ BURST = 200  # requests sent at once to see how fast a configuration serves them
 class Triton:
     """One model of a running Triton, in its default configuration at first."""
 
-    target: Target
+    target: OpenInferenceTarget
     address: str
     metrics_url: str
     model: str
@@ -53,7 +53,7 @@ def triton(model: str) -> Iterator[Triton]:
     with tempfile.TemporaryDirectory(prefix="rrl-bench-") as folder:
         spec = ModelSpec(model, OPTIONS.get(model, {}), TRITONS_DEFAULT)
         with running(write_repository(Path(folder), {model: spec})) as server:
-            target = Target(server.address, model, server.metrics_url)
+            target = OpenInferenceTarget(server.address, model, server.metrics_url)
             target.connect()
             try:
                 yield Triton(target, server.address, server.metrics_url, model)

@@ -77,7 +77,7 @@ from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.triton.served import TRITONS_DEFAULT
-from scripts.benchmarks.tuner.given_settings import guided_settings
+from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
 from scripts.serving.served_agents import AGAIN, DEFAULT, REACH, RULE, settled_after
 from serving_adapter.load.arrivals import stepwise_poisson
 from serving_adapter.options import parse

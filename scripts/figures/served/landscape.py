@@ -20,8 +20,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from scripts.figures.bootstrap import DRAWS, LEVEL, BootstrapInterval
-from scripts.figures.served.kept_rows import Row
 from scripts.figures.served.measuring import Asked
+from scripts.kept_rows import Row
 
 NEAR = 2.0  # the radius of the paper's example region
 _BOOTSTRAP_DRAWS = DRAWS // 10  # pairs are many

@@ -29,14 +29,14 @@ import numpy as np
 
 from envs.profiler import measure
 from rrl.measurement import Measurement
-from scripts.figures.served.kept_rows import KeptRows, Row
 from scripts.figures.served.models import ModelUnderLoad
+from scripts.kept_rows import KeptRows, Row
 from scripts.serving.processes import serving
 from serving_adapter.load.connection import open_channels, wait_for_model
 from serving_adapter.load.generator import LoadGenerator, grpc_send
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import RequestRow
-from serving_adapter.target import Target
+from serving_adapter.target import OpenInferenceTarget
 
 TIMEOUT_S = 20.0  # a request without an answer counts so much
 WAIT_S = 30.0  # for the model to be ready
@@ -135,7 +135,7 @@ def _measure(missing: Sequence[Asked], kept: KeptRows) -> None:
 class LoadedServer:
     """A server of one model, and a client that sends it requests."""
 
-    def __init__(self, target: Target, model: ModelUnderLoad) -> None:
+    def __init__(self, target: OpenInferenceTarget, model: ModelUnderLoad) -> None:
         self._target, self._model = target, model
         self._runner = asyncio.Runner()
         self._made: Payloads | None = None
@@ -209,7 +209,7 @@ class LoadedServer:
 def loaded_server(model: ModelUnderLoad) -> Iterator[LoadedServer]:
     """`rrl-serve` of the model, which ends with the block."""
     with serving(model.name, *model.server_arguments) as address:
-        target = Target(address)
+        target = OpenInferenceTarget(address)
         target.connect()
         server = LoadedServer(target, model)
         try:

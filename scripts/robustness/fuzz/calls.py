@@ -5,12 +5,25 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+import grpc
+
 SERVICE = "/inference.GRPCInferenceService/"
 INFER = f"{SERVICE}ModelInfer"
 LOAD = f"{SERVICE}RepositoryModelLoad"
 BOUND_S = 120.0  # an answer that takes longer has hung, on a machine that has other work too
+CODES_OF_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.OUT_OF_RANGE,
+}
+CODES_OF_IMPATIENCE = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 Metadata = tuple[tuple[str, str | bytes], ...]
+Headers = tuple[tuple[str, str], ...]
 
 
 class Fate(enum.Enum):
@@ -33,3 +46,24 @@ class FuzzCall:
     deadline_s: float | None = None  # the client's own, shorter than the bound
     cancelled_after_s: float | None = None  # the client gives up then
     compressed: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what goes over the wire."""
+        return len(self.data)
+
+
+@dataclass(frozen=True)
+class RestCall(FuzzCall):
+    """A request over HTTP. `data` is the same request as gRPC has it, where the oracle is to judge."""
+
+    verb: str = "POST"
+    """Empty where `body` is all that goes over a connection of its own."""
+    path: str = ""
+    """As it is on the wire."""
+    headers: Headers = ()
+    body: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.body)

@@ -15,9 +15,9 @@ from typing import Any
 
 from scripts.robustness import figures
 from scripts.robustness.fuzz.findings import Findings
-from scripts.robustness.fuzz.reader_fuzz import fuzz_readers
-from scripts.robustness.fuzz.server_fuzz import ServerFuzzed, fuzz_server
-from scripts.robustness.fuzz.store_fuzz import StoreFuzzed, fuzz_store
+from scripts.robustness.fuzz.readers.run import fuzz_readers
+from scripts.robustness.fuzz.server.run import ServerFuzzed, fuzz_server
+from scripts.robustness.fuzz.store.run import StoreFuzzed, fuzz_store
 
 FOR_EVER_S = 1e9
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.robustness.fuzz.calls import Fate, FuzzCall
+from scripts.robustness.fuzz.calls import Fate, FuzzCall, RestCall
 
 LONGEST_SENTENCE = 2100  # characters
 LONGEST_STORED_BYTES = 20_000
@@ -58,7 +58,7 @@ class Findings:
         """Writes the call of each kind into a file that the corpus takes."""
         folder.mkdir(parents=True, exist_ok=True)
         for i, found in enumerate(self.first.values()):
-            if found.call is not None and len(found.call.data) <= LONGEST_STORED_BYTES:
+            if found.call is not None and found.call.size_bytes <= LONGEST_STORED_BYTES:
                 (folder / f"found-{i:03}.json").write_text(as_json(found.call, found.what), encoding="utf-8")
 
 
@@ -87,6 +87,9 @@ def as_json(call: FuzzCall, what: str) -> str:
         "data": b64encode(call.data).decode(),
         "metadata": [[k, v if isinstance(v, str) else v.decode("latin-1")] for k, v in call.metadata],
     }
+    if isinstance(call, RestCall):
+        http: list[object] = [call.verb, call.path, call.headers, b64encode(call.body).decode()]
+        return json.dumps(values | {"http": http}, indent=1) + "\n"
     return json.dumps(values, indent=1) + "\n"
 
 
@@ -94,4 +97,8 @@ def from_json(text: str) -> FuzzCall:
     """A stored call; whatever is right of its answers is accepted."""
     values = json.loads(text)
     metadata = tuple((k, v.encode("latin-1") if k.endswith("-bin") else v) for k, v in values["metadata"])
-    return FuzzCall(values["method"], b64decode(values["data"]), Fate.EITHER, values["kind"], metadata)
+    stored = (values["method"], b64decode(values["data"]), Fate.EITHER, values["kind"], metadata)
+    if "http" not in values:
+        return FuzzCall(*stored)
+    verb, path, headers, body = values["http"]
+    return RestCall(*stored, verb=verb, path=path, headers=tuple(map(tuple, headers)), body=b64decode(body))

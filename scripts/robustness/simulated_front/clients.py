@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2 as pb
 from scripts.robustness.simulated_front.checked_models import CheckedModel, draw_rows, inputs_of, wrong_with
 from scripts.robustness.simulated_front.connection import MODEL, Aborted, SimulatedConnection
 from scripts.robustness.simulated_front.scenario import SimulatedRequest
+from serving_adapter.codecs import CODECS
 from serving_adapter.server.requests import BACKUP, DEFAULT, EXACT, RECONSTRUCTED
-from serving_adapter.tensors import NUMPY_OF_DATATYPE
 
 
 class CallEnding(StrEnum):
@@ -30,7 +30,7 @@ class SimulatedClient:
     ) -> None:
         self.number, self.request = number, request
         self.asked = draw_rows(draw, model, number, request.rows, request.deed)
-        self.message = _message(number, model, self.asked, request.exact)
+        self.message = _message(number, model, self.asked, request)
         self.ending: CallEnding | None = None
         self.origin = ""
         self.error: Aborted | None = None
@@ -70,13 +70,17 @@ class SimulatedClient:
         calling.cancel()
 
 
-def _message(number: int, model: CheckedModel, asked: np.ndarray, exact: bool) -> pb.ModelInferRequest:
+def _message(
+    number: int, model: CheckedModel, asked: np.ndarray, request: SimulatedRequest
+) -> pb.ModelInferRequest:
     message = pb.ModelInferRequest(model_name=MODEL, id=str(number))
     for spec, array in zip(model.inputs, inputs_of(model, asked), strict=True):
         message.inputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
         message.raw_input_contents.append(array.tobytes())
-    if exact:
+    if request.exact:
         message.parameters["exact"].bool_param = True
+    if request.priority:
+        message.parameters["priority"].uint64_param = request.priority
     return message
 
 
@@ -89,6 +93,6 @@ def _origin(response: pb.ModelInferResponse) -> str:
 
 def _arrays(response: pb.ModelInferResponse) -> dict[str, np.ndarray]:
     return {
-        output.name: np.frombuffer(raw, NUMPY_OF_DATATYPE[output.datatype]).reshape(output.shape)
+        output.name: CODECS[output.datatype].array(raw, output.shape)
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
     }

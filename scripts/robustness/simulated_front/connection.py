@@ -55,7 +55,7 @@ class SimulatedConnection:
     """The methods of a server, by name."""
 
     def __init__(self, service: InferenceService) -> None:
-        awaited, room = AwaitedRequests(MAX_CALLS), StreamRoom(MAX_CALLS)
+        awaited, room = AwaitedRequests(MAX_CALLS), StreamRoom(MAX_CALLS, MAX_CALLS)
         handler = protocol_handler(service, MAX_MESSAGE_BYTES, awaited, room)
         self._methods: dict[str, Any] = {
             method.name: handler.service(_Details(f"/{SERVICE.full_name}/{method.name}"))

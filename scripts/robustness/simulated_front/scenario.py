@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scripts.robustness.simulated_front.checked_models import (
     ANSWERS_NONSENSE,
@@ -27,6 +27,7 @@ DELAYS_US = (0, 0, 1000, 5000, 20_000)
 WORKER_TIMEOUTS_S = (1.0, 5.0)
 QUEUE_SIZES = (4, 16, 2048, 2048)
 HELD_BYTES = (math.inf, math.inf, math.inf, 600.0)  # a few requests fill the last one
+PRIORITY_LEVELS = (0, 0, 3)
 OWNERS = ("ann", "bob", "cleo")
 LEASES_MS = (0, 1, 20, 200, 2000)
 DEEDS = (RAISES, CRASHES, HANGS, ANSWERS_NONSENSE, ANSWERS_TWICE)
@@ -41,6 +42,7 @@ class SimulatedRequest:
     deed: int
     exact: bool
     gives_up_after_s: float | None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class FrontScenario:
     max_held_bytes: float
     worker_timeout_s: float
     mean_service_s: float
+    priority_levels: int
     requests: tuple[SimulatedRequest, ...]
     changes: tuple[SimulatedChange, ...]
     leases: tuple[tuple[float, SimulatedLease], ...]
@@ -113,6 +116,7 @@ def drawn(seed: int) -> FrontScenario:
     n_troubles = draw.randint(1, 8) if troubled else 0
     knobs = _knobs(draw, branches)
     leased = draw.random() < 0.5
+    levels = random.Random(f"priorities of {seed}").choice(PRIORITY_LEVELS)
     return FrontScenario(
         seed=seed,
         model=model,
@@ -123,7 +127,8 @@ def drawn(seed: int) -> FrontScenario:
         max_held_bytes=draw.choice(HELD_BYTES),
         worker_timeout_s=draw.choice(WORKER_TIMEOUTS_S),
         mean_service_s=draw.choice((0.002, 0.01, 0.05)),
-        requests=tuple(_requests(draw, length_s, 0.08 if bad_deeds else 0.0)),
+        priority_levels=levels,
+        requests=_with_priorities(seed, levels, _requests(draw, length_s, 0.08 if bad_deeds else 0.0)),
         changes=tuple(
             _change(draw, length_s, model, branches, leased) for _ in range(draw.choice((0, 1, 3, 8)))
         ),
@@ -177,6 +182,14 @@ def _requests(draw: random.Random, length_s: float, bad_share: float) -> list[Si
                 SimulatedRequest(at_s, draw.choice((1, 1, 1, 2, 3, 9)), deed, draw.random() < 0.3, gives_up)
             )
     return requests
+
+
+def _with_priorities(
+    seed: int, levels: int, requests: list[SimulatedRequest]
+) -> tuple[SimulatedRequest, ...]:
+    """Drawn apart, so that all else of a seed is what it would be without."""
+    draw = random.Random(f"levels of {seed}")
+    return tuple(replace(request, priority=draw.randint(0, levels)) for request in requests)
 
 
 def _change(

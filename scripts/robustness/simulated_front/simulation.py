@@ -29,7 +29,7 @@ from scripts.robustness.simulated_front.virtual_time import (
 )
 from scripts.robustness.simulated_front.watch import FrontWatch, MayBeInForce
 from serving_adapter import model_configuration
-from serving_adapter.server.configuration import Protection
+from serving_adapter.server.configuration import Priorities, Protection
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.redundancy.redundant_models import ParityModel, RedundantModels
 from serving_adapter.server.redundancy.settings import from_parameters
@@ -160,6 +160,7 @@ class _Run:
                 backup=ModelReference(BACKUP_MODEL),
                 default={},
             ),
+            priorities=Priorities.of(scenario.priority_levels, default=0),
             surroundings=Surroundings(self.loop.now_ns, self.machine.launch, _room_for_threads),
         )
 
@@ -207,8 +208,9 @@ class _Run:
             return f"{self.model.in_flight} requests are in flight, but all clients have their end"
         config = await self.connection.config()
         parameters = {name: parameter.string_value for name, parameter in config.parameters.items()}
+        knobs: dict[str, Any] = {**model_configuration.knob_values(config)}
         told = MayBeInForce(
-            type(self.scenario.knobs)(**model_configuration.knob_values(config)),
+            type(self.scenario.knobs)(**knobs),
             from_parameters(parameters, self.scenario.resilience),
         )
         if told not in self.watch.in_force:

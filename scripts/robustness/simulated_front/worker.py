@@ -14,6 +14,7 @@ import numpy as np
 from scripts.robustness.simulated_front import checked_models
 from scripts.robustness.simulated_front.fates import Deeds, Fates
 from scripts.robustness.simulated_front.virtual_time import call_later
+from serving_adapter.codecs import CODECS
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, place
@@ -161,9 +162,11 @@ class SimulatedWorker:
 
     def _outputs_of(self, arrays: dict[str, np.ndarray]) -> BatchOutputs:
         specs = {spec.name: spec.datatype for spec in self._fates.model.outputs}
-        placed, needed_bytes = place(
-            (name, specs.get(name, "FP32"), array.shape) for name, array in arrays.items()
-        )
+        tensors = []
+        for name, array in arrays.items():
+            datatype = specs.get(name, "FP32")
+            tensors.append((name, datatype, array.shape, CODECS[datatype].size_bytes(array.shape)))
+        placed, needed_bytes = place(tensors)
         self._outputs.ensure(needed_bytes)
         for where, array in zip(placed, arrays.values(), strict=True):
             self._outputs.array(where)[...] = array

@@ -11,8 +11,8 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from serving_adapter.model_store.opening.store import ModelStore
 from serving_adapter.model_store.service.sessions import ClientSession
-from serving_adapter.model_store.store import ModelStore
 
 
 class OutlivingLeases:

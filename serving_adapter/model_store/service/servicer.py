@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownSession
+from serving_adapter.model_store.opening.account import Account
+from serving_adapter.model_store.opening.store import ModelStore, Opened
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.protocol import model_store_pb2_grpc
 from serving_adapter.model_store.service.layouts import Layouts, segment_descriptors
@@ -19,7 +20,6 @@ from serving_adapter.model_store.service.outliving_leases import OutlivingLeases
 from serving_adapter.model_store.service.refusals import refusal
 from serving_adapter.model_store.service.sessions import ClientSession, Sessions
 from serving_adapter.model_store.settings import StoreSettings
-from serving_adapter.model_store.store import ModelStore, Opened
 from serving_adapter.model_store.tiers.tier import Address
 
 MAX_LABEL_CHARACTERS = 512

@@ -31,8 +31,8 @@ from typing import Any
 
 from serving_adapter import messages
 from serving_adapter.json_text import parsed
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError
+from serving_adapter.model_store.opening.account import Account
 
 log = logging.getLogger(__name__)
 

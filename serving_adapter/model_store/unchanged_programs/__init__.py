@@ -1,1 +1,1 @@
-"""A folder for PYTHONPATH: a Python that starts with it reads weight files through the model store."""
+"""Programs that nobody has changed, with the store: how they are started, and what they find."""

@@ -14,28 +14,24 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.server.protocol.received import InferenceMessage
-from serving_adapter.server.protocol.refusals import invalid
+from serving_adapter.server.protocol.refusals import Refused, invalid
 from serving_adapter.server.requests import InputTensor
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.strings import check, packed
-from serving_adapter.tensors import BYTES, TensorSpec
+from serving_adapter.tensors import TensorSpec
 
-CONTENTS_FIELD = {
-    "BOOL": "bool_contents",
-    "UINT8": "uint_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
+CONTENTS: dict[str, tuple[str, type]] = {
+    "BOOL": ("bool_contents", bool),
+    "UINT8": ("uint_contents", np.int64),
+    **dict.fromkeys(("INT8", "INT16", "INT32"), ("int_contents", np.int64)),
+    "INT64": ("int64_contents", np.int64),
+    "FP32": ("fp32_contents", np.float32),
+    "FP64": ("fp64_contents", np.float64),
+    "BYTES": ("bytes_contents", object),
 }
-"""Where a tensor's values are if they are not raw; FP16 and BF16 travel raw only."""
+"""Where a tensor's values are if they are not raw, and as what; FP16 and BF16 travel raw only."""
 
-REQUEST_PARAMETERS = ("exact", "timeout")
+REQUEST_PARAMETERS = ("exact", "timeout", "priority")
 UNSUPPORTED = {
-    "priority": "requests are served in the order in which they come",
     "sequence_id": "there is no batching of sequences",
     "sequence_start": "there is no batching of sequences",
     "sequence_end": "there is no batching of sequences",
@@ -57,14 +53,15 @@ class RequestOptions(NamedTuple):
 
     accepts_approximation: bool = True
     timeout_us: int = 0  # from its arrival; 0 is none
+    priority: int = 0  # one of the model's levels; 0 is its default
 
 
-def read_options(request: pb.ModelInferRequest) -> RequestOptions:
+def read_options(request: pb.ModelInferRequest, model: ServedModel) -> RequestOptions:
     """The options of a request; raises Refused, in one sentence, for one that cannot be obeyed."""
     if not request.parameters:
         return RequestOptions()
     _check_parameters(request.parameters, REQUEST_PARAMETERS, "request")
-    return RequestOptions(not _exact(request), _timeout_us(request))
+    return RequestOptions(not _exact(request), _timeout_us(request), _priority(request, model))
 
 
 def wanted_outputs(request: pb.ModelInferRequest, model: ServedModel) -> list[str]:
@@ -116,14 +113,30 @@ def _exact(request: pb.ModelInferRequest) -> bool:
 
 
 def _timeout_us(request: pb.ModelInferRequest) -> int:
-    if "timeout" not in request.parameters:
-        return 0
-    value = _value(request.parameters["timeout"])
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TIMEOUT_US:
+    what = f"a whole number of microseconds up to {MAX_TIMEOUT_US}"
+    return _whole_number(request, "timeout", MAX_TIMEOUT_US, what)
+
+
+def _priority(request: pb.ModelInferRequest, model: ServedModel) -> int:
+    levels = model.priorities.levels
+    if levels:
+        what = f"a level from 1, which is served first, to {levels}, or 0 for the default"
+        return _whole_number(request, "priority", levels, what)
+    if "priority" in request.parameters and _value(request.parameters["priority"]):
         raise invalid(
-            f"the request parameter 'timeout' must be a whole number of microseconds up to {MAX_TIMEOUT_US}, "
-            f"got {value!r}"
+            f"the request asks for 'priority', and model {model.name!r} has no priority levels; start the "
+            "server with --priority-levels, or leave it out"
         )
+    return 0
+
+
+def _whole_number(request: pb.ModelInferRequest, name: str, most: int, what: str) -> int:
+    """A parameter of the request; 0 where it has none."""
+    if name not in request.parameters:
+        return 0
+    value = _value(request.parameters[name])
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise invalid(f"the request parameter {name!r} must be {what}, got {value!r}")
     return value
 
 
@@ -174,29 +187,21 @@ def _raw(
         raise invalid(
             f"input {spec.name!r} has typed contents beside raw_input_contents; send one of the two"
         )
-    if spec.datatype == BYTES:
-        return _strings(spec, shape, data)
-    expected_bytes = math.prod(shape) * spec.dtype.itemsize
-    if len(data) != expected_bytes:
-        raise invalid(
-            f"input {spec.name!r} of shape {list(shape)} and datatype {spec.datatype} needs "
-            f"{expected_bytes} bytes, got {len(data)}"
-        )
-    return data
-
-
-def _strings(spec: TensorSpec, shape: tuple[int, ...], data: bytes | memoryview) -> bytes | memoryview:
     try:
-        check(data, math.prod(shape))
+        spec.codec.check(data, shape)
     except ValueError as error:
-        raise invalid(f"input {spec.name!r} of shape {list(shape)} and datatype BYTES: {error}") from None
+        raise _unfit(spec, shape, error) from None
     return data
+
+
+def _unfit(spec: TensorSpec, shape: tuple[int, ...], error: ValueError) -> Refused:
+    return invalid(f"input {spec.name!r} of shape {list(shape)} and datatype {spec.datatype}: {error}")
 
 
 def _contents(spec: TensorSpec, tensor: Any, shape: tuple[int, ...]) -> bytes:
     """A tensor sent as typed contents instead of raw bytes; its length is compared before its values."""
-    field = CONTENTS_FIELD.get(spec.datatype)
-    if field is None:
+    field, of_values = CONTENTS.get(spec.datatype, ("", object))
+    if not field:
         raise invalid(f"input {spec.name!r} of datatype {spec.datatype} must be sent in raw_input_contents")
     filled = {descriptor.name for descriptor, _ in tensor.contents.ListFields()}
     if filled - {field}:
@@ -210,12 +215,9 @@ def _contents(spec: TensorSpec, tensor: Any, shape: tuple[int, ...]) -> bytes:
             f"input {spec.name!r} of shape {list(shape)} needs {expected} values in {field}, "
             f"got {len(contents)}"
         )
-    if spec.datatype == BYTES:
-        return bytes(_strings(spec, shape, packed(np.array(list(contents), object))))
-    if spec.dtype.kind not in "iu":
-        return np.fromiter(contents, spec.dtype, expected).tobytes()
-    values = np.fromiter(contents, np.int64, expected)
-    limits = np.iinfo(spec.dtype)
-    if values.min() < limits.min or values.max() > limits.max:
-        raise invalid(f"input {spec.name!r} has values that do not fit {spec.datatype}")
-    return values.astype(spec.dtype).tobytes()
+    try:
+        data = spec.codec.packed(np.fromiter(contents, of_values, expected))
+        spec.codec.check(data, shape)
+    except ValueError as error:
+        raise _unfit(spec, shape, error) from None
+    return data

@@ -15,6 +15,7 @@ from serving_adapter.control_key import KEY_VARIABLE, read_control_key
 from serving_adapter.options import fail
 from serving_adapter.resources import allow_descriptors
 from serving_adapter.secret_file import note_open_file
+from serving_adapter.server.protocol.keep_alive import GREATEST, KeepAliveOptions
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,7 @@ MAX_DESCRIPTORS = 65_536
 MAX_CONNECTIONS = 10_000
 CALLS_BESIDE_QUEUES = 1024  # of health, statistics and metadata, and those that are being refused
 HANDSHAKE_TIMEOUT_MS = 10_000
-KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
 MAX_IDLE_MS = 15 * 60_000
-GREATEST = 2**31 - 1  # of gRPC's options, which are C's int
 
 
 def most_calls(max_queued: int) -> int:
@@ -32,7 +31,7 @@ def most_calls(max_queued: int) -> int:
     return 2 * max_queued + CALLS_BESIDE_QUEUES
 
 
-def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
+def grpc_server(max_message_bytes: int, max_calls: int, keep_alive: KeepAliveOptions) -> grpc.aio.Server:
     """A server that bears what clients and meshes do with connections, but not more than it can."""
     descriptors = allow_descriptors(MAX_DESCRIPTORS)
     options = [
@@ -49,15 +48,8 @@ def grpc_server(max_message_bytes: int, max_calls: int) -> grpc.aio.Server:
         ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, descriptors // 2)),
         ("grpc.max_concurrent_streams", max_calls),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-        # Pings of clients and sidecars are borne however often they come, beside a lone long request too.
-        ("grpc.http2.min_ping_interval_without_data_ms", 0),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # Our own pings keep balancers from forgetting a connection, and find those that were forgotten.
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
+        *keep_alive.of_channels(),
     ]
     options = [(name, min(value, GREATEST)) for name, value in options]
     # One connection opens half of them at most, so however it behaves, others find room.

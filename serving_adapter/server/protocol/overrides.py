@@ -15,7 +15,9 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 from serving_adapter import model_configuration
-from serving_adapter.model_configuration import KNOBS, LIMIT_OF_ROWS
+from serving_adapter.knob_limits import KNOBS
+from serving_adapter.model_configuration import LIMIT_OF_ROWS
+from serving_adapter.server import placement
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import (
     PREFIX,
@@ -24,7 +26,7 @@ from serving_adapter.server.redundancy.settings import (
     from_parameters,
 )
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.tensors import BYTES, TensorSpec
+from serving_adapter.tensors import TensorSpec
 
 MAX_TEXT_BYTES = 64 << 10
 LIMIT_OF_SIZE = "LIMIT_SIZE_"  # and the input's name: of its dimensions that vary
@@ -34,7 +36,7 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
     """The model's configuration in Triton's form, its knobs in the fields that docs/architecture.md names."""
 
     def dtype(spec: TensorSpec) -> int:
-        return mc.DataType.Value("TYPE_" + ("STRING" if spec.datatype == BYTES else spec.datatype))
+        return mc.DataType.Value(spec.codec.config_name)
 
     on_cpu = model.device == "cpu"
     kind = mc.ModelInstanceGroup.KIND_CPU if on_cpu else mc.ModelInstanceGroup.KIND_GPU
@@ -48,13 +50,19 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
         ],
         instance_group=[mc.ModelInstanceGroup(name=model.name, kind=kind)],
     )
-    knobs = vars(model.knobs).copy()
+    knobs = {name: value for name, value in vars(model.knobs).items() if name in KNOBS}
+    if model.surroundings.on_cluster:
+        for name, text in placement.as_parameters(model.knobs.placement).items():
+            config.parameters[name].string_value = text
     if not model.has_parallel_branches:
         del knobs["inter_op_threads"]
     for name, text in as_parameters(model.resilience).items():
         config.parameters[name].string_value = text
     for name, limit in _limits(model).items():
         config.parameters[name].string_value = str(limit)
+    if model.priorities.levels:
+        config.dynamic_batching.priority_levels = model.priorities.levels
+        config.dynamic_batching.default_priority_level = model.priorities.default
     return model_configuration.edited(config, knobs)
 
 
@@ -94,7 +102,8 @@ def override(
             f"inter_op_threads={values['inter_op_threads']} has no effect on model {model.name!r}: "
             "it has no parallel branches; leave INTER_OP_THREAD_COUNT out"
         )
-    knobs = Knobs(**vars(default_knobs) | values)
+    where = placement.from_parameters(parameters, default_knobs.placement, model.surroundings.on_cluster)
+    knobs = Knobs(**vars(default_knobs) | values | {"placement": where})
     model.check(knobs, resilience)
     return knobs, resilience
 
@@ -110,7 +119,7 @@ def _without_knobs(config: mc.ModelConfig) -> mc.ModelConfig:
     copy = mc.ModelConfig()
     copy.CopyFrom(config)
     model_configuration.clear_knobs(copy)
-    for name in [name for name in copy.parameters if name.startswith(PREFIX)]:
+    for name in [name for name in copy.parameters if name.startswith((PREFIX, placement.PREFIX))]:
         del copy.parameters[name]
     return copy
 

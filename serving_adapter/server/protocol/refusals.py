@@ -24,15 +24,7 @@ class Refused(Exception):
     """A request that gets a status code and one sentence instead of an answer."""
 
     def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
-        super().__init__(sentence)
-        self.code = code
-
-
-class CallRefused(Exception):
-    """What `abort` of a call raises where gRPC does not end it: over HTTP, and within a stream."""
-
-    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
-        super().__init__(sentence)
+        super().__init__(bounded(sentence))
         self.code = code
 
 
@@ -49,19 +41,25 @@ def answers(method: Method) -> Method:
             if isinstance(request, Refused):
                 raise request
             return await method(self, request, context)
-        except Refused as refused:
-            code, sentence = refused.code, str(refused)
-        except Overloaded as full:
-            code, sentence = grpc.StatusCode.RESOURCE_EXHAUSTED, str(full)
-        except (InferenceFailed, ModelFailed) as failed:
-            code, sentence = grpc.StatusCode.INTERNAL, str(failed)
         except Exception as error:
-            log.exception("a call of %s failed by a fault of the server", method.__name__)
-            code = grpc.StatusCode.INTERNAL
-            sentence = f"a fault of the server ({error!r}); its log says more, please report it"
-        return await context.abort(code, bounded(sentence))
+            refused = as_refused(error, f"a call of {method.__name__}")
+        return await context.abort(refused.code, str(refused))
 
     return answer
+
+
+def as_refused(error: Exception, what: str) -> Refused:
+    """The status and the sentence that a client sees of an error; the log tells `what` failed by a fault."""
+    match error:
+        case Refused():
+            return error
+        case Overloaded():
+            return Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        case InferenceFailed() | ModelFailed():
+            return Refused(grpc.StatusCode.INTERNAL, str(error))
+    log.error("%s failed by a fault of the server", what, exc_info=error)
+    sentence = f"a fault of the server ({error!r}); its log says more, please report it"
+    return Refused(grpc.StatusCode.INTERNAL, sentence)
 
 
 def not_implemented(sentence: str) -> grpc.RpcMethodHandler:

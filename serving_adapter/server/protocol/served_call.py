@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import grpc
 
-from serving_adapter.server.protocol.refusals import CallRefused
+from serving_adapter.server.protocol.refusals import Refused
 
 
 class ServedCall:
@@ -21,7 +21,7 @@ class ServedCall:
         self._ended.append(hear)
 
     async def abort(self, code: grpc.StatusCode, sentence: str) -> NoReturn:
-        raise CallRefused(code, sentence)
+        raise Refused(code, sentence)
 
     def end(self) -> None:
         for hear in self._ended:

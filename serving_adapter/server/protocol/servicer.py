@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from functools import partial
 from importlib import metadata
 
 import grpc
@@ -20,14 +19,9 @@ from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.configuration import Knobs
-from serving_adapter.server.protocol.inference_request import (
-    RequestOptions,
-    names,
-    read_inputs,
-    read_options,
-    wanted_outputs,
-)
+from serving_adapter.server.protocol.inference import Inference
 from serving_adapter.server.protocol.lease import LEASE_PARAMETERS, LeaseHeld, LeaseRequest, ModelLease
+from serving_adapter.server.protocol.named_models import known_model, open_model
 from serving_adapter.server.protocol.overrides import model_config, override
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import Refused, answers, invalid
@@ -35,7 +29,6 @@ from serving_adapter.server.protocol.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.protocol.statistics_message import statistics_message
 from serving_adapter.server.protocol.unread_answers import UnreadAnswers
 from serving_adapter.server.redundancy.settings import ResilienceSettings
-from serving_adapter.server.requests import EXACT, Answer, HoldsAnswer, InputTensor
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.tensors import TensorSpec
 
@@ -62,7 +55,7 @@ class InferenceService:
         control_key: str | None = None,
     ) -> None:
         self._models = models
-        self._unread = UnreadAnswers(max_unread_bytes)
+        self.inference = Inference(models, UnreadAnswers(max_unread_bytes))
         self._control_key = control_key
         self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
         self._leases = {name: ModelLease(name, model.surroundings.now_ns) for name, model in models.items()}
@@ -71,6 +64,7 @@ class InferenceService:
             "model_configuration",
             "model_repository",
             "binary_tensor_data",
+            "schedule_policy",
             f"metrics({metrics_port})",
             EXTENSION,
             LEASE_EXTENSION,
@@ -90,7 +84,7 @@ class InferenceService:
 
     @answers
     async def ModelReady(self, request: pb.ModelReadyRequest, context: grpc.aio.ServicerContext) -> Message:
-        return pb.ModelReadyResponse(ready=self._known(request.name, request.version).ready)
+        return pb.ModelReadyResponse(ready=known_model(self._models, request.name, request.version).ready)
 
     @answers
     async def ServerMetadata(
@@ -104,7 +98,7 @@ class InferenceService:
     async def ModelMetadata(
         self, request: pb.ModelMetadataRequest, context: grpc.aio.ServicerContext
     ) -> Message:
-        model = self._open(request.name, request.version)
+        model = open_model(self._models, request.name, request.version)
         tensor = pb.ModelMetadataResponse.TensorMetadata
 
         def described(specs: dict[str, TensorSpec]) -> list[Message]:
@@ -122,40 +116,11 @@ class InferenceService:
 
     @answers
     async def ModelInfer(self, message: InferenceMessage, context: grpc.aio.ServicerContext) -> bytes:
-        request = message.request
-        model = self._open(request.model_name, request.model_version)
-        options, wanted = read_options(request), wanted_outputs(request, model)
-        inputs = read_inputs(message, model)
-        if message.size_bytes >= LARGE_BYTES:  # gRPC has just copied it, and a batch will
-            await asyncio.sleep(0)
-        hold_answer = partial(self._unread.hold, context)
-        answer = await self._infer(model, inputs, options, wanted, hold_answer)
-        response = pb.ModelInferResponse(model_name=model.name, model_version=MODEL_VERSION, id=request.id)
-        if answer.origin != EXACT:
-            response.parameters[answer.origin].bool_param = True
-        data = response_bytes(response, answer.outputs)
+        """The answer comes serialised."""
+        data = response_bytes(*await self.inference.infer(message, context))
         if len(data) >= LARGE_BYTES:
-            del answer
             await asyncio.sleep(0)
         return data
-
-    async def _infer(
-        self,
-        model: ServedModel,
-        inputs: list[InputTensor],
-        options: RequestOptions,
-        wanted: list[str],
-        hold_answer: HoldsAnswer,
-    ) -> Answer:
-        answering = model.infer(inputs, options.accepts_approximation, wanted, hold_answer)
-        if not options.timeout_us:
-            return await answering
-        try:
-            async with asyncio.timeout(1e-6 * options.timeout_us):
-                return await answering
-        except TimeoutError:
-            sentence = f"there was no answer within the request's timeout of {options.timeout_us} us"
-            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, sentence) from None
 
     # --- statistics ----------------------------------------------------------------------------------
 
@@ -165,14 +130,16 @@ class InferenceService:
     ) -> Message:
         if request.version and not request.name:
             raise invalid(f"version {request.version!r} is of no model; name the model too, or leave it out")
-        models = [self._known(request.name, request.version)] if request.name else self._models.values()
+        named = [request.name] if request.name else self._models
+        models = [known_model(self._models, name, request.version) for name in named]
         return pb.ModelStatisticsResponse(model_stats=[statistics_message(model) for model in models])
 
     # --- configuration and control -------------------------------------------------------------------
 
     @answers
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: grpc.aio.ServicerContext) -> Message:
-        return pb.ModelConfigResponse(config=model_config(self._open(request.name, request.version)))
+        model = open_model(self._models, request.name, request.version)
+        return pb.ModelConfigResponse(config=model_config(model))
 
     @answers
     async def RepositoryIndex(
@@ -196,7 +163,7 @@ class InferenceService:
     ) -> Message:
         self._check_control_key(context)
         _check_repository(request)
-        model = self._open(request.model_name)
+        model = open_model(self._models, request.model_name)
         unknown = set(request.parameters) - set(LOAD_PARAMETERS)
         if unknown:
             known = ", ".join(LOAD_PARAMETERS)
@@ -221,7 +188,7 @@ class InferenceService:
     ) -> Message:
         self._check_control_key(context)
         _check_repository(request)
-        self._known(request.model_name)
+        known_model(self._models, request.model_name)
         raise Refused(
             grpc.StatusCode.UNIMPLEMENTED,
             f"model {request.model_name!r} is served for as long as the server runs; end the server instead",
@@ -261,22 +228,6 @@ class InferenceService:
                 "control of this server is locked; send its key (rrl-tune --control-key-file, or the "
                 f"metadata {CONTROL_KEY_HEADER})",
             )
-
-    def _known(self, name: str, version: str = "") -> ServedModel:
-        if name not in self._models:
-            sentence = f"unknown model {name!r}; this server has {names(self._models)}"
-            raise Refused(grpc.StatusCode.NOT_FOUND, sentence)
-        if version not in ("", MODEL_VERSION):
-            sentence = f"model {name!r} has version {MODEL_VERSION} only, not {version!r}"
-            raise Refused(grpc.StatusCode.NOT_FOUND, sentence)
-        return self._models[name]
-
-    def _open(self, name: str, version: str = "") -> ServedModel:
-        model = self._known(name, version)
-        if not model.is_open:
-            sentence = f"model {name!r} is starting or shutting down; try again"
-            raise Refused(grpc.StatusCode.UNAVAILABLE, sentence)
-        return model
 
 
 def _check_repository(

@@ -9,10 +9,19 @@ import grpc
 
 
 class StreamRoom:
-    """Room for `most` streams of all clients, so that calls of one request find theirs."""
+    """Room for `most` streams of all clients, so that calls of one request find theirs.
 
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
+    `most_requests` is how many of their requests are answered at once. They share it equally, and what a
+    stream sends beyond its share waits in its connection.
+    """
+
+    def __init__(self, most: int, most_requests: int) -> None:
+        self._most, self._most_requests, self._count = most, most_requests, 0
+
+    @property
+    def requests_of_each(self) -> int:
+        """The share of one stream."""
+        return max(1, self._most_requests // max(1, self._count))
 
     @asynccontextmanager
     async def place(self, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:

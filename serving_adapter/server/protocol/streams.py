@@ -12,17 +12,14 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import InferenceMessage
-from serving_adapter.server.protocol.refusals import CallRefused, Refused
+from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.protocol.sent import bytes_field
 from serving_adapter.server.protocol.served_call import ServedCall
 from serving_adapter.server.protocol.stream_room import StreamRoom
 
 Infer = Callable[[Any, Any], Awaitable[bytes]]
 
-AT_ONCE = 256
-"""Requests of a stream that are being answered; the next one is read when there is room."""
 RESPONSE = pb.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
 
 
@@ -37,29 +34,35 @@ class InferenceStreams:
 
     async def _serve(self, _: object, context: grpc.aio.ServicerContext) -> None:
         async with self._room.place(context):
-            await _Stream(context, self._infer).run()
+            await _Stream(context, self._infer, self._room).run()
 
 
 class _Stream:
-    def __init__(self, context: grpc.aio.ServicerContext, infer: Infer) -> None:
-        self._context, self._infer = context, infer
+    def __init__(self, context: grpc.aio.ServicerContext, infer: Infer, room: StreamRoom) -> None:
+        self._context, self._infer, self._room = context, infer, room
         self._writing = asyncio.Lock()
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._answering: set[asyncio.Task[None]] = set()
+        self._one_ended = asyncio.Event()
 
     async def run(self) -> None:
         """Reads to the end of the stream, and answers all that came."""
-        answering: set[asyncio.Task[None]] = set()
         try:
             while (message := await self._context.read()) is not grpc.aio.EOF:
-                await self._room.acquire()
                 task = asyncio.create_task(self._answer(message))
-                answering.add(task)
-                task.add_done_callback(answering.discard)
-            while answering:
-                await asyncio.wait(answering)
+                self._answering.add(task)
+                task.add_done_callback(self._ended)
+                while len(self._answering) >= self._room.requests_of_each:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
+            while self._answering:
+                await asyncio.wait(self._answering)
         finally:
-            for task in answering:
+            for task in self._answering:
                 task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        self._one_ended.set()
 
     async def _answer(self, message: InferenceMessage | Refused) -> None:
         call = StreamedCall(self._context)
@@ -73,15 +76,14 @@ class _Stream:
             pass
         finally:
             call.end()
-            self._room.release()
 
     async def _response(self, message: InferenceMessage | Refused, call: StreamedCall) -> bytes:
         try:
             return bytes_field(RESPONSE, await self._infer(message, call))
-        except CallRefused as refused:
+        except Refused as refused:
             number = "" if isinstance(message, Refused) else message.request.id
             refusal = pb.ModelStreamInferResponse(
-                error_message=bounded(str(refused)), infer_response=pb.ModelInferResponse(id=number)
+                error_message=str(refused), infer_response=pb.ModelInferResponse(id=number)
             )
             return bytes(refusal.SerializeToString())
 

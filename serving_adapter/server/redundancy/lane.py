@@ -23,7 +23,8 @@ from serving_adapter.server.surroundings import Surroundings
 from serving_adapter.server.workers.arena import Arena, Memory, Placed, read_outputs
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import BatchError, BatchReply, ModelReference
-from serving_adapter.server.workers.pool import Parallelism, WorkerPool
+from serving_adapter.server.workers.parallelism import Parallelism
+from serving_adapter.server.workers.pool import WorkerPool
 from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import BACKUP, DEFAULT, Batch, Request
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import ModelReference
-from serving_adapter.server.workers.pool import Parallelism
+from serving_adapter.server.workers.parallelism import Parallelism
 
 RECENT_SERVICE_TIMES = 1000  # the percentile is taken of so many
 SERVICE_TIMES_PER_UPDATE = 50  # the percentile is computed anew after so many
@@ -74,8 +75,7 @@ class ResilienceMode:
         """Brings the redundant lanes' workers in line with the deployed ones."""
         redundant = self.settings.redundant(parallelism.instances)
         for lane in self.lanes:
-            wanted = Parallelism(redundant, parallelism.intra_op_threads, parallelism.inter_op_threads)
-            await lane.reshape(wanted, insists)
+            await lane.reshape(replace(parallelism, instances=redundant), insists)
 
     def dispatch(self) -> None:
         """Gives free workers of the lanes what waits there, now that no deployed batch needs them."""

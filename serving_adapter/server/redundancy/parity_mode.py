@@ -113,7 +113,11 @@ class Parity(ResilienceMode):
 
     def encode(self, group: CodingGroup, row: int, arena: Arena) -> BatchInputs:
         specs = self._host.inputs.values()
-        placed, needed_bytes = place((s.name, s.datatype, (group.rows, *s.shape)) for s in specs)
+        shapes = [(group.rows, *spec.shape) for spec in specs]
+        placed, needed_bytes = place(
+            (spec.name, spec.datatype, shape, spec.codec.size_bytes(shape))
+            for spec, shape in zip(specs, shapes, strict=True)
+        )
         arena.ensure_for_batch(needed_bytes)
         parity_query = {tensor.name: arena.array(tensor) for tensor in placed}
         encode = partial(_encode, group, row, self._encoder, parity_query)

@@ -15,7 +15,7 @@ A model's paths may have versions/V behind its name. An error is a status and `{
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -29,16 +29,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from tritonclient.grpc import service_pb2 as pb
 
-from serving_adapter.sentences import bounded
 from serving_adapter.server.protocol.received import MAX_CONTROL_BYTES
-from serving_adapter.server.protocol.refusals import CallRefused, Refused
+from serving_adapter.server.protocol.refusals import as_refused
+from serving_adapter.server.protocol.sent import LARGE_BYTES
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.rest import inference, parameters
 from serving_adapter.server.rest.bodies import Bodies, packed_for
 from serving_adapter.server.rest.call import STATUS_OF, Call, ClientLeft, HttpRefused
 from serving_adapter.server.rest.documents import document
-
-log = logging.getLogger(__name__)
 
 Handle = Callable[[Request, Call], Awaitable[Response]]
 
@@ -85,8 +83,10 @@ class RestService:
         length = request.headers.get(inference.HEADER_LENGTH)
         of = _model(request)
         message, form = inference.read_request(body, length, of["name"], of.get("version", ""))
-        data = await call.unless_left(self._service.ModelInfer(message, call))
-        answer, json_bytes = inference.answer(data, form)
+        response, outputs = await call.unless_left(self._service.inference.infer(message, call))
+        answer, json_bytes = inference.answer(response, outputs, form)
+        if len(answer) >= LARGE_BYTES:
+            await asyncio.sleep(0)
         body, headers = await packed_for(request, answer)
         if json_bytes is None:
             return Response(body, media_type="application/json", headers=headers)
@@ -158,7 +158,9 @@ def application(service: InferenceService, bodies: Bodies) -> Starlette:
             )
         ),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    made = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    made.router.redirect_slashes = False  # A redirect would lead wherever the request's Host says.
+    return made
 
 
 class Handled:
@@ -183,14 +185,11 @@ class Handled:
             return await self._handle(request, call)
         except HttpRefused as refused:
             return _refusal(refused.status, str(refused))
-        except (CallRefused, Refused) as refused:
-            return _refusal(STATUS_OF[refused.code], str(refused))
         except ClientLeft:
             raise
         except Exception as error:
-            log.exception("a request over HTTP failed by a fault of the server")
-            sentence = f"a fault of the server ({error!r}); its log says more, please report it"
-            return _refusal(500, bounded(sentence))
+            refusal = as_refused(error, "a request over HTTP")
+            return _refusal(STATUS_OF[refusal.code], str(refusal))
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -10,19 +10,17 @@ JSON is read on the event loop, so a document may have `MAX_JSON_BYTES`; larger 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 from tritonclient.grpc import service_pb2 as pb
 
+from serving_adapter.codecs import CODECS
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import invalid
+from serving_adapter.server.requests import OutputTensor
 from serving_adapter.server.rest import parameters
-from serving_adapter.strings import unpacked
-from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE
-from serving_adapter.wire_values import numbers_of, wire_bytes
 
 HEADER_LENGTH = "inference-header-content-length"
 MAX_JSON_BYTES = 4 << 20
@@ -142,16 +140,17 @@ def _of_numbers(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
     """A tensor's bytes from JSON numbers, flat or nested."""
     if not isinstance(data, list):
         raise invalid(f"input {name!r} needs 'data', a list of its values, or a binary_data_size")
-    if datatype not in NUMPY_OF_DATATYPE:
+    codec = CODECS.get(datatype)
+    if codec is None:
         return b""  # which the model does not take: it says so
     try:
-        values = np.array(data, object if datatype == BYTES else None)
+        values = codec.listed(data)
     except (ValueError, OverflowError):
         raise invalid(f"the data of input {name!r} are not of one shape, or no numbers") from None
     if values.size != math.prod(shape) or (values.ndim > 1 and list(values.shape) != shape):
         raise invalid(f"input {name!r} of shape {shape} has data of shape {list(values.shape)}")
     try:
-        return wire_bytes(values, datatype)
+        return codec.packed(values)
     except ValueError as error:
         raise invalid(f"the data of input {name!r}: {error}") from None
 
@@ -181,9 +180,10 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
-def answer(data: bytes, form: OutputForm) -> tuple[bytes, int | None]:
-    """The body of an answer from the message's bytes; the length of its document if tensors follow it."""
-    response = pb.ModelInferResponse.FromString(data)
+def answer(
+    response: pb.ModelInferResponse, tensors: Iterable[OutputTensor], form: OutputForm
+) -> tuple[bytes, int | None]:
+    """The body of an answer, given without its outputs; the length of its document if tensors follow it."""
     document: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -192,9 +192,10 @@ def answer(data: bytes, form: OutputForm) -> tuple[bytes, int | None]:
         document["id"] = response.id
     if response.parameters:
         document["parameters"] = {name: value.bool_param for name, value in response.parameters.items()}
-    binary = []
+    binary: list[bytes | memoryview] = []
     outputs: list[dict[str, Any]] = []
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+    for output in tensors:
+        raw = output.data
         told: dict[str, Any] = {
             "name": output.name,
             "datatype": output.datatype,
@@ -209,21 +210,19 @@ def answer(data: bytes, form: OutputForm) -> tuple[bytes, int | None]:
                 "ask for it as binary data (the parameter binary_data_output), or over gRPC"
             )
         else:
-            told["data"] = _told(output.name, output.datatype, list(output.shape), raw)
+            told["data"] = _told(output)
         outputs.append(told)
     document["outputs"] = outputs
     text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return b"".join((text, *binary)), (len(text) if binary else None)
 
 
-def _told(name: str, datatype: str, shape: list[int], raw: bytes) -> Any:
+def _told(output: OutputTensor) -> Any:
     """The values of an output as JSON has them, flat."""
-    if datatype != BYTES:
-        return numbers_of(raw, datatype)
     try:
-        return [string.decode() for string in unpacked(raw, shape).ravel().tolist()]
+        return CODECS[output.datatype].told(output.data)
     except UnicodeDecodeError:
         raise invalid(
-            f"output {name!r} has strings that are no UTF-8, which JSON cannot hold; ask for it as binary "
-            "data (the parameter binary_data_output), or over gRPC"
+            f"output {output.name!r} has strings that are no UTF-8, which JSON cannot hold; ask for it as "
+            "binary data (the parameter binary_data_output), or over gRPC"
         ) from None

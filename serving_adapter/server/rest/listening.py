@@ -27,7 +27,7 @@ HEAD_TIMEOUT_S = 10.0
 MAX_HEAD_BYTES = 64 << 10
 IDLE_TIMEOUT_S = 75
 MAX_CONNECTIONS = 4096
-LEAST_DRAIN_S = 1
+LEAST_DRAIN_S = 1  # uvicorn takes 0 for over, and logs an error though nothing is in flight
 
 
 class BoundedHeads(HttpToolsProtocol):

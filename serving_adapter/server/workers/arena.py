@@ -8,7 +8,6 @@ memory that only an unusually large batch needed.
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from collections.abc import Iterable, Mapping
@@ -17,12 +16,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from serving_adapter import strings
-from serving_adapter.tensors import BYTES, NUMPY_OF_DATATYPE
+from serving_adapter.codecs import CODECS
 
 ALIGNMENT_BYTES = 64
 INITIAL_BYTES = 1 << 20
-NO_STRINGS: Mapping[str, int] = {}
 BATCHES_TO_LOOK_BACK = 256  # What none of so many needed is given back.
 
 
@@ -33,27 +30,15 @@ class Placed(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     offset: int
-    string_bytes: int = 0  # of BYTES
-
-    @property
-    def size_bytes(self) -> int:
-        if self.datatype == BYTES:
-            return self.string_bytes
-        return math.prod(self.shape) * NUMPY_OF_DATATYPE[self.datatype].itemsize
+    size_bytes: int
 
 
-def place(
-    tensors: Iterable[tuple[str, str, tuple[int, ...]]], string_bytes: Mapping[str, int] = NO_STRINGS
-) -> tuple[list[Placed], int]:
-    """Lays tensors (name, datatype, shape) out one behind the other; returns them and the bytes needed.
-
-    `string_bytes` is how long those of BYTES are, by name.
-    """
+def place(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[list[Placed], int]:
+    """Lays tensors (name, datatype, shape, bytes) out one behind the other; returns them and all bytes."""
     placed, offset = [], 0
-    for name, datatype, shape in tensors:
-        tensor = Placed(name, datatype, shape, offset, string_bytes.get(name, 0))
-        placed.append(tensor)
-        offset += -(-tensor.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for name, datatype, shape, size_bytes in tensors:
+        placed.append(Placed(name, datatype, shape, offset, size_bytes))
+        offset += -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return placed, offset
 
 
@@ -104,14 +89,8 @@ class Arena:
         self._written_bytes = kept_bytes
 
     def array(self, tensor: Placed) -> np.ndarray:
-        """A numpy view of a tensor in the arena; of BYTES a copy."""
-        if tensor.datatype == BYTES:
-            return strings.unpacked(self.bytes_of(tensor), tensor.shape)
-        flat = np.frombuffer(
-            self.bytes_of(tensor),
-            dtype=NUMPY_OF_DATATYPE[tensor.datatype],
-        )
-        return flat.reshape(tensor.shape)
+        """A tensor in the arena, a view where that can be."""
+        return CODECS[tensor.datatype].array(self.bytes_of(tensor), tensor.shape)
 
     def bytes_of(self, tensor: Placed) -> memoryview:
         """The bytes of a tensor, to be read or written."""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from serving_adapter.server.workers.handles import WorkerHandle
+
 R = TypeVar("R")
 
 MOST_BYTES_ON_LOOP = 4 << 20
@@ -27,3 +29,24 @@ def in_a_thread(work: Callable[[], R]) -> asyncio.Future[R] | None:
     except RuntimeError:
         is_given_up.set()
         return None
+
+
+def copied_aside(
+    worker: WorkerHandle, copy: Callable[[], R], then: Callable[[asyncio.Future[R]], None]
+) -> bool:
+    """Has a thread copy the batch that a worker holds, in or out, and then goes on with it; False for none.
+
+    The worker waits meanwhile. If it ends, its batch runs elsewhere, and nothing goes on here.
+    """
+    copying, job = in_a_thread(copy), worker.job
+    if copying is None:
+        return False
+
+    def copied(copying: asyncio.Future[R]) -> None:
+        worker.is_copied = False
+        if worker.job is job and not copying.cancelled():
+            then(copying)
+
+    worker.is_copied = True
+    copying.add_done_callback(copied)
+    return True

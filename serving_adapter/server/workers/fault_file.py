@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
+
+from serving_adapter.yaml_text import yaml_file
 
 Range = tuple[float, float]
 
@@ -125,16 +126,7 @@ class Faults:
 
 def read_faults(path: Path) -> Faults:
     """The faults that a YAML file describes; ValueError with one sentence where it is no good."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the faults file {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a YAML file: it is not UTF-8 text") from error
-    except RecursionError:
-        raise ValueError(f"{path} is not a file of faults: it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from error
+    document = yaml_file(path, "faults file")
     try:
         return parse_faults(document)
     except ValueError as error:

@@ -18,6 +18,7 @@ from serving_adapter.server.workers.messages import (
     BatchError,
     BatchOutputs,
     BatchReply,
+    NodeEnded,
     RunBatch,
     WorkerSignal,
 )
@@ -67,11 +68,12 @@ class WorkerHandle:
         channel: socket.socket,
         inputs: Arena,
         outputs: Arena,
-        kind: tuple[int, ...],
+        kind: tuple[object, ...],
         zygote: WorkerParent,
     ) -> None:
         self.channel, self.inputs, self.outputs, self.kind = channel, inputs, outputs, kind
         self.zygote = zygote
+        self.node, self.has_node_ended = "", False  # of a cluster; empty at home
         self.pid = 0
         self.pidfd: int | None = None  # None where the kernel has none
         self.job: Job | None = None  # the batch it holds
@@ -82,9 +84,9 @@ class WorkerHandle:
         self.slow: Delay | None = None  # extra time of its batches: an injected fault
         self.tenant: Tenant | None = None  # who shares its machine, an injected fault too
 
-    def belongs_to(self, pid: int, pidfd: int | None) -> None:
+    def belongs_to(self, pid: int, pidfd: int | None, node: str) -> None:
         """Its process. When that ends, so does its channel: what its model forked may hold it open."""
-        self.pid, self.pidfd = pid, pidfd
+        self.pid, self.pidfd, self.node = pid, pidfd, node
         if pidfd is not None:
             asyncio.get_running_loop().add_reader(pidfd, self._end_channel)
 
@@ -114,9 +116,12 @@ class WorkerHandle:
     def reply(self) -> BatchReply | None:
         """What it answered, its outputs within reach; None if it is gone."""
         try:
-            reply = messages.receive(self.channel, messages.parse_batch_reply)
+            reply = messages.receive(self.channel, messages.parse_worker_message)
             if isinstance(reply, BatchOutputs):
                 self.outputs.ensure(reply.capacity_bytes)
+            elif isinstance(reply, NodeEnded):
+                self.has_node_ended = True
+                return None
             return reply
         except Exception as error:  # no memory to map its outputs, or no message of ours
             sentence = f"the server could not read what a worker answered ({error!r})"

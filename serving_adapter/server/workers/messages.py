@@ -3,6 +3,7 @@
     front -> zygote   BuildModels, then any number of ForkWorker and SignalWorker
     zygote -> front   ModelDescription or BuildError, then a Forked for every ForkWorker
     worker -> front   WorkerReady or BuildError, then a BatchOutputs or BatchError for every batch
+    both, on a cluster  ClusterReport and NodeEnded, too
     front -> worker   RunBatch
 
 Each message is one JSON object in a packet of `serving_adapter.messages`. Tensors travel through arenas.
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from serving_adapter import messages as packets
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers.arena import Placed
+from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement
 from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
@@ -130,9 +132,16 @@ class ForkWorker:
 
     inter_op_threads: int
     intra_op_threads: int
+    instances: int = 1  # that there are to be; a cluster needs a processor for each
+    placement: NodePlacement = ANYWHERE  # there
 
     def to_wire(self) -> dict[str, Any]:
-        return {"inter_op_threads": self.inter_op_threads, "intra_op_threads": self.intra_op_threads}
+        return {
+            "inter_op_threads": self.inter_op_threads,
+            "intra_op_threads": self.intra_op_threads,
+            "instances": self.instances,
+            "placement": self.placement,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,8 @@ class WorkerReady:
 
 
 def parse_worker_start(wire: Wire) -> WorkerReady | BuildError:
+    if "node_ended" in wire:
+        return BuildError("its node ended while it warmed up")
     return BuildError(wire["error"]) if "error" in wire else WorkerReady.from_wire(wire)
 
 
@@ -159,13 +170,14 @@ class Forked:
 
     pid: int
     error: str = ""
+    node: str = ""  # of a cluster; empty for this machine
 
     def to_wire(self) -> dict[str, Any]:
-        return {"pid": self.pid, "error": self.error}
+        return {"pid": self.pid, "error": self.error, "node": self.node}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Forked:
-        return cls(wire["pid"], wire["error"])
+        return cls(wire["pid"], wire["error"], wire["node"])
 
 
 class WorkerSignal(StrEnum):
@@ -198,7 +210,48 @@ ZygoteOrder = ForkWorker | SignalWorker
 def parse_zygote_order(wire: Wire) -> ZygoteOrder:
     if "signal" in wire:
         return SignalWorker(WorkerSignal(wire["signal"]), wire["pid"])
-    return ForkWorker(wire["inter_op_threads"], wire["intra_op_threads"])
+    placement = NodePlacement(*wire["placement"])
+    return ForkWorker(wire["inter_op_threads"], wire["intra_op_threads"], wire["instances"], placement)
+
+
+# --- nodes of a cluster ----------------------------------------------------------------------------
+
+
+class NodeUse(NamedTuple):
+    """One node that serves."""
+
+    name: str
+    cpus: float  # that it has
+    workers: int
+    store_hits: int
+    store_misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What a cluster is and uses by now; sent again and again."""
+
+    nodes: tuple[NodeUse, ...]
+    cpu_s: float  # processor time of all agents and workers so far, those that ended included
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"nodes": self.nodes, "cpu_s": self.cpu_s}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> ClusterReport:
+        return cls(tuple(NodeUse(*node) for node in wire["nodes"]), wire["cpu_s"])
+
+
+def parse_zygote_answer(wire: Wire) -> Forked | ClusterReport:
+    return ClusterReport.from_wire(wire) if "nodes" in wire else Forked.from_wire(wire)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnded:
+    """A worker's last message: its node is gone, and all workers that it had."""
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"node_ended": True}
 
 
 # --- running batches -------------------------------------------------------------------------------
@@ -277,6 +330,10 @@ class BatchError:
 BatchReply = BatchOutputs | BatchError
 
 
+def parse_worker_message(wire: Wire) -> BatchReply | NodeEnded:
+    return NodeEnded() if "node_ended" in wire else parse_batch_reply(wire)
+
+
 def parse_batch_reply(wire: Wire) -> BatchReply:
     if "error" in wire:
         return BatchError(wire["error"], wire["worker_is_broken"], wire["number"])
@@ -286,8 +343,8 @@ def parse_batch_reply(wire: Wire) -> BatchReply:
 
 def _placed(wire: Iterable[list[Any]]) -> list[Placed]:
     return [
-        Placed(name, datatype, tuple(shape), offset, string_bytes)
-        for name, datatype, shape, offset, string_bytes in wire
+        Placed(name, datatype, tuple(shape), offset, size_bytes)
+        for name, datatype, shape, offset, size_bytes in wire
     ]
 
 

@@ -9,46 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from serving_adapter.server.workers.arena import CopiedOutputs, Memory, Placed
-from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, in_a_thread
+from serving_adapter.server.workers.aside import MOST_BYTES_ON_LOOP, copied_aside
 from serving_adapter.server.workers.handles import Job, ModelFailed, WorkerHandle, WorkerParent
 from serving_adapter.server.workers.launching import Launch
 from serving_adapter.server.workers.messages import (
     BatchError,
     BatchOutputs,
     BatchReply,
+    ClusterReport,
     ForkWorker,
     ModelDescription,
     ModelReference,
     WorkerSignal,
 )
+from serving_adapter.server.workers.nodes import surplus_of
+from serving_adapter.server.workers.parallelism import Parallelism
 from serving_adapter.server.workers.repair import Repair
 from serving_adapter.server.workers.zygote_handle import CLOSED, ZygoteHandle
 from serving_adapter.server.workers.zygote_succession import ZygoteSuccession
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """The knobs that workers are made of."""
-
-    instances: int = 1
-    intra_op_threads: int = 1
-    inter_op_threads: int = 1
-
-    def worker_kind(self, has_parallel_branches: bool) -> tuple[int, ...]:
-        """What cannot change inside a running worker.
-
-        The intra-op setting reaches the thread that runs the batch at once. The threads of the inter-op
-        pool read it only when they start. So for a model that uses that pool it is part of the kind.
-        """
-        return (self.inter_op_threads, self.intra_op_threads if has_parallel_branches else 0)
 
 
 class WorkerPool:
@@ -86,6 +71,8 @@ class WorkerPool:
         other end: a worker that fails is free again at once, and must not draw the traffic for that."""
         self._answered = 0  # batches, by all workers so far
         self.replacements = 0
+        self.cluster_changes = 0  # how often nodes took workers with them, or workers came back after that
+        self._lacks_node = False
         self._rng = np.random.default_rng(0)  # draws injected delays
 
     @property
@@ -96,6 +83,11 @@ class WorkerPool:
     def can_serve(self) -> bool:
         """Whether there is a worker to run batches."""
         return any(not worker.retired for worker in self.workers)
+
+    @property
+    def cluster(self) -> ClusterReport | None:
+        """What the cluster said last whose nodes have these workers; None at home."""
+        return self._zygotes.present.cluster
 
     @property
     def has_parallel_branches(self) -> bool:
@@ -145,7 +137,7 @@ class WorkerPool:
         # Who serves is asked only now: meanwhile workers may have died.
         right, wrong = self._serving()
         surplus = len(right) - self._parallelism.instances
-        for worker in wrong + sorted(right, key=lambda w: w.job is None)[: max(0, surplus)]:
+        for worker in wrong + surplus_of(right, surplus, self._parallelism.placement):
             self._retire(worker)
         self._on_free()
 
@@ -179,10 +171,13 @@ class WorkerPool:
 
     async def _fork(self) -> None:
         parallelism = self._parallelism
-        threads = ForkWorker(parallelism.inter_op_threads, parallelism.intra_op_threads)
-        worker = await self._zygotes.present.fork(
-            threads, parallelism.worker_kind(self.has_parallel_branches)
+        order = ForkWorker(
+            parallelism.inter_op_threads,
+            parallelism.intra_op_threads,
+            parallelism.instances,
+            parallelism.placement,
         )
+        worker = await self._zygotes.present.fork(order, parallelism.worker_kind(self.has_parallel_branches))
         if self._closing:
             worker.close()
             raise ModelFailed(CLOSED)
@@ -211,20 +206,13 @@ class WorkerPool:
     ) -> None:
         """The same, when a thread has put the batch there; handed back if it cannot."""
         worker.job = job
-        filling = in_a_thread(fill)
-        if filling is None:
-            self._not_filled(worker, job)
-            return
-        worker.is_copied = True
         send = partial(self._send, worker, job, placed, intra_op_threads, model)
-        filling.add_done_callback(partial(self._was_filled, worker, job, send))
+        if not copied_aside(worker, fill, partial(self._was_filled, worker, job, send)):
+            self._not_filled(worker, job)
 
     def _was_filled(
         self, worker: WorkerHandle, job: Job, send: Callable[[], None], filling: asyncio.Future[None]
     ) -> None:
-        worker.is_copied = False
-        if worker.job is not job or filling.cancelled():
-            return  # the worker has ended meanwhile
         if filling.exception() is None:
             send()
             return
@@ -276,19 +264,13 @@ class WorkerPool:
 
     def _read_aside(self, worker: WorkerHandle, job: Job, reply: BatchOutputs) -> None:
         """Has a thread copy large outputs, so that the event loop goes on; the worker waits for it."""
-        copying = in_a_thread(partial(CopiedOutputs, reply.outputs, worker.outputs))
-        if copying is None:
+        copy = partial(CopiedOutputs, reply.outputs, worker.outputs)
+        if not copied_aside(worker, copy, partial(self._was_read, worker, job, reply)):
             self._take_answer(worker, job, worker.outputs, reply)
-            return
-        worker.is_copied = True
-        copying.add_done_callback(partial(self._was_read, worker, job, reply))
 
     def _was_read(
         self, worker: WorkerHandle, job: Job, reply: BatchOutputs, copying: asyncio.Future[CopiedOutputs]
     ) -> None:
-        worker.is_copied = False
-        if worker.job is not job or copying.cancelled():
-            return  # the worker has ended meanwhile, and its batch runs elsewhere
         # Whatever kept the outputs from being copied keeps the job from reading them, and it says so.
         failed = copying.exception() is not None
         self._take_answer(worker, job, worker.outputs if failed else copying.result(), reply)
@@ -329,7 +311,13 @@ class WorkerPool:
         self._start_repair()
 
     def _worker_died(self, worker: WorkerHandle) -> None:
-        self._workers_died(self._workers_of(worker.zygote) if worker.zygote.has_ended else [worker])
+        if worker.zygote.has_ended:
+            self._workers_died(self._workers_of(worker.zygote))
+        elif worker.has_node_ended:
+            self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
+            self._workers_died([other for other in self.workers if other.node == worker.node])
+        else:
+            self._workers_died([worker])
 
     def _workers_of(self, zygote: WorkerParent) -> list[WorkerHandle]:
         """The workers that end when the zygote does, as the kernel sees to."""
@@ -357,14 +345,24 @@ class WorkerPool:
 
     async def _try_to_repair(self) -> bool:
         """Brings the workers back to their number; False where some still lack."""
-        async with self._lock:
-            await self._reshape()
-        return len(self._serving()[0]) >= self._parallelism.instances
+        before = len(self._serving()[0])
+        try:
+            async with self._lock:
+                await self._reshape()
+        finally:
+            if self._lacks_node and len(self._serving()[0]) > before:
+                self.cluster_changes += 1
+        is_whole = len(self._serving()[0]) >= self._parallelism.instances
+        self._lacks_node = self._lacks_node and not is_whole
+        return is_whole
 
     def _zygote_ended(self, zygote: ZygoteHandle) -> None:
         if not self._closing:
             log.warning("the zygote (pid %d) ended unexpectedly; starting another", zygote.pid)
-            self._workers_died(self._workers_of(zygote))
+            workers = self._workers_of(zygote)
+            if any(worker.node for worker in workers):
+                self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
+            self._workers_died(workers)
             self._start_repair()
 
     def _retire(self, worker: WorkerHandle) -> None:

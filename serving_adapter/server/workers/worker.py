@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from serving_adapter.model_store.device_tensors import ParametersOnDevice
+from serving_adapter.codecs import CODECS
+from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice
 from serving_adapter.models.model import Model, ModelError, Values, as_described, complaint, datatype_of
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers import messages
@@ -32,8 +33,8 @@ from serving_adapter.server.workers.messages import (
     WorkerReady,
 )
 from serving_adapter.server.workers.tenant import Tenant, TenantQueries
-from serving_adapter.strings import MAX_STRINGS, packed
-from serving_adapter.tensors import BF16, BYTES, TensorSpec
+from serving_adapter.strings import MAX_STRINGS
+from serving_adapter.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -181,33 +182,23 @@ class BatchRunner:
         return False
 
     def _values(self, placed: Placed) -> Values:
-        array = self.inputs.array(placed)
-        return array if placed.datatype == BYTES else _tensor(array, placed).to(self.device)
+        return _on(CODECS[placed.datatype].tensor(self.inputs.array(placed)), self.device)
 
     def _write(self, results: dict[str, Values]) -> list[Placed]:
         _check_count(results)
-        strings = {name: packed(each) for name, each in results.items() if isinstance(each, np.ndarray)}
-        placed, needed_bytes = place(
-            ((name, datatype_of(name, each), tuple(each.shape)) for name, each in results.items()),
-            {name: len(data) for name, data in strings.items()},
-        )
+        tensors = []
+        for name, values in results.items():
+            datatype = datatype_of(name, values)
+            size_bytes = CODECS[datatype].output_bytes(values)
+            tensors.append((name, datatype, tuple(values.shape), size_bytes))
+        placed, needed_bytes = place(tensors)
         self.outputs.ensure_for_batch(needed_bytes)
         for where, values in zip(placed, results.values(), strict=True):
-            if isinstance(values, np.ndarray):
-                self.outputs.bytes_of(where)[:] = strings[where.name]
-            else:
-                _tensor(self.outputs.array(where), where).copy_(values)
+            CODECS[where.datatype].put(values, self.outputs.bytes_of(where))
         return placed
 
     def _on_stream(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
-
-
-def _tensor(array: np.ndarray, placed: Placed) -> torch.Tensor:
-    """A tensor of the array's memory; numpy has no BF16."""
-    if placed.datatype == BF16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
 
 
 def _on(values: Values, device: torch.device | str) -> Values:

@@ -24,6 +24,7 @@ from serving_adapter.server.workers.launching import Launch, ZygoteProcess
 from serving_adapter.server.workers.messages import (
     BuildError,
     BuildModels,
+    ClusterReport,
     Forked,
     ForkWorker,
     ModelDescription,
@@ -46,6 +47,7 @@ class Child(NamedTuple):
 
     pid: int
     pidfd: int | None
+    node: str = ""
 
 
 class ZygoteHandle:
@@ -69,6 +71,7 @@ class ZygoteHandle:
         self._is_building = self._is_closed = False
         self.pid = 0
         self.is_serving = False
+        self.cluster: ClusterReport | None = None  # the latest; None at home
 
     async def start(self) -> ModelDescription:
         """Starts the process and has it build the models; returns the description of the first one."""
@@ -133,7 +136,7 @@ class ZygoteHandle:
 
     # --- workers -----------------------------------------------------------------------------------
 
-    async def fork(self, order: ForkWorker, kind: tuple[int, ...]) -> WorkerHandle:
+    async def fork(self, order: ForkWorker, kind: tuple[object, ...]) -> WorkerHandle:
         """A new worker that has warmed up; ModelFailed, with nothing left behind, if there is none."""
         worker, theirs = self._handle(kind)
         try:
@@ -161,7 +164,7 @@ class ZygoteHandle:
             with contextlib.suppress(OSError):
                 messages.send(self._control, SignalWorker(what, pid))
 
-    def _handle(self, kind: tuple[int, ...]) -> tuple[WorkerHandle, socket.socket]:
+    def _handle(self, kind: tuple[object, ...]) -> tuple[WorkerHandle, socket.socket]:
         """A worker to be, and the other end of its channel."""
         with contextlib.ExitStack() as undo:
             try:
@@ -204,12 +207,15 @@ class ZygoteHandle:
         except BlockingIOError:
             return
         except ValueError:  # descriptors got lost, as this process has too many open
-            wire, descriptors = {"pid": 0, "error": "this server has too many files open"}, []
+            wire, descriptors = Forked(0, "this server has too many files open").to_wire(), []
         if wire is None:
             self._gone()
             return
-        forked = Forked.from_wire(wire)
-        child = Child(forked.pid, descriptors[0] if descriptors else None)
+        forked = messages.parse_zygote_answer(wire)
+        if isinstance(forked, ClusterReport):
+            self.cluster = forked
+            return
+        child = Child(forked.pid, descriptors[0] if descriptors else None, forked.node)
         answer = self._orders.popleft()
         if not answer.done() and not forked.error:
             answer.set_result(child)

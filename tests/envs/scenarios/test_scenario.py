@@ -317,6 +317,30 @@ def test_the_mean_over_time_of_a_trace_is_the_rate_asked_for(tmp_path: Path, dec
         assert PerIntervalPoisson(rates_per_s).mean_rate_per_s == pytest.approx(14.0, rel=0.02)
 
 
+def test_the_loads_of_the_papers_script_come_in_turn() -> None:
+    rates_per_s = make_workload("script", 14.0).rates_per_s(10, np.random.default_rng(0))
+    assert rates_per_s == pytest.approx(np.repeat([14.0, 14 * 7 / 6, 14.0, 9.8, 14 * 7 / 12], 2))
+
+
+def test_minutes_of_a_trace_follow_each_other_from_a_random_one_on(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("minute,requests\n" + "".join(f"{k},{10 * 2**k}\n" for k in range(6)))
+    workload = make_workload(f"minutes:{path}", 21.0)  # the mean of the counts is 105
+    stretches = [workload.rates_per_s(4, np.random.default_rng(seed)) for seed in range(20)]
+    assert {round(float(rates[0])) for rates in stretches} == {2, 4, 8}
+    assert all(rates[1:] / rates[:-1] == pytest.approx([2.0] * 3, rel=0.05) for rates in stretches)
+    with pytest.raises(ValueError, match="6 bins, too few for 7 decisions"):
+        workload.rates_per_s(7, np.random.default_rng(0))
+    path.write_text("t_s\n0.5\n1.5\n")
+    with pytest.raises(ValueError, match="needs requests counted per minute"):
+        make_workload(f"minutes:{path}", 21.0)
+
+
+def test_a_day_of_wiki_by_minutes_is_as_many_intervals() -> None:
+    rates_per_s = make_workload("minutes:wiki", 14.0).rates_per_s(1440, np.random.default_rng(0))
+    assert rates_per_s[:720].mean() > 1.2 * rates_per_s[720:].mean()
+
+
 def test_a_trace_of_moments_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     moments_s = np.cumsum(np.repeat([0.1, 0.3], 200))
@@ -328,7 +352,7 @@ def test_a_trace_of_moments_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "rate_per_s", "requests", "message"),
     [
-        ("weekly", 14.0, 100, "unknown workload 'weekly'; known: stationary, dynamic, wiki or a trace"),
+        ("weekly", 14.0, 100, "unknown workload 'weekly'; known: stationary, .*, minutes:wiki or a trace"),
         ("dynamic", 0.0, 100, "rate must be a positive"),
         ("dynamic", math.nan, 100, "rate must be a positive"),
         ("wiki", 14.0, 0, "at least 1 request"),

@@ -33,9 +33,9 @@ from rrl.tuning.keeping import Keeping
 from rrl.tuning.listener import Change
 from rrl.tuning.restore import RestorePoint
 from tests.rrl.tuning.test_careful_tuning import BAD, BEST, INTERVAL_S, SLOW, START, Timed
-from tests.support.guard_told import measured
-from tests.support.told_costs import ToldCosts
-from tests.support.tuned_runs import SPACE, StopAfter, header
+from tests.support.runs.guard_told import measured
+from tests.support.runs.told_costs import ToldCosts
+from tests.support.runs.tuned_runs import SPACE, StopAfter, header
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +59,8 @@ class Server:
     def apply(self, configuration: Configuration) -> None:
         self.applied.append(configuration)
 
-    def was_found_as(self, config_pbtxt: str) -> None:
-        pass
+    def restore(self, found: Configuration, text: str = "") -> None:
+        self.apply(found)
 
 
 def applied(

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.support.running_command import answered
+from serving_adapter.target import OpenInferenceTarget
+from tests.support.runs.running_command import answered, watching
 from tests.support.waiting import until
 
 
@@ -21,21 +23,60 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "rrl-tune"
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of the `sleep` model, under load."""
-    from tests.support.running_server import start
+class Served:
+    """A server of the `sleep` model, under load."""
 
-    running = start("--model", "sleep", "--model-option", "ms=5")
-    out = tmp_path_factory.mktemp("load")
-    command = [sys.executable, "-m", "serving_adapter.load.command_line", "--target", running.address]
-    command += ["--rate", "60", "--duration-s", "0", "--out", str(out)]
-    load = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: answered(running.address) > 10)
-    yield running.address
-    load.terminate()
-    load.wait(30)
-    assert json.loads((out / "load.json").read_text())["failed"] == {}
-    running.stop()
-    assert running.process.stdout is not None
-    running.process.stdout.close()
+    def __init__(self, folder: Path) -> None:
+        from tests.support.servers.running_server import start
+
+        self._folder = folder
+        self._server = start("--model", "sleep", "--model-option", "ms=5")
+        command = [sys.executable, "-m", "serving_adapter.load.command_line", "--target"]
+        command += [self._server.address, "--rate", "20", "--duration-s", "0", "--out", str(folder)]
+        self._load = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until(lambda: answered(self.address) > 10)
+        with watching(self.address) as target:
+            self.found = target.configuration()
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def end(self) -> None:
+        self._load.terminate()
+        self._load.wait(30)
+        self._server.stop()
+        assert self._server.process.stdout is not None
+        self._server.process.stdout.close()
+        assert json.loads((self._folder / "load.json").read_text())["failed"] == {}
+
+
+_running: list[Served] = []
+
+
+@pytest.fixture(scope="session")
+def target_under_load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    _running.append(Served(tmp_path_factory.mktemp("load")))
+    yield _running[0]
+    _end()
+
+
+def _end() -> None:
+    while _running:
+        _running.pop().end()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends the server and its load after the last test here: they keep a part of a core busy."""
+    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
+        _end()
+
+
+@pytest.fixture(scope="module")
+def served(target_under_load: Served) -> str:
+    """The address of a server of the `sleep` model, under load; as it started, for each file of tests."""
+    with closing(OpenInferenceTarget(target_under_load.address)) as target:
+        target.connect()
+        target.apply(target_under_load.found)
+    return target_under_load.address

@@ -10,24 +10,24 @@ import pytest
 from rich.console import Console
 
 from rrl.command_line.advise import _apply
-from rrl.command_line.options import TuneOptions
+from rrl.command_line.options.options import TuneOptions
 from rrl.tuning.change_limits import ChangeLimits
 from rrl.tuning.stop import Stop
 from rrl.views.reference_table import Origin, ReferenceTable
 from serving_adapter.options import parse
-from serving_adapter.target import Target
-from tests.support.running_command import QUICK, exit_code, in_force, two_by_two
+from serving_adapter.target import OpenInferenceTarget
+from tests.support.runs.running_command import QUICK, exit_code, in_force, two_by_two
 
 
 def test_advice_changes_nothing(served: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = Target(served)
+    target = OpenInferenceTarget(served)
     target.connect()
     before = target.configuration()
     target.apply(
         {"instances": 1, "max_batch_size": 1, "intra_op_threads": 1}
     )  # as the machine's table has it
     found = target.configuration()
-    two_by_two()
+    two_by_two(3.0)
     advise = ["--target", served, "--advise", *QUICK]
     assert exit_code(*advise) == 0
     said = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home:
     options = parse(
         TuneOptions, ["--target", served, "--advise", "--apply-after-advise", "--out", "applied", *QUICK]
     )
-    target = Target(served)
+    target = OpenInferenceTarget(served)
     target.connect(control=False)
     other = {"instances": 2 if found["instances"] == 1 else 1, "max_batch_size": found["max_batch_size"]}
     assert _apply(options, Console(), Stop(print), target, other, ChangeLimits()) == 0
@@ -90,7 +90,7 @@ def test_an_agreed_change_is_applied_watched_and_logged(served: str, state_home:
     assert log[0].endswith("the agent: applies what was recommended, as agreed")
     assert in_force(served)["instances"] in (found["instances"], other["instances"])
     assert not list(state_home.iterdir())
-    target = Target(served)
+    target = OpenInferenceTarget(served)
     target.connect()
     target.apply(found)
     target.close()

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from rrl.journal import read
-from tests.support.running_command import QUICK, answered, exit_code, in_force
-from tests.support.running_server import RunningServer, start
+from tests.support.runs.running_command import QUICK, answered, exit_code, in_force
+from tests.support.servers.running_server import RunningServer, start
 
 
 @pytest.fixture(scope="module")
 def idle() -> Iterator[RunningServer]:
     """A server that nobody uses."""
-    server = start("--model", "sleep", "--intra-op-threads", 1)
+    server = start("--model", "sleep", "--model-option", "ms=20", "--intra-op-threads", 1)
     yield server
     server.stop()
     assert server.process.stdout is not None
@@ -27,11 +27,11 @@ def test_a_server_without_users_is_tuned_under_a_load_of_ones_own(
     idle: RunningServer, tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("requests.json").write_text(json.dumps({"data": [{"x": [1.0] * 16}, {"x": [2.0] * 16}]}))
-    load = ("--bench", "--model", "sleep", "--rate", 80, "--input-data", "requests.json")
+    load = ("--bench", "--model", "sleep", "--rate", 20, "--input-data", "requests.json")
     run = ("--target", idle.address, *load, "--agent", "random", "--intervals", 3, "--out", "run", *QUICK)
     assert exit_code(*run) == 0
     said = capsys.readouterr().out
-    assert f"serving sleep on {idle.address} at 80/s" in said
+    assert f"serving sleep on {idle.address} at 20/s" in said
     header, records = read(tmp_path / "run")
     assert header.load is not None
     assert header.load["bench"] is True
@@ -43,9 +43,18 @@ def test_a_server_without_users_is_tuned_under_a_load_of_ones_own(
     left = in_force(idle.address)
     assert {k: left[k] for k in header.space.names} in [r.configuration for r in records]
     assert exit_code("--resume", "run", "--intervals", 4) == 0
-    assert f"serving sleep on {idle.address} at 80/s" in capsys.readouterr().out
+    assert f"serving sleep on {idle.address} at 20/s" in capsys.readouterr().out
     before = answered(idle.address)
     assert answered(idle.address) == before, "the load is over with the run"
+
+
+def test_a_shape_that_the_model_does_not_take_ends_the_run_in_a_sentence(
+    idle: RunningServer, tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--bench", "--model", "sleep", "--rate", 20, "--shape", "y:16")
+    assert exit_code("--target", idle.address, *load, "--intervals", 3, "--out", "run", *QUICK) == 1
+    assert "model 'sleep' has no input 'y' to give a shape to" in capsys.readouterr().err
+    assert not list(state_home.iterdir())
 
 
 def test_a_load_of_its_own_needs_a_server_and_no_observer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +62,72 @@ def test_a_load_of_its_own_needs_a_server_and_no_observer(capsys: pytest.Capture
     assert "give --target HOST:PORT" in capsys.readouterr().err
     assert exit_code("--bench", "--advise", "--target", "localhost:1") == 2
     assert "leave --bench away, or tune" in capsys.readouterr().err
+
+
+def test_each_closed_loop_has_its_best_in_one_command(
+    idle: RunningServer, tmp_path: Path, state_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--bench", "--model", "sleep", "--concurrency", "1,3", "--objective", "throughput")
+    run = ("--target", idle.address, *load, "--shape", "x:16", "--intervals", 3, "--out", "run", *QUICK)
+    assert exit_code(*run, "--json", "--exit-code") in (0, 3)
+    printed = capfd.readouterr()
+    assert "the best for each concurrency" in printed.err
+    summaries = printed.out.replace("}\n{", "}\0{").split("\0")
+    for level, text in zip((1, 3), summaries, strict=True):
+        folder = tmp_path / "run" / f"concurrency-{level}"
+        assert json.loads(text) == json.loads((folder / "summary.json").read_text())
+        header, records = read(folder)
+        assert header.concurrency == level
+        assert not (folder / "reference_table.yaml").exists(), "a closed loop has no rate of its own"
+        for record in records:
+            if not record.learned:
+                continue
+            measured = record.measurement
+            under_way = measured.completion_rate_per_s * measured.latency.mean_ms / 1e3
+            assert under_way < level + 1
+            assert record.cost == pytest.approx(1e3 / measured.completion_rate_per_s)
+    assert (header.load or {})["shape"] == ["x:16"]
+    assert header.agent_from is not None, "the second goes on with what the first one learned"
+
+
+@pytest.mark.timeout(900)  # two searches of some twenty windows each
+def test_the_capacity_within_a_limit_is_told_before_and_after(
+    idle: RunningServer, tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--bench", "--model", "sleep", "--rate", 30, "--objective", "capacity", "--slo-p95-ms", 300)
+    run = ("--target", idle.address, *load, "--intervals", 3, "--out", "run", *QUICK)
+    assert exit_code(*run) == 0
+    said = capsys.readouterr().out
+    assert "the start bears" in said
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    borne = summary["capacity"]
+    assert borne["slo_p95_ms"] == 300
+    assert borne["start_per_s"] > 1
+    if summary["found_better"]:
+        assert borne["left_per_s"] > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--concurrency", 4), "add --bench, or leave it out"),
+        (("--concurrency", 4, "--bench", "--rate", 9), "give --concurrency or --rate, not both"),
+        (("--objective", "capacity", "--slo-p95-ms", 9), "add --bench, or take goodput"),
+        (
+            ("--objective", "capacity", "--slo-p95-ms", 9, "--bench", "--concurrency", 2),
+            "leave --concurrency out",
+        ),
+        (
+            ("--objective", "throughput", "--bench", "--concurrency", 2, "--agent", "serf"),
+            "schedules by the rate at which requests arrive, which a closed loop has not",
+        ),
+        (("--concurrency", "1,2", "--bench", "--resume", "run"), "give one --concurrency"),
+        (("--shape", "x:4"), "--shape and --time-unit are of a load of the run's own: add --bench"),
+        (("--bench", "--shape", "x:4", "--input-data", "a.json"), "--shape is of made-up values"),
+    ],
+)
+def test_loads_and_objectives_that_do_not_go_together_are_refused(
+    options: tuple[object, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("--target", "localhost:1", *options) == 2
+    assert sentence in capsys.readouterr().err

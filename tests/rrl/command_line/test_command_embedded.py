@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from rrl.journal import read
 from tests.support import CHECKOUT
-from tests.support.running_command import QUICK, exit_code
+from tests.support.runs.running_command import QUICK, exit_code
 from tests.support.waiting import until
 
 STUCK = """

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from rrl.command_line.first_options import asked
-from tests.support.running_command import answered, exit_code, in_force
+from tests.support.runs.running_command import answered, exit_code, in_force
 
 
 def test_a_dry_run_tells_the_grid_the_guard_and_the_length_and_changes_nothing(
@@ -61,6 +61,19 @@ def test_answers_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         asked(given(monkeypatch, "nowhere", "", ""))
     with pytest.raises(ValueError, match="needs a limit"):
         asked(given(monkeypatch, "", "strict-slo", ""))
+    with pytest.raises(ValueError, match="must be a number of ms, got 'soon'"):
+        asked(given(monkeypatch, "", "strict-slo", "soon"))
+
+
+def test_what_init_writes_runs(
+    served: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given(monkeypatch, served, "strict-slo", "50")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert exit_code("init") == 0
+    assert "now: rrl-tune --config rrl-tune.yaml --dry-run" in capsys.readouterr().out
+    assert exit_code("--config", "rrl-tune.yaml", "--dry-run") == 0
+    assert "strict-slo, p95 at most 50 ms" in " ".join(capsys.readouterr().out.split())
 
 
 def test_init_asks_in_a_terminal_only_and_keeps_a_file(

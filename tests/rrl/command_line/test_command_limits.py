@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from rrl.journal import read
-from tests.support.running_command import QUICK, exit_code, in_force
+from tests.support.runs.running_command import QUICK, exit_code, in_force, lines, started
+from tests.support.waiting import until
 
 
-def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(
-    served: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def said_until_it_waits(*arguments: object) -> str:
+    """What a run says that is interrupted once its journal in `run` has three more intervals of waiting."""
+    before = waits()
+    process = started(*arguments, stdout=subprocess.PIPE)
+    until(lambda: waits() >= before + 3)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 130
+    return said
+
+
+def waits() -> int:
+    return sum(r.kind == "wait" for r in read(Path("run"))[1]) if lines(Path("run/journal.jsonl")) else 0
+
+
+def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(served: str) -> None:
     common = ["--target", served, "--agent", "random", *QUICK]
-    limited = ["--max-changes-per-hour", 3, "--duration", "12s", "--out", "run"]
-    assert exit_code(*common, *limited) == 0
-    said = capsys.readouterr().out
+    said = said_until_it_waits(*common, "--max-changes-per-hour", 3, "--intervals", 500, "--out", "run")
     header, records = read(Path("run"))
-    waits = [r for r in records if r.kind == "wait"]
-    assert waits
     assert "waits: no more than 3 changes in an hour: the next at " in said
     log = Path("run/changes.log").read_text().splitlines()
     assert set(log) <= set(said.splitlines())
@@ -32,22 +44,20 @@ def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(
     assert 1 <= made <= 3
     assert header.limits == {"max_changes_per_hour": 3}
 
-    assert exit_code("--resume", "run", "--duration", "10s") == 0
+    said_until_it_waits("--resume", "run", "--intervals", 500)
     again = read(Path("run"))[1][len(records) :]
-    assert any(r.kind == "wait" for r in again)
     assert sum(len(r.changed_at_s) for r in again if r.decision == "agent") == 0
     assert len(Path("run/changes.log").read_text().splitlines()) >= len(log)
+    assert exit_code("--resume", "run", "--duration", "1s") == 0
 
 
-def test_outside_the_change_window_nothing_is_changed(
-    served: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outside_the_change_window_nothing_is_changed(served: str) -> None:
     found = in_force(served)
     far = datetime.now() + timedelta(hours=10)
     window = f"{far:%H:%M}-{far + timedelta(minutes=30):%H:%M}"
     common = ["--target", served, "--agent", "random", *QUICK]
-    assert exit_code(*common, "--change-window", window, "--duration", "8s", "--out", "run") == 0
-    assert "waits: outside the change window: the next at " in capsys.readouterr().out
+    said = said_until_it_waits(*common, "--change-window", window, "--intervals", 500, "--out", "run")
+    assert "waits: outside the change window: the next at " in said
     assert in_force(served) == found
     assert not Path("run/changes.log").exists()
     assert {r.kind for r in read(Path("run"))[1]} == {"baseline", "wait"}

@@ -9,7 +9,7 @@ import pytest
 
 from baselines.training import main as train
 from rrl.journal import read
-from tests.support.running_command import exit_code, two_by_two
+from tests.support.runs.running_command import exit_code, two_by_two
 
 
 def trained(agent: str, out: str, *arguments: object) -> None:

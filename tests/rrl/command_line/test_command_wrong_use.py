@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from baselines import AGENTS, NEED_HINDSIGHT
-from rrl.command_line.options import TuneOptions, seconds, tuning_intervals
+from rrl.command_line.options.option_values import seconds, tuning_intervals
+from rrl.command_line.options.options import TuneOptions
 from serving_adapter.options import parse
-from tests.support.running_command import exit_code
+from tests.support import CHECKOUT
+from tests.support.runs.running_command import exit_code
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,9 @@ def test_the_help_lists_the_agents_that_a_live_run_can_have(capsys: pytest.Captu
     said = capsys.readouterr().out
     for name in AGENTS:
         assert bool(re.search(rf"[ ,(]{name}[ ,.)]", said)) == (name not in NEED_HINDSIGHT), name
+
+
+def test_the_command_starts_without_what_takes_seconds() -> None:
+    code = "import sys, rrl.command_line; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

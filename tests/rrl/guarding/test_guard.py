@@ -14,7 +14,7 @@ from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import Progress
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
-from tests.support.guard_told import ABORTED, BAD, GOOD, START, begun, begun_once, measured, tell, turn
+from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, begun, begun_once, measured, tell, turn
 
 # watch
 

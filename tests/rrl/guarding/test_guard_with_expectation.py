@@ -10,8 +10,8 @@ import pytest
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.measurement import LatencySummary, Progress
-from tests.support.guard_told import ABORTED, BAD, GOOD, START, measured, tell, turn
-from tests.support.told_costs import ToldCosts
+from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, measured, tell, turn
+from tests.support.runs.told_costs import ToldCosts
 
 BURST: dict[str, Any] = {"dispersion": 9.0}
 

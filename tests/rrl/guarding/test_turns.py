@@ -9,7 +9,7 @@ from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import PLANNED_PAIRS, best_goes_first
 from rrl.measurement import SoFar
-from tests.support.guard_told import BAD, GOOD, START, begun, tell, turn
+from tests.support.runs.guard_told import BAD, GOOD, START, begun, tell, turn
 
 
 def test_a_better_mean_that_is_within_the_noise_of_the_turns_is_not_kept() -> None:

@@ -72,3 +72,15 @@ def test_a_file_that_is_torn_is_written_anew(name: str, left: int, folder: Path)
     (file,) = folder.rglob(name)
     file.write_bytes(file.read_bytes()[:left])
     assert [hits(), hits()] == [0, 1]
+
+
+def test_what_two_processes_compiled_at_once_under_one_name_is_not_mistaken(folder: Path) -> None:
+    function = compiling.compiled(double)
+    assert (function(21), function(2.25)) == (42, 4.5)
+    first, second = sorted(folder.rglob("*.nbc"))  # one a type of argument
+    second.write_bytes(first.read_bytes())  # as where both were the first to name a file
+    function = compiling.compiled(double)
+    assert (function(21), function(2.25)) == (42, 4.5)
+    function = compiling.compiled(double)
+    assert (function(21), function(2.25)) == (42, 4.5)
+    assert len(function.stats.cache_hits) == 2

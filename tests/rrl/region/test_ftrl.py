@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rrl.region.ftrl import FTRL
+from tests.support import CHECKOUT
+
+A_STEP = """
+import sys, torch
+from rrl.region.ftrl import FTRL
+w = torch.zeros(1, requires_grad=True)
+optimizer = FTRL([w])
+optimizer.zero_grad()
+w.sum().backward()
+optimizer.step()
+print("torch._dynamo" in sys.modules)
+"""
 
 
 def parameter(*values: float) -> torch.nn.Parameter:
@@ -149,3 +163,7 @@ def test_sparse_gradients_are_refused() -> None:
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="dense gradients only"):
         FTRL(embedding.parameters()).step()
+
+
+def test_a_step_does_not_wait_for_torchs_compiler_to_be_imported() -> None:
+    assert subprocess.check_output([sys.executable, "-c", A_STEP], cwd=CHECKOUT, text=True) == "False\n"

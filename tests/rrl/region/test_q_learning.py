@@ -253,6 +253,24 @@ def test_the_best_configuration_is_the_lowest_of_those_tried_or_estimated() -> N
     assert agent.greedy(transition(0, 1.0).observation) == 1
 
 
+def test_load_levels_lie_around_the_centre_given() -> None:
+    levels = LoadLevels(2.0, centre_per_s=14.0)
+    assert [levels.level(rate) for rate in (7.0, 10.1, 14.0, 19.5, 20.1, 28.0)] == [-1, 0, 0, 0, 1, 1]
+    assert levels.rate_per_s(1) == 28.0
+    with pytest.raises(ValueError, match="positive rate, got 0"):
+        LoadLevels(2.0, centre_per_s=0.0)
+
+
+def test_the_network_trains_after_every_so_many_samples() -> None:
+    agent = agent_with_estimates(replace(PAPER, train_every=3), None)
+    trained_on: list[int] = []
+    samples = agent.estimator.samples  # type: ignore[attr-defined]
+    agent._training.request = lambda: trained_on.append(len(samples))  # type: ignore[method-assign]
+    for _ in range(7):
+        agent.update(transition(1, 30.0))
+    assert trained_on == [3, 6]
+
+
 def test_nothing_is_learned_from_a_gap_or_without_a_cost() -> None:
     agent = agent_with_estimates(TUNED, None)
     agent.update(transition(0, 30.0, gap="the server restarted"))

@@ -26,12 +26,11 @@ from rrl.measurement import LatencySummary, Measurement
 from rrl.records import Record
 from rrl.tuning.change_limits import HOUR_S, ChangeLimits, ChangeWindow
 from rrl.tuning.change_log import ChangeLog
-from rrl.tuning.listener import Change, Listener
 from rrl.tuning.settings import TuningSettings
 from rrl.views.exploration_cost import cost_of_exploration
 from rrl.views.summary import whole_turns
 from rrl.views.terminal import make_view
-from tests.support.tuned_runs import SPACE, LooseTuning, StopAfter, Wanderer, header, run
+from tests.support.runs.tuned_runs import SPACE, LooseTuning, StopAfter, Told, Wanderer, header, run
 
 INTERVAL_S = 300.0
 SETTINGS = TuningSettings(intervals=8, baseline=2, validation=2)
@@ -46,6 +45,8 @@ class Timed(SimulatedServing):
     """Each interval takes its time on the clock, has a latency of a few per cent about its configuration's,
     and is quiet where `silent` says so of the clock's time."""
 
+    takes_s = INTERVAL_S
+
     def __init__(
         self, began_s: float = NOON_S, silent: Callable[[float], bool] = lambda now_s: False
     ) -> None:
@@ -58,7 +59,7 @@ class Timed(SimulatedServing):
         return MEANS_MS[number] * float(np.exp(self.rng.normal(0, 0.03)))
 
     def _measurement(self, number: int, watch: Watch) -> Measurement:
-        self.now_s += INTERVAL_S
+        self.now_s += self.takes_s
         if self.silent(self.now_s):
             return Measurement(4.0, 0, 0, 0)
         ms = self.mean_ms(number)
@@ -69,24 +70,6 @@ class Timed(SimulatedServing):
 
     def monotonic(self) -> float:
         return self.now_s
-
-
-class Told(Listener):
-    """Every change and notice, as an onlooker is told of them."""
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.notices: list[str] = []
-
-    def changed(self, change: Change) -> None:
-        self.changes.append(change)
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-    @property
-    def times_s(self) -> list[float]:
-        return [change.at.timestamp() for change in self.changes]
 
 
 def tuning(
@@ -100,7 +83,7 @@ def tuning(
     **changes: Any,
 ) -> LooseTuning:
     env = env or Timed()
-    about = replace(header(env), interval_s=INTERVAL_S)
+    about = replace(header(env), interval_s=env.takes_s)
     journal = Journal.open_to_resume(folder) if resume else Journal.create(folder, about, synced=False)
     values: dict[str, Any] = {
         "settings": SETTINGS,
@@ -344,6 +327,8 @@ def test_the_last_change_before_a_window_closes_is_to_what_is_safe_even_if_the_h
 
 def test_a_validation_ends_though_an_hours_changes_never_suffice_within_a_window(tmp_path: Path) -> None:
     class HardlyBetter(Timed):
+        takes_s = 900.0  # four in a window, for there are days of them
+
         def mean_ms(self, number: int) -> float:
             return 0.97 * super().mean_ms(START) if number == BEST else super().mean_ms(number)
 
@@ -353,7 +338,8 @@ def test_a_validation_ends_though_an_hours_changes_never_suffice_within_a_window
 
     env = HardlyBetter(began_s=datetime(2026, 11, 23, 22).timestamp())
     limits = ChangeLimits(2, ChangeWindow.parse(["22:00-23:00"]))
-    run(tuning(tmp_path, env, limits, agent=Recommends(BEST)))
+    settings = replace(SETTINGS, intervals=3)
+    run(tuning(tmp_path, env, limits, agent=Recommends(BEST), settings=settings))
     turns = [r.number for r in read(tmp_path)[1] if r.kind == "validation"]
     assert turns == [BEST, START, START, BEST]  # and none night after night
 

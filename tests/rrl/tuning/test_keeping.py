@@ -21,7 +21,7 @@ from rrl.records import Ending, Record
 from rrl.tuning.listener import Change, Listener
 from rrl.tuning.restore import RestorePoint
 from tests.support import CHECKOUT
-from tests.support.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
+from tests.support.runs.tuned_runs import SETTINGS, SPACE, Changes, StopAfter, kinds, run, simulated, tuning
 
 
 def test_the_configuration_left_is_in_force_at_the_end(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_replay_gives_the_guard_the_state_it_had(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.support.tuned_runs import SPACE, run, simulated, tuning
+from tests.support.runs.tuned_runs import SPACE, run, simulated, tuning
 from rrl.tuning.restore import RestorePoint
 from rrl.tuning.listener import Listener
 

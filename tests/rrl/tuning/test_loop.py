@@ -19,7 +19,7 @@ from rrl.tuning.giving_up import MAX_CHANGED_BEFORE_EXPLORING, MAX_CHANGED_BY_OT
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import RECENT_CHANGES
 from rrl.tuning.settings import TuningSettings
-from tests.support.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
+from tests.support.runs.tuned_runs import SPACE, Changes, Refusing, StopAfter, run, simulated, tuning
 
 
 def test_the_agent_is_taught_what_the_journal_holds(tmp_path: Path) -> None:

@@ -38,5 +38,5 @@ def test_no_renderable_moves_the_cursor_either() -> None:
 def test_an_error_does_not_either(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fail(HOSTILE)
-    assert capsys.readouterr().err == f"{SHOWN}\n"
+    assert capsys.readouterr().err == f"{SHOWN} (see docs/reference/commands.md)\n"
     assert in_a_sentence(ValueError(HOSTILE)) == SHOWN

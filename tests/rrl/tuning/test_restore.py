@@ -129,6 +129,10 @@ def test_the_names_of_this_machine_are_one_target(address: str, model: str) -> N
     first.claim(FOUND)
     with pytest.raises(TargetTaken, match=f"pid {os.getpid()}"):
         RestorePoint(address, model).claim(FOUND)
+    elsewhere = RestorePoint("ray://localhost:8500", model)  # what speaks otherwise is another server
+    elsewhere.claim(FOUND)
+    with pytest.raises(TargetTaken, match=f"pid {os.getpid()}"):
+        RestorePoint(f"ray://{address}", model).claim(FOUND)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a folder of one's own hides the claim elsewhere")
@@ -286,8 +290,8 @@ class Server:
         self.applied.append(dict(configuration))
         self.in_force = dict(configuration)
 
-    def was_found_as(self, config_pbtxt: str) -> None:
-        pass
+    def restore(self, found: Configuration, text: str = "") -> None:
+        self.apply(found)
 
 
 SAME = ServerIdentity("rrl-serve 1", 7.0)
@@ -371,6 +375,9 @@ class Leases:
 
     def identity(self) -> ServerIdentity:
         return SAME
+
+    def is_still(self, server: ServerIdentity) -> bool:
+        return server == SAME
 
     def lease_to(self, owner: str, duration_s: float, anew: bool = False) -> None:
         self.asked.append((owner, duration_s))

@@ -17,8 +17,8 @@ from rrl.journal import read
 from rrl.measurement import Measurement
 from rrl.tuning.ending import Kept
 from rrl.views.summary import summarise
-from tests.support.told_costs import ToldCosts
-from tests.support.tuned_runs import SETTINGS, Refusing, StopAfter, kinds, run, simulated, tuning
+from tests.support.runs.told_costs import ToldCosts
+from tests.support.runs.tuned_runs import SETTINGS, Refusing, StopAfter, kinds, run, simulated, tuning
 
 
 def test_a_run_is_baseline_then_tuning_then_validation_in_turns(tmp_path: Path) -> None:

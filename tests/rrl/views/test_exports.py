@@ -21,8 +21,8 @@ from rrl.knobs import in_words
 from rrl.records import Ending
 from rrl.views.exports import export, print_result, write_views
 from rrl.views.summary import summarise
-from serving_adapter.target.kept_configuration import KeptConfiguration
-from tests.support import simulated_runs as runs
+from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
+from tests.support.runs import simulated_runs as runs
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
 class Gone:
     """A target that does not answer any more."""
 
-    def model_config(self, configuration: Mapping[str, int]) -> str:
-        raise ConnectionError("the target is away")
-
-    def config_pbtxt(self, configuration: Mapping[str, int] | None = None) -> str:
+    def config_files(self, configuration: Mapping[str, int]) -> Mapping[str, str]:
         raise ConnectionError("the target is away")
 
 

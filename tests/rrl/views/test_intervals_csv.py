@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rrl.views import intervals_csv
-from tests.support import simulated_runs as runs
+from tests.support.runs import simulated_runs as runs
 
 
 @pytest.fixture(scope="module")

@@ -308,7 +308,7 @@ def test_a_reference_table_of_an_earlier_version_tells_no_server(folder: Path, t
 def test_what_is_no_reference_table_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match="not a reference table"):
+    with pytest.raises(ValueError, match=r"not a (reference table|YAML file)"):
         ReferenceTable.read(path)
     with pytest.raises(ValueError, match="cannot read"):
         ReferenceTable.read(tmp_path / "absent.yaml")
@@ -326,6 +326,14 @@ def test_tensorboard_shows_every_interval(folder: Path) -> None:
     means = [event.value for event in events.Scalars("latency_ms/mean")]
     np.testing.assert_allclose(means, [r.measurement.latency.mean_ms for r in records], rtol=1e-5)
     assert tags["images"] == ["run"]
+    (image,) = events.Images("run")
+    assert image.encoded_image_string == (folder / LATENCY_PICTURE).read_bytes()
+    assert {"run/text_summary", "configuration/text_summary"} <= set(tags["tensors"])
+    (words, *_) = events.Tensors("configuration/text_summary")
+    assert "1 inst." in words.tensor_proto.string_val[0].decode()
+    columns, session = events.PluginTagToContent("hparams").values()
+    assert b"sweep" in session
+    assert b"result/mean_ms" in columns
 
 
 def test_the_picture_is_drawn_for_any_journal(folder: Path, tmp_path: Path) -> None:

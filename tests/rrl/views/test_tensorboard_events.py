@@ -14,8 +14,8 @@ def test_only_a_resumed_run_replaces_events_and_nothing_else(tmp_path: Path) -> 
     kept, events = folder / "notes.txt", folder / "events.out.tfevents.1"
     kept.touch()
     events.touch()
-    TensorBoardEvents(tmp_path, header(), [])
+    TensorBoardEvents(tmp_path, header(), []).close()
     assert events.exists()
-    TensorBoardEvents(tmp_path, header(), [record()])
+    TensorBoardEvents(tmp_path, header(), [record()]).close()
     assert kept.exists()
     assert not events.exists()

@@ -1,4 +1,4 @@
-"""Chaos in short: everything holds under a dozen changes and kills, and the oracle knows a wrong answer."""
+"""Chaos in short: everything holds under some changes and kills, and the oracle knows a wrong answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scripts.robustness.chaos.checked_model import WIDTH, expected
 from scripts.robustness.chaos.load import wrong_with
 from tests.support import CHECKOUT
 
-SHORT = ("--changes", "8", "--kills", "10", "--pace-s", "0.6", "--seed", "4")
+SHORT = ("--changes", "4", "--kills", "6", "--pace-s", "0.5", "--seed", "4")
 
 
 @pytest.mark.timeout(600)  # much longer than it takes, where the machine has other work
@@ -26,9 +26,9 @@ def test_nothing_is_lost_wrong_or_failed_under_changes_and_kills(tmp_path: Path)
     (run,) = json.loads(out.read_text())
     assert done.returncode == 0, done.stdout + done.stderr
     assert run["lost"] == run["wrong"] == run["failed"] == run["other faults"] == 0
-    assert run["changes"] >= 8
-    assert run["kills"] + run["stops"] >= 10
-    assert run["requests"] > 500
+    assert run["changes"] >= 4
+    assert run["kills"] + run["stops"] >= 6
+    assert run["requests"] > 100
     assert run["target left as found"] + run["target left better"] == 1
 
 

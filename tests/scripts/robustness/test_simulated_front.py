@@ -26,8 +26,9 @@ from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.pool import WorkerPool
 from tests.support import CHECKOUT
 
-SEEDS = range(100)
+SEEDS = range(40)
 MOST_SEEDS = 60  # within which each of the breaks below must show
+TELLING = (45, 20)  # the first seeds of the two that show late; the others show in the first few
 DIGEST = (
     "from scripts.robustness.simulated_front.simulation import simulate; "
     "print(*(line for seed in (3, 8, 14) for line in simulate(seed).events), sep='\\n')"
@@ -55,7 +56,7 @@ def test_everything_holds_in_the_first_seeds() -> None:
 
 
 def test_some_seeds_lend_workers_of_the_deployed_model() -> None:
-    assert any(simulate(seed).lent for seed in range(len(SEEDS), 4 * len(SEEDS)))
+    assert any(simulate(seed).lent for seed in range(100, 400))
 
 
 def rows_of_the_neighbour(patch: pytest.MonkeyPatch) -> None:
@@ -188,4 +189,4 @@ def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_broken_on_purpose_is_found(break_it: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
-    assert any(simulate(seed).sentence for seed in range(MOST_SEEDS))
+    assert any(simulate(seed).sentence for seed in (*range(4), *TELLING, *range(4, MOST_SEEDS)))

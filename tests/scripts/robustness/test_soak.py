@@ -18,6 +18,7 @@ def test_some_seconds_of_load_changes_and_tuning_leave_nothing_behind(
 ) -> None:
     for name in ("RRL_STORE", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, "set again by the run")
+    monkeypatch.setattr(soak, "LOOKS", 2)
     figures = tmp_path / "soak.json"
     assert soak.run(soak.Options(minutes=0.15, warm_up_s=1.0, out=figures))
     assert '"what": "memory of the front"' in figures.read_text()
@@ -46,6 +47,17 @@ def test_a_journal_whose_intervals_grow_is_told(tmp_path: Path) -> None:
     assert "journal" in [row.what for row in watch.rows() if not row.holds]
     watch.samples[-1] = (1000, 1_000_000, SOME)
     assert "journal" in [row.what for row in watch.rows() if row.holds]
+
+
+def test_where_looks_at_the_tuner_lack_it_is_judged_by_those_there_are(tmp_path: Path) -> None:
+    watch = TunerWatch(tmp_path)
+    watch._exit_status, watch.intervals = 0, 30
+    assert all(row.holds for row in watch.rows())
+    grown = SOME._replace(memory_bytes=SOME.memory_bytes + (1 << 30))
+    watch.samples = [(10, 1000, SOME)]
+    assert all(row.holds for row in watch.rows())
+    watch.samples.append((20, 2000, grown))
+    assert [row.what for row in watch.rows() if not row.holds] == ["memory of the tuner"]
 
 
 def test_a_tuner_that_did_not_run_is_told(tmp_path: Path) -> None:

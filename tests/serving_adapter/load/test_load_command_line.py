@@ -17,7 +17,7 @@ import pytest
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from serving_adapter.load.command_line import main
-from tests.support.echo_server import EchoService, serving
+from tests.support.servers.echo_server import EchoService, serving
 
 COMMAND = [sys.executable, "-c", "from serving_adapter.load.command_line import main; main()"]
 
@@ -217,3 +217,51 @@ def test_an_unknown_model_is_refused_with_those_there(
 )
 def test_wrong_use_is_one_sentence(capfd: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
     assert words in sentence_of_failure(capfd, argv)
+
+
+def test_a_closed_loop_keeps_so_many_requests_under_way(
+    address: str, service: EchoService, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--target", address, "--concurrency", "1,3", "--duration-s", "0.4", "--out", str(tmp_path)]
+    assert run(argv) == 0
+    assert f"sending to echo on {address}: 3 requests at once" in capfd.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "levels.csv").read_text().splitlines()))
+    assert [row["concurrency"] for row in rows] == ["1", "3"]
+    sent = [json.loads((tmp_path / f"concurrency-{n}" / "load.json").read_text())["sent"] for n in (1, 3)]
+    assert sum(sent) == len(service.requests)
+    for row, count in zip(rows, sent, strict=True):
+        at_once = float(row["answered_per_s"]) * float(row["mean_ms"]) / 1e3  # Little's law
+        assert 0 < at_once <= float(row["concurrency"]) + 0.01
+        assert count > 1
+
+
+def test_the_capacity_within_a_limit_is_found_and_told(
+    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--target", address, "--find-capacity", "concurrency", "--slo-p95-ms", "0.001"]
+    assert run([*argv, "--window-s", "0.05", "--out", str(tmp_path)]) == 0
+    assert "bears no load at p95 <= 0.001 ms: even 1 at once breaks it" in capfd.readouterr().out
+    found = json.loads((tmp_path / "capacity.json").read_text())
+    assert (found["level"], found["confirmed"], found["unit"]) == (0, False, "concurrency")
+    rows = list(csv.DictReader((tmp_path / "capacity.csv").read_text().splitlines()))
+    assert len(rows) == found["windows"] == 2
+    assert {row["borne"] for row in rows} == {"False"}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--slo-p95-ms", "5"], "is the limit of --find-capacity: give both"),
+        (["--find-capacity", "rate"], "needs a limit above 0: give --slo-p95-ms"),
+        (
+            ["--find-capacity", "rate", "--slo-p95-ms", "5", "--concurrency", "2"],
+            "leave --concurrency out",
+        ),
+        (["--find-capacity", "rate", "--slo-p95-ms", "5", "--arrivals", "a.csv"], "leave the trace out"),
+        (["--concurrency", "1,2", "--duration-s", "0"], "give --duration-s above 0"),
+    ],
+)
+def test_loads_that_do_not_go_together_are_refused(
+    options: list[str], sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in sentence_of_failure(capfd, options)

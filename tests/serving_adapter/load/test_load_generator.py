@@ -21,7 +21,7 @@ from serving_adapter.load.payloads import Payloads
 from serving_adapter.load.report import LoadReport, RequestRow, SecondRow
 from serving_adapter.load.sizes import FixedSizes, Sizes, UniformSizes
 from serving_adapter.target import TargetError
-from tests.support.echo_server import TENSOR, EchoService, serving, start
+from tests.support.servers.echo_server import TENSOR, EchoService, serving, start
 
 TOKENS = ModelSignature("echo", [TENSOR(name="tokens", datatype="INT64", shape=[-1, -1])], is_batched=True)
 

@@ -13,12 +13,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import deserialize_bytes_tensor
 
+from serving_adapter.codecs import CODECS
 from serving_adapter.load.connection import ModelSignature
 from serving_adapter.load.own_requests import OwnRequests
 from serving_adapter.load.payloads import Payloads
 from serving_adapter.target import TargetError
-from serving_adapter.wire_values import wire_bytes
-from tests.support.echo_server import TENSOR
+from tests.support.servers.echo_server import TENSOR
 
 
 def signature(**inputs: tuple[str, list[int]]) -> ModelSignature:
@@ -90,7 +90,7 @@ def test_strings_travel_with_their_lengths(tmp_path: Path) -> None:
 
 def test_bfloat16_is_the_upper_half_rounded() -> None:
     values = np.array([1.0, 1.00390625, 1.01171875, np.inf, np.nan], np.float32)
-    halves = np.frombuffer(wire_bytes(values, "BF16"), np.uint16)
+    halves = np.frombuffer(CODECS["BF16"].packed(values), np.uint16)
     assert [hex(half) for half in halves] == ["0x3f80", "0x3f80", "0x3f82", "0x7f80", "0x7fc0"]
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from serving_adapter.model_store.opening.store import ModelStore
 from serving_adapter.model_store.sharing_rule import SharingCosts
-from serving_adapter.model_store.store import ModelStore
 from serving_adapter.model_store.tiers.disk import Disk
 from serving_adapter.model_store.tiers.eviction import POLICIES
 from serving_adapter.model_store.tiers.gpu_memory import GpuMemory

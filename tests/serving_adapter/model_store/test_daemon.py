@@ -19,16 +19,8 @@ from serving_adapter.model_store import Client, NoRoom, StoreError, UnknownModel
 from serving_adapter.model_store.endpoint import Endpoint, make_folder
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.sharing_rule import ASSUMED_DISK_BYTES_PER_S, SharingCosts
-from tests.support.running_store import (
-    Seen,
-    in_repository,
-    rrl_store,
-    saved,
-    short_folder,
-    some_weights,
-    stores,
-    stub_of,
-)
+from tests.support.stores.running_store import Seen, rrl_store, short_folder, stores, stub_of
+from tests.support.stores.weights_files import in_repository, saved, some_weights
 from tests.support.waiting import until
 
 

@@ -24,7 +24,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         _ = model_store.manager
 
 
-@pytest.mark.parametrize("module", ["", ".daemon", ".command_line", ".store", ".client"])
+@pytest.mark.parametrize("module", ["", ".daemon", ".command_line", ".opening.store", ".clients.client"])
 def test_the_store_itself_does_without_torch(module):
     text = f"import sys, serving_adapter.model_store{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

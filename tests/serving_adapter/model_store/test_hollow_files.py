@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from serving_adapter.model_store.errors import StoreError, UnknownModel
-from serving_adapter.model_store.store import ModelStore
-from tests.support.running_store import PAGE, account, address, with_header
+from serving_adapter.model_store.opening.store import ModelStore
+from tests.support.stores.running_store import PAGE
+from tests.support.stores.store_in_process import account, address
+from tests.support.stores.weights_files import with_header
 
 PAGES = 3  # of which the header tells
 

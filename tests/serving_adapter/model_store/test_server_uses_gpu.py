@@ -14,15 +14,16 @@ from torch import nn
 
 from serving_adapter import model_store
 from serving_adapter.model_store import StoreError
-from serving_adapter.model_store.device_tensors import ParametersOnDevice
+from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice
 from serving_adapter.server.workers import worker, zygote
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.zygote import Zygote
 from serving_adapter.tensors import TensorSpec
-from tests.support.embeddings import embedding
-from tests.support.fake_cuda import client_of, store_with_a_gpu
-from tests.support.running_store import PLENTY, Seen, stores
-from tests.support.store_clients import default_client_of
+from tests.support.servers.embeddings import embedding
+from tests.support.stores.fake_cuda import client_of, store_with_a_gpu
+from tests.support.stores.running_store import Seen, stores
+from tests.support.stores.store_clients import default_client_of
+from tests.support.stores.store_in_process import PLENTY
 from tests.support.waiting import until
 
 GPU = "cuda:0"

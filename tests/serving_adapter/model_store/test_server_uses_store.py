@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as triton
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.models.branches import parallel, torchscript
-from tests.support.running_store import Seen, stores
+from tests.support.stores.running_store import Seen, stores
 from tests.support.waiting import until
 
 WIDTH = 512

@@ -16,15 +16,8 @@ from serving_adapter.model_store import Client, command_line
 from serving_adapter.model_store.endpoint import Endpoint
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support import CHECKOUT
-from tests.support.running_store import (
-    Seen,
-    in_repository,
-    rrl_store,
-    saved,
-    short_folder,
-    some_weights,
-    stores,
-)
+from tests.support.stores.running_store import Seen, rrl_store, short_folder, stores
+from tests.support.stores.weights_files import in_repository, saved, some_weights
 from tests.support.waiting import until
 
 

@@ -135,6 +135,10 @@ def test_wrong_use_is_one_sentence(folder, tmp_path):
     assert "NAME.safetensors" in refusal(
         "train", "--model", model, "--data", data, "--out", tmp_path / "o.pt"
     )
+    nowhere = tmp_path / "none" / "o.safetensors"
+    assert f"cannot read or write {nowhere}: No such file or directory" in refusal(
+        *("train-base", "--architecture", "mlp", "--data", data, "--out", nowhere, "--epochs", 10**6)
+    )
     assert "unknown data 'nothing'" in refusal(
         "train", "--model", model, "--data", "nothing", "--out", out, "--device", "cpu"
     )

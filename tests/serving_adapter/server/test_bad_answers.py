@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.support.models import wayward
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 MODEL = "wayward"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tritonclient import grpc as triton
 
-from tests.support.embeddings import embedding
+from tests.support.servers.embeddings import embedding
 
 pytestmark = [
     pytest.mark.cuda,

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from envs.target_space import default_space
-from serving_adapter.target import Target, TargetError
+from serving_adapter.target import OpenInferenceTarget, TargetError
 
 
 class Sums(torch.nn.Module):
@@ -61,7 +61,7 @@ def test_a_served_export_keeps_to_its_limits_and_tells_them(start_server, sums):
                 call(asked, timeout=60)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert stub.ModelConfig(pb.ModelConfigRequest(name="sums")).config.max_batch_size == 8
-    with closing(Target(server.address)) as target:
+    with closing(OpenInferenceTarget(server.address)) as target:
         target.connect()
         assert target.knobs()["max_batch_size"] == (1, 8)
         assert default_space(target.knobs(), cores=1).to_json()["max_batch_size"] == [1, 2, 4, 8]

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
 
 import grpc
 import numpy as np
@@ -17,6 +19,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.options import parse
+from serving_adapter.server.command_line import prepared
+from serving_adapter.server.options import ServeOptions
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 
@@ -115,25 +121,38 @@ def test_every_knob_changes_under_load_without_a_failed_or_swapped_answer(start_
     until(lambda: len(worker_pids(server)) == 1, "the retired workers have ended")
 
 
-def test_a_killed_worker_is_replaced_and_its_batch_run_again(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=2000")
+@pytest.fixture(scope="module")
+def suffering() -> Iterator[RunningServer]:
+    """A server of one worker, which its tests kill, stop and fill."""
+    options = ("--model-option", "ms=20", "--model-option", "hang_on=13")
+    running = start("--model", "sleep", *options, "--max-queue-size", 4, "--worker-timeout-s", 1)
+    yield running
+    assert running.stop() == 0
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+
+
+def test_a_killed_worker_is_replaced_and_its_batch_run_again(suffering):
+    server, before = suffering, metric(suffering, "rrl_worker_replacements")
 
     async def drive() -> float:
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = GRPCInferenceServiceStub(channel)
             (pid,) = worker_pids(server)
+            os.kill(pid, signal.SIGSTOP)
             answer = asyncio.ensure_future(stub.ModelInfer(request_of("sleep", 7.0)))
             while metric(server, "rrl_in_flight_request_count") == 0:
                 await asyncio.sleep(0)
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # found to be hung by then
+                os.kill(pid, signal.SIGKILL)
             return answer_of(await answer)
 
     assert asyncio.run(drive()) == 7.0
-    assert metric(server, "rrl_worker_replacements") == 1
+    assert metric(server, "rrl_worker_replacements") == before + 1
 
 
-def test_a_killed_zygote_takes_its_workers_along_and_all_come_back(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=1")
+def test_a_killed_zygote_takes_its_workers_along_and_all_come_back(suffering):
+    server = suffering
     (zygote,) = psutil.Process(server.process.pid).children()
     zygote.kill()
     with grpc.insecure_channel(server.address) as channel:
@@ -142,10 +161,8 @@ def test_a_killed_zygote_takes_its_workers_along_and_all_come_back(start_server)
     assert answers == [0.0, 1.0, 2.0]
 
 
-def test_a_hung_worker_is_ended_and_a_poisonous_request_given_up(start_server):
-    options = ("--model-option", "ms=1", "--model-option", "hang_on=13")
-    server = start_server("--model", "sleep", *options, "--worker-timeout-s", 0.5)
-    with grpc.insecure_channel(server.address) as channel:
+def test_a_hung_worker_is_ended_and_a_poisonous_request_given_up(suffering):
+    with grpc.insecure_channel(suffering.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError, match="3 workers ended while they ran this batch") as failed:
             stub.ModelInfer(request_of("sleep", 13.0))
@@ -153,11 +170,9 @@ def test_a_hung_worker_is_ended_and_a_poisonous_request_given_up(start_server):
         assert answer_of(stub.ModelInfer(request_of("sleep", 5.0))) == 5.0
 
 
-def test_an_overfull_queue_refuses_at_once_and_serves_the_rest(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=20", "--max-queue-size", 4)
-
+def test_an_overfull_queue_refuses_at_once_and_serves_the_rest(suffering):
     async def drive() -> list[object]:
-        async with grpc.aio.insecure_channel(server.address) as channel:
+        async with grpc.aio.insecure_channel(suffering.address) as channel:
             stub = GRPCInferenceServiceStub(channel)
             calls = (stub.ModelInfer(request_of("sleep", float(i))) for i in range(30))
             return await asyncio.gather(*calls, return_exceptions=True)
@@ -170,21 +185,23 @@ def test_an_overfull_queue_refuses_at_once_and_serves_the_rest(start_server):
 
 
 def test_a_request_past_its_deadline_leaves_the_queue(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=2000")
+    server = start_server("--model", "sleep")
+    (worker,) = map(psutil.Process, worker_pids(server))
     with grpc.insecure_channel(server.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
+        worker.suspend()
         running = stub.ModelInfer.future(request_of("sleep", 1.0))
-        while metric(server, "rrl_in_flight_request_count") == 0:
-            pass
+        until(lambda: metric(server, "rrl_in_flight_request_count") == 1)
         with pytest.raises(grpc.RpcError) as late:
             stub.ModelInfer(request_of("sleep", 2.0), timeout=0.05)
         assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        worker.resume()
         assert answer_of(running.result()) == 1.0
         assert metric(server, "nv_inference_exec_count") == 1
 
 
 def test_sigterm_answers_what_is_in_flight_and_ends_every_process(start_server):
-    server = start_server("--model", "sleep", "--model-option", "ms=1000")
+    server = start_server("--model", "sleep", "--model-option", "ms=100")
     family = [psutil.Process(pid) for pid in worker_pids(server)]
 
     async def drive() -> list[float]:
@@ -201,18 +218,30 @@ def test_sigterm_answers_what_is_in_flight_and_ends_every_process(start_server):
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
+WRONG_OPTIONS = [
+    (("--instances", "0"), "instances must be from 1 to 64, got 0"),
+    (("--model-option", "novalue"), "cannot read --model-option 'novalue'"),
+    (("--model", "noop"), "model 'noop' is given twice"),
+    (("--worker-timeout-s", "0"), "--worker-timeout-s must be from 0.1"),
+    (("--max-queue-size", "100000000"), "--max-queue-size must be from 1"),
+    (("--control-key-file", os.devnull), "--control-key-file /dev/null is empty"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), WRONG_OPTIONS)
+def test_wrong_options_are_told_in_one_sentence_before_a_model_is_built(capsys, arguments, sentence):
+    with pytest.raises(SystemExit, match="2"):
+        prepared(parse(ServeOptions, ["--model", "noop", *arguments]))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line
+
+
 BAD_STARTS = [
     (("--model", "no_such_model"), "no_such_model"),
     (("--model", "noop", "--device", "tpu"), "--device must be cpu, cuda or cuda:N, got 'tpu'"),
     (("--model", "noop", "--device", "cuda:99"), "--device cuda:99 is not there"),
-    (("--model", "noop", "--instances", "0"), "instances must be from 1 to 64, got 0"),
-    (("--model", "noop", "--model-option", "novalue"), "cannot read --model-option 'novalue'"),
-    (("--model", "sleep", "--model-option", "hours=3"), "hours"),
-    (("--model", "noop", "--model", "noop"), "model 'noop' is given twice"),
     (("--model", "noop", "--tls-cert", "cert.pem"), "TLS needs both"),
-    (("--model", "noop", "--worker-timeout-s", "0"), "--worker-timeout-s must be from 0.1"),
-    (("--model", "noop", "--max-queue-size", "100000000"), "--max-queue-size must be from 1"),
-    (("--model", "noop", "--control-key-file", os.devnull), "--control-key-file /dev/null is empty"),
+    (("--model", "sleep", "--model-option", "hours=3"), "hours"),
 ]
 
 
@@ -234,17 +263,17 @@ def test_nothing_outlives_a_killed_front(start_server):
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
-def test_a_model_is_ready_only_while_somebody_can_answer(start_server):
-    server = start_server("--model", "noop")
+def test_a_model_is_ready_only_while_somebody_can_answer(suffering):
+    server = suffering
     with grpc.insecure_channel(server.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
 
         def ready() -> tuple[bool, bool]:
             of_server = stub.ServerReady(pb.ServerReadyRequest()).ready
-            return of_server, stub.ModelReady(pb.ModelReadyRequest(name="noop")).ready
+            return of_server, stub.ModelReady(pb.ModelReadyRequest(name="sleep")).ready
 
         assert ready() == (True, True)
         psutil.Process(server.process.pid).children()[0].kill()
         until(lambda: ready() == (False, False))
-        assert answer_of(stub.ModelInfer(request_of("noop", 3.0), timeout=60)) == 3.0
+        assert answer_of(stub.ModelInfer(request_of("sleep", 3.0), timeout=60)) == 3.0
         assert ready() == (True, True)

@@ -14,7 +14,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.thread_room import try_threads
 from tests.serving_adapter.server.test_faults import answer_of, load_request, override, request_of
-from tests.support.running_server import start
+from tests.support.servers.running_server import start
 
 MOST_THREADS = 64  # of which a server of two workers has about 20
 SOME_USER = "23451"

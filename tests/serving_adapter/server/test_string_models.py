@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 
 MODELS = "tests.support.models.texts"
 

@@ -22,8 +22,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.tap.client import LatencyInterceptor, serve_tally
 from serving_adapter.tap.tally import ClientTally
-from serving_adapter.target import Target
-from tests.support.running_server import RunningServer, start
+from serving_adapter.target import OpenInferenceTarget
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 
@@ -144,7 +144,7 @@ def test_what_clients_give_up_is_told_from_what_came_too_late(stub, tap, server)
 def test_the_tuner_reads_percentiles_from_the_page(stub, tap):
     for _ in range(5):
         stub.ModelInfer(request_of())
-    target = Target(tap.address, model="noop", metrics_url=tap.metrics_url)
+    target = OpenInferenceTarget(tap.address, model="noop", metrics_url=tap.metrics_url)
     target.connect()
     reading = target.read()
     assert reading.latency is not None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving_adapter.target import Target
-from tests.support.fake_triton import MetricsServer, Triton, serve
+from serving_adapter.target import OpenInferenceTarget
+from tests.support.servers.fake_triton import MetricsServer, Triton, serve
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def make_target():
     made = []
 
     def make(*arguments, **options):
-        made.append(Target(*arguments, **{"timeout_s": 2.0} | options))
+        made.append(OpenInferenceTarget(*arguments, **{"timeout_s": 2.0} | options))
         made[-1].starts_at_once = None  # whatever cores this machine has
         return made[-1]
 

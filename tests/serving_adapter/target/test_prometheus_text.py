@@ -13,9 +13,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from serving_adapter.target.open_inference.readings import parse_metrics
 from serving_adapter.target.prometheus_text import sample
-from serving_adapter.target.reading import Reading, parse_metrics
-from tests.serving_adapter.target.test_reading import OURS
+from serving_adapter.target.reading import Reading
+from tests.serving_adapter.target.open_inference.test_readings import OURS
 
 COUNTER, BUCKET = "nv_inference_request_success", "rrl_request_latency_seconds_bucket"
 NO_NUMBER = "must be a number from 0 up"

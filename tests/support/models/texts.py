@@ -42,3 +42,8 @@ class Doubled(nn.Module):
 def doubled():
     """BF16 in and out; requests of different lengths share a batch."""
     return Model(Doubled(), (TensorSpec("x", "BF16", (-1,), pad_value=1.5),), ("y",))
+
+
+def doubled_rows():
+    """The same, of one size."""
+    return Model(Doubled(), (TensorSpec("x", "BF16", (16,)),), ("y",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,18 +14,19 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from rrl.command_line.earlier import as_before
-from rrl.command_line.options import TuneOptions
+from rrl.command_line.opening.earlier import as_before
+from rrl.command_line.options.options import TuneOptions
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import Gain, pooled_noise
 from rrl.knobs import in_words
 from rrl.records import Header
+from rrl.views.by_load import groups_by_load
 from rrl.views.confidence import mean_interval
 from rrl.views.exports import write_views
 from rrl.views.html_report import next_steps, page
 from rrl.views.html_report.comparison import STATISTICS, estimate
 from rrl.views.html_report.exploration import paid_back
-from rrl.views.html_report.landscape import Explored, groups_by_load, most_influential
+from rrl.views.html_report.landscape import Explored, most_influential
 from rrl.views.html_report.markup import document, tag
 from rrl.views.html_report.numbers import (
     duration,
@@ -39,8 +41,8 @@ from rrl.views.html_report.run_view import RunView
 from rrl.views.summary import summarise
 from rrl.views.terminal import gain_in_words
 from serving_adapter.options import parse
-from serving_adapter.target.kept_configuration import KeptConfiguration
-from tests.support import simulated_runs as runs
+from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
+from tests.support.runs import simulated_runs as runs
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,7 @@ def test_what_a_resumed_run_found_and_never_measured_is_left_without_a_figure(go
     records = [record for record in records if record.configuration != unknown]
     summary = summarise(header, records, left=ToKeep(header.space.number(unknown), "interrupted"))
     root = page.page(RunView(header, records, summary, True), "", ())
-    assert text(root.find(".//h1")) == "Left as found, not known to be better than the start"
+    assert text(root.find(".//h1")) == "Left in force, not known to be better than the start"
     assert "nan" not in text(root.find(".//header")).lower()
 
 
@@ -424,6 +426,46 @@ def test_the_heat_map_shows_the_lowest_cost_of_each_pair(good: runs.Run) -> None
     )
 
 
+def test_the_front_is_a_table_and_filled_dots_of_the_plot(good: runs.Run) -> None:
+    run = view(good)
+    root = section(shown(good), "tradeoff")
+    front, points = run.tradeoff.front, run.tradeoff.points
+    assert len(by_class(root, "front-dot")) % len(front) == 0
+    assert len(by_class(root, "behind-dot")) == (len(points) - len(front)) * len(by_class(root, "tradeoff"))
+    rows = by_class(root, "front")[0].findall("./tbody/tr")
+    assert [text(row[0]) for row in rows] == [str(point.threads) for point in front]
+    assert [text(row[1]) for row in rows] == [ms(point.latency_ms) for point in front]
+    assert len(rows) < 2 or re.search(r"[\d.]+x (lower|higher) p95.*, for ", text(rows[1][-1]))
+    limited = replace(good[0], slo_p95_ms=50.0), good[1]
+    assert "p95 limit 50" in text(section(shown(limited), "tradeoff"))
+
+
+def test_one_configuration_alone_has_nothing_to_be_traded(good: runs.Run) -> None:
+    header, records = good
+    alone = [r for r in records if r.number == header.space.number(header.start)]
+    assert shown((header, alone)).find(".//section[@id='tradeoff']") is None
+
+
+def test_what_the_run_learned_ranks_the_knobs_and_answers_what_if(good: runs.Run) -> None:
+    run = view(good)
+    assert run.learned is not None
+    root = shown(good)
+    rows = section(root, "importance").findall(".//tbody/tr")
+    assert {text(row[0]) for row in rows} == {"instances", "max batch size", "in combination"}
+    assert sum(int(text(row[1]).rstrip("%")) for row in rows) == pytest.approx(100, abs=2)
+    loads, limits = section(root, "what-if").findall(".//table")
+    assert len(loads.findall("./tbody/tr")) == len(limits.findall("./tbody/tr")) == 4
+    assert "no such load was seen" in text(loads.findall("./tbody/tr")[-1])
+    present = loads.findall("./tbody/tr")[1]
+    assert text(present[1]) == in_words(run.learned.ask(load=float(text(present[0]))).best[0].configuration)
+    header, records = good
+    nothing = page.page(RunView(header, [], summarise(header, []), False), "", ())
+    assert nothing.find(".//section[@id='what-if']") is None
+    capacity = replace(header, objective="capacity", slo_p95_ms=200.0), records
+    (table,) = section(shown(capacity), "what-if").findall(".//table")
+    assert "answers/s" in text(table.findall("./tbody/tr")[0])
+
+
 def test_one_knob_alone_has_no_heat_map(good: runs.Run) -> None:
     header, records = good
     alone = [r for r in records if r.configuration["max_batch_size"] == 1]
@@ -499,6 +541,20 @@ def test_the_configuration_is_a_diff_with_how_to_apply_it(good: runs.Run, tmp_pa
     links = [a.get("href", "") for a in section(root, "files").iter("a")]
     assert {"intervals.csv", "reference_table.yaml", "best_config.pbtxt", "best_config.diff"} <= set(links)
     assert all((tmp_path / link).exists() for link in links)
+
+
+def test_an_application_of_ray_serve_is_deployed_again(good: runs.Run, tmp_path: Path) -> None:
+    class Application:
+        def config_files(self, configuration: Mapping[str, int]) -> Mapping[str, str]:
+            return {"serve_config.yaml": "applications: []\n"}
+
+    header = replace(good[0], target="ray://localhost:8265", found_config_pbtxt="applications: [{}]\n")
+    summary = summarise(header, good[1])
+    write_views(tmp_path, header, good[1], summary, Application(), ended=True)
+    html = (tmp_path / "report.html").read_text()
+    assert "serve deploy --address http://localhost:8265 best_serve_config.yaml" in html
+    assert "+++ best/serve_config.yaml" in (tmp_path / "best_config.diff").read_text()
+    assert 'href="best_serve_config.yaml"' in html
 
 
 def test_text_from_outside_is_escaped(good: runs.Run) -> None:

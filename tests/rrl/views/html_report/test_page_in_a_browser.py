@@ -16,9 +16,9 @@ from rrl.space import ConfigurationSpace
 from rrl.views.exports import write_views
 from rrl.views.html_report import page
 from rrl.views.summary import summarise
-from serving_adapter.target.kept_configuration import KeptConfiguration
-from tests.support import simulated_runs as runs
+from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
 from tests.support.browser import MISSING, Browser, executable
+from tests.support.runs import simulated_runs as runs
 
 pytestmark = pytest.mark.browser
 

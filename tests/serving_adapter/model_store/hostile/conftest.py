@@ -13,10 +13,13 @@ import pytest
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support import CHECKOUT
-from tests.support.hostile_clients import open_and_check
 from tests.support.pipes import line_of, tell
-from tests.support.running_store import RunningStore, Seen, in_repository, saved, script, some_weights, stores
+from tests.support.stores.hostile_clients import open_and_check
+from tests.support.stores.running_store import RunningStore, Seen, script, stores
+from tests.support.stores.weights_files import in_repository, saved, some_weights
 from tests.support.waiting import until
+
+MAX_LEASES = 2_000  # of a client, for it takes a while to have more
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def running(tmp_path_factory) -> Iterator[RunningStore]:
     root = tmp_path_factory.mktemp("repository")
     in_repository(root, "served", "1", some_weights(seed=1))
     with stores(tmp_path_factory.mktemp("store")) as start:
-        yield start("--remote", f"file://{root}", "--client-quota", "64M")
+        yield start("--remote", f"file://{root}", "--client-quota", "64M", max_leases=MAX_LEASES)
 
 
 @pytest.fixture
@@ -42,10 +45,10 @@ GOOD_CLIENT = """
 import sys
 from pathlib import Path
 import torch
-from tests.support.running_store import some_weights
+from tests.support.stores.weights_files import some_weights
 from serving_adapter.model_store import Client
 from serving_adapter.model_store.endpoint import Endpoint
-from serving_adapter.model_store.tensors import state_dict
+from serving_adapter.model_store.torch_side.tensors import state_dict
 endpoint, path, expected = Endpoint(Path(sys.argv[1])), Path(sys.argv[2]), some_weights()
 for _ in sys.stdin:
     with Client(endpoint, starts_store=False) as client, path.open("rb") as file:

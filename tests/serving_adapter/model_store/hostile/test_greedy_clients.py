@@ -15,8 +15,9 @@ import torch
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from tests.support.hostile_clients import f32, open_and_check
-from tests.support.running_store import Seen, saved, with_header
+from tests.support.stores.hostile_clients import f32, open_and_check
+from tests.support.stores.running_store import Seen
+from tests.support.stores.weights_files import saved, with_header
 from tests.support.waiting import until
 
 
@@ -63,9 +64,9 @@ def test_opens_without_closes_end_at_the_limit_and_return_with_the_connection(un
                 while len(opened) < 20_000:
                     opened.append(stub.Open(request).lease)
 
-            with pytest.raises(grpc.RpcError, match="10,000 models open, the most it may"):
+            with pytest.raises(grpc.RpcError, match="2,000 models open, the most it may"):
                 open_many()
-            assert len(opened) == 10_000
+            assert len(opened) == 2_000
             unharmed.good.is_served_again()
             sock.shutdown(socket.SHUT_RDWR)
             reader.join(30)

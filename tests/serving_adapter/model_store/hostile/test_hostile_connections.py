@@ -13,9 +13,9 @@ import pytest
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from tests.support.hostile_clients import ended_by_store, open_and_check
 from tests.support.pipes import line_of
-from tests.support.running_store import RunningStore, Seen, script
+from tests.support.stores.hostile_clients import ended_by_store, open_and_check
+from tests.support.stores.running_store import RunningStore, Seen, script
 from tests.support.waiting import until
 
 A_THOUSAND = 1000

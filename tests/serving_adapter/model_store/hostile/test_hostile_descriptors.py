@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.support.hostile_clients import opened_fd, refusal_of
-from tests.support.running_store import RunningStore
+from tests.support.stores.hostile_clients import opened_fd, refusal_of
+from tests.support.stores.running_store import RunningStore
 
 
 def test_descriptors_that_are_no_files_are_refused(unharmed, tmp_path):

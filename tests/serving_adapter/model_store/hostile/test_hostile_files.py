@@ -15,8 +15,9 @@ import pytest
 from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
-from tests.support.hostile_clients import f32, opened_fd, refusal_of
-from tests.support.running_store import rrl_store, saved, some_weights, with_header
+from tests.support.stores.hostile_clients import f32, opened_fd, refusal_of
+from tests.support.stores.running_store import rrl_store
+from tests.support.stores.weights_files import saved, some_weights, with_header
 
 BIG = 1 << 40
 

@@ -11,8 +11,8 @@ import socket
 import pytest
 
 from serving_adapter import messages
-from tests.support.hostile_clients import ended_by_store, opened_fd
-from tests.support.running_store import Seen
+from tests.support.stores.hostile_clients import ended_by_store, opened_fd
+from tests.support.stores.running_store import Seen
 from tests.support.waiting import until
 
 

@@ -13,7 +13,7 @@ from serving_adapter import messages
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from tests.support.pipes import line_of
-from tests.support.running_store import Seen, script
+from tests.support.stores.running_store import Seen, script
 from tests.support.waiting import until
 
 

@@ -6,12 +6,12 @@ import pytest
 from safetensors.numpy import save
 
 from serving_adapter.model_store import NoRoom, StoreError
-from serving_adapter.model_store.account import Account
+from serving_adapter.model_store.opening.account import Account
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.model_store.service.sessions import ClientSession
-from tests.support.fake_cuda import client_of, store_with_a_gpu
 from tests.support.pipes import line_of, tell
-from tests.support.running_store import PAGE, Seen, script
+from tests.support.stores.fake_cuda import client_of, store_with_a_gpu
+from tests.support.stores.running_store import PAGE, Seen, script
 from tests.support.waiting import until
 
 GPU = "cuda:0"

@@ -6,7 +6,7 @@ import pytest
 
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.tiers.cache_folder import MARK, claim
-from tests.support.running_store import rrl_store, short_folder
+from tests.support.stores.running_store import rrl_store, short_folder
 
 OF_A_STORE = ["lock", f"blobs/{'ab' * 32}", f"blobs/.x.{'0' * 16}.part", "models/safetensors/a%2Fb@1.json"]
 

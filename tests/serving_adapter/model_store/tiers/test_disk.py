@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, UnknownModel
+from serving_adapter.model_store.opening.account import Account
 from serving_adapter.model_store.tiers.disk import Disk, content_hash
 from serving_adapter.model_store.tiers.eviction import LeastRecentlyUsed
 from serving_adapter.model_store.tiers.host_memory import Weights, fill, place, tensor_bytes
 from serving_adapter.model_store.tiers.remote import MAX_NAME_CHARACTERS, check_name
 from serving_adapter.model_store.weights_file import read_safetensors_header
-from tests.support.running_store import PLENTY, address
+from tests.support.stores.store_in_process import PLENTY, address
 
 
 def read(data: bytes) -> Weights:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from serving_adapter.model_store import tensors
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.cuda import CudaError
 from serving_adapter.model_store.errors import NoRoom, StoreError, UnknownModel
-from serving_adapter.model_store.store import ModelStore
-from tests.support.fake_cuda import FakeCuda
-from tests.support.running_store import PAGE, PLENTY, Gated, address, counters, stores
+from serving_adapter.model_store.opening.account import Account
+from serving_adapter.model_store.opening.store import ModelStore
+from serving_adapter.model_store.torch_side import tensors
+from tests.support.stores.fake_cuda import FakeCuda
+from tests.support.stores.running_store import PAGE, stores
+from tests.support.stores.store_in_process import PLENTY, Gated, address, counters
 from tests.support.waiting import eventually
 
 GPU = "cuda:0"

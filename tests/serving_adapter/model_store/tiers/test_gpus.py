@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import NoRoom, StoreError
-from tests.support.fake_cuda import FakeCuda
-from tests.support.running_store import PAGE, PLENTY, address
+from serving_adapter.model_store.opening.account import Account
+from tests.support.stores.fake_cuda import FakeCuda
+from tests.support.stores.running_store import PAGE
+from tests.support.stores.store_in_process import PLENTY, address
 
 GPU, SECOND = "cuda:0", "cuda:1"
 

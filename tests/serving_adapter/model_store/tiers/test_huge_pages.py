@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import save
 
 from serving_adapter.model_store import mapped_memory
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.mapped_memory import HUGE_PAGE_BYTES, MappedMemory
+from serving_adapter.model_store.opening.account import Account
 from serving_adapter.model_store.tiers.host_memory import (
     JOINED_BYTES,
     place,
@@ -22,7 +22,7 @@ from serving_adapter.model_store.tiers.host_memory import (
 )
 from serving_adapter.model_store.tiers.huge_pages import collapse
 from serving_adapter.model_store.weights_file import StoredTensor
-from tests.support.running_store import PLENTY, address
+from tests.support.stores.store_in_process import PLENTY, address
 
 HEADER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ")
 

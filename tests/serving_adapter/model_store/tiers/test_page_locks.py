@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from serving_adapter.model_store.account import Account
-from tests.support.fake_cuda import FakeCuda
-from tests.support.running_store import PAGE, PLENTY, address
+from serving_adapter.model_store.opening.account import Account
+from tests.support.stores.fake_cuda import FakeCuda
+from tests.support.stores.running_store import PAGE
+from tests.support.stores.store_in_process import PLENTY, address
 from tests.support.waiting import eventually
 
 GPU = "cuda:0"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serving_adapter.model_store.account import Account
 from serving_adapter.model_store.errors import StoreError, UnknownModel
+from serving_adapter.model_store.opening.account import Account
 from serving_adapter.model_store.tiers.host_memory import tensor_bytes
 from serving_adapter.model_store.tiers.remote import MAX_NAME_CHARACTERS, Remote, check_name
 from serving_adapter.model_store.tiers.tier import Address

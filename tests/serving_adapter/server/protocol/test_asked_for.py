@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving_adapter.lease import DURATION_PARAMETER, OWNER_PARAMETER, PROLONGS_PARAMETER
 from tests.support.models.gated import WAITS
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 INVALID, LATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DEADLINE_EXCEEDED
@@ -50,11 +50,11 @@ def assert_invalid(method, asked, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "field", "value", "says"),
     [
-        ("priority", "uint64_param", 1, "asks for 'priority', which this server does not support"),
+        ("priority", "uint64_param", 1, "asks for 'priority', and model 'sleep' has no priority levels"),
         ("sequence_id", "int64_param", 7, "asks for 'sequence_id'"),
         ("sequence_id", "string_param", "abc", "asks for 'sequence_id'"),
         ("sequence_end", "bool_param", True, "asks for 'sequence_end'"),
-        ("timeuot", "int64_param", 5, "the unknown parameter 'timeuot'; it takes exact, timeout"),
+        ("timeuot", "int64_param", 5, "the unknown parameter 'timeuot'; it takes exact, timeout, priority"),
         ("timeout", "int64_param", -1, "'timeout' must be a whole number of microseconds"),
         ("timeout", "string_param", "soon", "got 'soon'"),
     ],

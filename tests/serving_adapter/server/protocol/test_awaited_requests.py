@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from serving_adapter.recent_arrivals import METHOD as ARRIVALS
 from serving_adapter.server.protocol.listening import most_calls
 from serving_adapter.server.protocol.methods import INSTEAD, SERVICE, STREAM_INFER
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import eventually
 
 INFER, LIVE = (f"/{SERVICE.full_name}/{name}" for name in ("ModelInfer", "ServerLive"))

@@ -26,8 +26,8 @@ from serving_adapter.server.workers.arena import Arena, CopiedOutputs, Placed
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference, WorkerSignal
 from tests.support.models.large import PER_MIB
-from tests.support.paused_relay import PausedRelay
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.paused_relay import PausedRelay
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 LARGE = "tests.support.models.large:large"

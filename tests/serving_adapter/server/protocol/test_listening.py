@@ -9,7 +9,9 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import closing
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import BinaryIO
 
@@ -22,8 +24,8 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
-from serving_adapter.target import Target
-from tests.support.running_server import start
+from serving_adapter.target import OpenInferenceTarget
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 SERVE = [sys.executable, "-m", "serving_adapter.server.command_line"]
@@ -192,10 +194,56 @@ def test_with_a_key_it_listens_beyond_loopback_and_nothing_it_starts_inherits_th
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6")
 def test_what_a_server_on_ipv6_prints_can_be_called(start_server):
     server = start_server("--model", "noop", "--host", "::1")
-    with closing(Target(server.address, metrics_url=server.metrics_url)) as target:
+    with closing(OpenInferenceTarget(server.address, metrics_url=server.metrics_url)) as target:
         target.connect()
         assert target.address == server.address
         assert target.read().cores
+    with urllib.request.urlopen(f"{server.rest_url}/health/ready", timeout=60) as answer:
+        assert answer.status == 200
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[RunningServer]:
+    """One that pings soon, and bears few pings itself."""
+    bears = ("--grpc-http2-max-ping-strikes", 1, "--grpc-http2-min-recv-ping-interval-without-data", 60_000)
+    server = start("--model", "noop", "--grpc-keepalive-time", 1000, *bears)
+    yield server
+    server.stop()
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+
+
+@contextmanager
+def http2_of(server: RunningServer) -> Iterator[tuple[socket.socket, BinaryIO]]:
+    """A connection that has said which protocol it speaks, and what the server sends."""
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(HTTP2_PREFACE + frame(SETTINGS))
+        with connection.makefile("rb") as stream:
+            yield connection, stream
+
+
+def test_a_silent_connection_is_pinged_as_soon_as_the_server_is_told(strict_server):
+    with http2_of(strict_server) as (_, stream):
+        while read_frame(stream)[0] != PING:
+            pass
+
+
+def test_a_client_that_pings_too_often_is_told_to_go_where_the_server_is_told_to_count(strict_server):
+    with http2_of(strict_server) as (connection, stream):
+        connection.sendall(b"".join(frame(PING, bytes(8)) for _ in range(10)))
+        kind, content = read_frame(stream)
+        while kind != GO_AWAY:
+            kind, content = read_frame(stream)
+    assert b"too_many_pings" in content
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("grpc_keepalive_time", 0), ("grpc_http2_max_ping_strikes", 1 << 31)]
+)
+def test_numbers_of_pings_that_grpc_does_not_take_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} must be a whole number from"):
+        ServeOptions(**{name: value})
 
 
 def test_a_key_that_others_may_read_is_noted(tmp_path, caplog):
@@ -234,7 +282,7 @@ def test_a_server_listens_with_the_largest_limits_that_its_options_take():
 
     async def listen() -> None:
         most_calls = listening.most_calls(models * options.max_queue_size)
-        server = listening.grpc_server(options.max_message_bytes, most_calls)
+        server = listening.grpc_server(options.max_message_bytes, most_calls, options)
         assert listening.bind(server, "127.0.0.1", 0, None, None)
         await server.start()
         await server.stop(None)

@@ -10,7 +10,6 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving_adapter.server.command_line import STREAMS_SHARE
 from tests.support.waiting import until
 
 
@@ -64,6 +63,17 @@ def test_a_slow_request_does_not_hold_up_the_next(start_server, tmp_path):
         assert next(answers).infer_response.id == "slow"
 
 
+def test_what_a_stream_sends_beyond_the_queue_waits_in_its_connection(start_server):
+    server = start_server("--model", "noop", "--max-queue-size", 4)
+    with grpc.insecure_channel(server.address) as channel:
+        requests = [request_of(float(k), number=str(k)) for k in range(100)]
+        for request in requests:
+            request.model_name = "noop"
+        answers = list(GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests), timeout=60))
+    assert {answer.error_message for answer in answers} == {""}
+    assert len(answers) == 100
+
+
 def test_a_client_that_leaves_gives_its_requests_up(start_server, tmp_path):
     gate = tmp_path / "gate"
     model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
@@ -79,7 +89,7 @@ def test_a_client_that_leaves_gives_its_requests_up(start_server, tmp_path):
 def test_streams_that_stay_leave_room_for_others(start_server):
     queued = 8
     server = start_server("--model", "noop", "--max-queue-size", queued)
-    most = (2 * queued + 1024) // STREAMS_SHARE
+    most = (2 * queued + 1024) // 2
     waits: queue.Queue = queue.Queue()
     with grpc.insecure_channel(server.address) as channel:
         stub = GRPCInferenceServiceStub(channel)

@@ -22,7 +22,7 @@ from serving_adapter.server.workers.messages import (
     ModelReference,
     WorkerSignal,
 )
-from serving_adapter.server.workers.pool import Parallelism
+from serving_adapter.server.workers.parallelism import Parallelism
 
 
 class RecordingHost:

@@ -17,7 +17,7 @@ from serving_adapter.server.redundancy.redundant_models import ParityModel, Redu
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import EXACT, RECONSTRUCTED, Answer, InputTensor
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.workers import pool
+from serving_adapter.server.workers import aside
 from serving_adapter.server.workers.messages import ModelReference
 from tests.support.models.large import WIDE
 from tests.support.waiting import PATIENCE_S, eventually
@@ -83,7 +83,7 @@ def test_threads_encode_and_decode_what_is_large(threads):
 
 
 def test_a_parity_query_that_no_thread_can_encode_costs_nobody_an_answer(monkeypatch):
-    monkeypatch.setattr(pool, "in_a_thread", lambda work: None)
+    monkeypatch.setattr(aside, "in_a_thread", lambda work: None)
 
     async def scenario() -> None:
         model = await served()

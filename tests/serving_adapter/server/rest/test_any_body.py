@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scripts.robustness.fuzz.mutation import mutated
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 
 REFUSALS = {400, 404, 405, 413, 415, 429, 501}
 BODIES = 1500

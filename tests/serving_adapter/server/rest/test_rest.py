@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
-from tests.support.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 BODY_LIMIT = 1 << 20
@@ -122,6 +124,32 @@ def test_a_stock_client_gets_the_sentence(client):
         client.get_model_config("nobody")
     with pytest.raises(InferenceServerException, match="is served for as long as the server runs"):
         client.unload_model("noop")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"sequence_id": 7, "sequence_start": True}, "asks for 'sequence_"),
+        ({"priority": 1}, "asks for 'priority'"),
+        ({}, "asks for 'classification'"),
+    ],
+)
+def test_a_stock_client_that_asks_for_what_cannot_be_had_is_told_so(client, asked, says):
+    tensor = triton.InferInput("x", [1, 16], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
+    name = client.get_model_metadata("noop")["outputs"][0]["name"]
+    outputs = [triton.InferRequestedOutput(name, class_count=0 if asked else 3)]
+    with pytest.raises(InferenceServerException, match=says):
+        client.infer("noop", [tensor], outputs=outputs, **asked)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_curl_asks_as_the_pages_show(url):
+    body = request_of(ROW, [1, 16]).decode()
+    for arguments in (["-d", body], ["--compressed", "-d", body]):
+        command = ["curl", "-sS", "--noproxy", "*", f"{url}/models/noop/infer", *arguments]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+        assert json.loads(done.stdout)["outputs"][0]["data"] == ROW
 
 
 BAD_BODIES = [

@@ -145,7 +145,7 @@ def test_a_server_refuses_a_bad_faults_file_in_one_sentence(tmp_path):
     ended = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     sentence = "fault 1: needs exactly one schedule (at_s, every_s, mean_gap_s, always), got none"
-    assert ended.stderr == f"{path}: {sentence}\n"
+    assert ended.stderr == f"{path}: {sentence} (see docs/reference/commands.md)\n"
 
 
 @pytest.mark.parametrize(

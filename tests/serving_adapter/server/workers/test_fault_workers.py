@@ -47,7 +47,7 @@ class RealWorker:
         self.process = psutil.Process(self.pid)
 
     def send_batch(self, value: float, slow_ms: float = 0.0, tenant: Tenant | None = None) -> None:
-        (placed,), _ = place([("x", "FP32", (1, 16))])
+        (placed,), _ = place([("x", "FP32", (1, 16), 64)])
         self.inputs.array(placed)[...] = value
         capacity_bytes = self.inputs.capacity_bytes
         batch = RunBatch(0, [placed], capacity_bytes, 1, slow_ms=slow_ms, tenant=tenant)

@@ -16,23 +16,30 @@ from serving_adapter.server.workers.messages import (
     BatchOutputs,
     BuildError,
     BuildModels,
+    ClusterReport,
+    Forked,
     ForkWorker,
     Message,
     ModelDescription,
     ModelReference,
+    NodeEnded,
+    NodeUse,
     RunBatch,
     SignalWorker,
     WorkerReady,
     WorkerSignal,
     parse_batch_reply,
     parse_build_reply,
+    parse_worker_message,
     parse_worker_start,
+    parse_zygote_answer,
     parse_zygote_order,
 )
+from serving_adapter.server.workers.parallelism import NodePlacement
 from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
-PLACED = [Placed("x", "FP32", (2, 16), 0), Placed("length", "INT64", (2,), 128)]
+PLACED = [Placed("x", "FP32", (2, 16), 0, 128), Placed("length", "INT64", (2,), 128, 16)]
 TOKENS = TensorSpec("token_ids", "INT64", (-1,), pad_value=0, max_size=512)
 REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelReference("noop"))
 
@@ -44,13 +51,19 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (ModelDescription((TOKENS,), (TensorSpec("y", "FP32", (4, 4)),), True), parse_build_reply),
         (BuildError("there is no such model"), parse_build_reply),
         (ForkWorker(inter_op_threads=2, intra_op_threads=3), parse_zygote_order),
+        (ForkWorker(1, 1, instances=4, placement=NodePlacement(2, "pack")), parse_zygote_order),
         (SignalWorker(WorkerSignal.STOP, 17), parse_zygote_order),
+        (Forked(17), parse_zygote_answer),
+        (Forked(1 << 22, node="10.0.0.2"), parse_zygote_answer),
+        (Forked(0, "it could not be forked"), parse_zygote_answer),
+        (ClusterReport((NodeUse("10.0.0.2", 4.0, 3, 2, 1),), 1.5), parse_zygote_answer),
         (WorkerReady(17), parse_worker_start),
         (BuildError("it failed while it warmed up"), parse_worker_start),
         (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5, number=7), RunBatch.from_wire),
         (RunBatch(0, PLACED, 1 << 20, 1, tenant=Tenant(8.4, 50.0, 3, 12)), RunBatch.from_wire),
         (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3), number=7), parse_batch_reply),
-        (BatchError("the model raised ValueError: no", number=7), parse_batch_reply),
+        (BatchError("the model raised ValueError: no", number=7), parse_worker_message),
+        (NodeEnded(), parse_worker_message),
         (BatchError("the model raised RuntimeError: CUDA error", worker_is_broken=True), parse_batch_reply),
     ],
 )

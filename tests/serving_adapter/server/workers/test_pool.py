@@ -22,7 +22,8 @@ from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
 from serving_adapter.server.workers.messages import BatchError, BatchOutputs, ComputeTimes, ModelReference
-from serving_adapter.server.workers.pool import Parallelism, WorkerPool
+from serving_adapter.server.workers.parallelism import Parallelism
+from serving_adapter.server.workers.pool import WorkerPool
 from tests.support.models.fragile import (
     HANGING_THREADS,
     JEALOUS_THREADS,
@@ -209,7 +210,7 @@ def open_fifo(tmp_path) -> Iterator[str]:
 
 def test_an_end_is_noticed_though_processes_that_the_model_forked_live_on(open_fifo, monkeypatch):
     monkeypatch.setattr(zygote_handle, "ANSWER_TIMEOUT_S", 10 * PATIENCE_S)
-    model = ModelReference("tests.support.forking_models:forking", (("fifo", open_fifo),))
+    model = ModelReference("tests.support.models.forking_models:forking", (("fifo", open_fifo),))
 
     async def scenario() -> None:
         pool = WorkerPool([model], "cpu", lambda: None, launch_zygote, PATIENCE_S)

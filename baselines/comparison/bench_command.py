@@ -1,0 +1,146 @@
+"""`rrl-bench v1`: agents on every scenario of a version of the bench, and one file with the result."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from baselines import DEFAULT_AGENT
+from baselines.comparison import summary
+from baselines.comparison.bench_result import FILE_NAME, SCORED, BenchResult, result_of
+from baselines.comparison.comparison import run_comparison
+from baselines.comparison.progress import JobProgress, make_progress
+from baselines.comparison.ray_workers import executor
+from baselines.comparison.settings import ComparisonSettings
+from baselines.comparison.summary import AgentSummary
+from baselines.comparison.workers import WorkerDied
+from envs.scenarios.bench import BENCHES, TRACES, VersionedBench, find_traces
+from serving_adapter.options import Command, fail, in_a_sentence, parse_command
+from serving_adapter.whole_files import errors_name
+
+FAILED, INTERRUPTED = 1, 130  # Exit codes. Wrong use is 2.
+ORACLE = "oracle"  # What every score is relative to.
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Runs agents on the scenarios of a version. The same command goes on where it was stopped."""
+
+    agents: str = f"{DEFAULT_AGENT},rule,random"
+    """Names with commas between; those of installed packages, too. The oracle is always added."""
+    traces: Path | None = None
+    """Folder with the public traces, known by their checksums; scenarios of those it lacks are left out."""
+    scenarios: str = ""
+    """Names with commas between; without it, all."""
+    out: Path = Path("runs/bench")
+    """Folder of the results: result.json, and a comparison for each scenario."""
+    processes: int | None = None
+    """How many runs at once (default: one a core, or one a CPU of the cluster)."""
+    ray: str = ""
+    """HOST:PORT of the head of a Ray cluster, whose nodes then do the runs."""
+
+    def __post_init__(self) -> None:
+        if self.processes is not None and self.processes < 1:
+            raise ValueError(f"--processes must be at least 1, got {self.processes}")
+
+    def agent_names(self) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in self.agents.split(",") if name.strip())
+        return names if ORACLE in names or not names else (*names, ORACLE)
+
+    def scenario_names(self, bench: VersionedBench) -> list[str]:
+        """The scenarios to run; ValueError for one that the bench does not have."""
+        asked = [name.strip() for name in self.scenarios.split(",") if name.strip()]
+        for name in asked:
+            if name not in bench.scenarios:
+                known = ", ".join(bench.scenarios)
+                raise ValueError(f"unknown scenario {name!r} of the bench {bench.version}; known: {known}")
+        return [name for name in bench.scenarios if name in asked or not asked]
+
+
+def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgress) -> BenchResult:
+    """The result of the scenarios that can run; ValueError for what cannot be compared, before long work."""
+    chosen = options.scenario_names(bench)
+    traces = {} if options.traces is None else find_traces(options.traces)
+    left_out = {name: "not asked for" for name in bench.scenarios if name not in chosen}
+    settings = {}
+    for name in chosen:
+        scenario = bench.scenarios[name]
+        if scenario.trace is not None and scenario.trace not in traces:
+            left_out[name] = f"no file of the trace {scenario.trace} was given with --traces"
+            continue
+        settings[name] = ComparisonSettings(
+            agents=options.agent_names(),
+            machine=scenario.machine,
+            truth=scenario.truth,
+            workload=scenario.workload if scenario.trace is None else str(traces[scenario.trace]),
+            decisions=scenario.decisions,
+            tell_cores=True,
+        )
+    if not settings:
+        raise ValueError("no scenario can run: give --traces FOLDER, or other --scenarios")
+    summaries: dict[str, list[AgentSummary]] = {}
+    for name, each in settings.items():
+        folder = options.out / name
+        workers = executor(options.ray, options.processes)
+        table = run_comparison(each, folder, progress=progress, executor=workers)
+        summaries[name] = summary.summarise(table, summary.figures())
+    return result_of(bench, summaries, left_out)
+
+
+def result_table(result: BenchResult) -> Table:
+    """A row an agent, the best score first; a column a scenario."""
+    table = Table(title=f"rrl-bench {result.bench}: cost / oracle's over the whole run", header_style="dim")
+    table.title_justify = "left"
+    table.add_column("agent", no_wrap=True)
+    for name in ("score", *result.scenarios):
+        table.add_column(name.replace("-", "\n"), justify="right")
+    for agent in sorted(result.score, key=lambda agent: result.score[agent]):
+        ratios = (each["figures"][agent][SCORED]["mean"] for each in result.scenarios.values())
+        table.add_row(agent, f"{result.score[agent]:.3f}", *(f"{ratio:.3g}" for ratio in ratios))
+    return table
+
+
+def _run(bench: VersionedBench, options: BenchOptions) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    progress = make_progress(console)
+    try:
+        with errors_name(options.out):
+            result = run_bench(bench, options, progress)
+            result.write(options.out / FILE_NAME)
+    finally:
+        progress.close()
+    console.print(result_table(result))
+    for name, why in result.left_out.items():
+        trace = bench.scenarios[name].trace
+        where = f": {TRACES[trace].source}" if trace is not None else ""
+        console.print(f"left out {name}: {why}{where}", soft_wrap=True)
+    console.print(f"in {options.out / FILE_NAME}", soft_wrap=True)
+
+
+COMMANDS = {
+    version: Command(BenchOptions, partial(_run, bench), f"run the {len(bench.scenarios)} scenarios")
+    for version, bench in BENCHES.items()
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    run = parse_command("rrl-bench", COMMANDS, argv)
+    try:
+        run()
+    except (ValueError, OSError) as error:
+        fail(in_a_sentence(error))
+    except WorkerDied as error:
+        print(f"{error}; the same command goes on with what is finished", file=sys.stderr)
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with what is finished", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    main()

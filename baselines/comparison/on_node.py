@@ -1,0 +1,67 @@
+"""What a node of a cluster does with a job. It is sent there as it is, so it needs the standard library only.
+
+A node runs our own code, installed there or brought along. It must be the very code of the machine that asks.
+Otherwise its numbers would be those of another program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import pickle
+import socket
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = ("numpy", "numba", "scipy", "torch")  # They make the numbers.
+OWN_CODE = "rrl-tune"
+ENDINGS = (".py", ".npz")  # of what makes the numbers
+
+Versions = dict[str, str]
+"""The version of each library, and the digest of our own code; empty for what is not there."""
+
+_known: dict[tuple[str, int], Versions] = {}  # By process, as what is known here is sent along.
+
+
+def versions(packages: tuple[str, ...]) -> Versions:
+    """What this process runs; `packages` are the names of our own."""
+    process = socket.gethostname(), os.getpid()
+    if process not in _known:
+        _known[process] = {name: _version(name) for name in LIBRARIES} | {OWN_CODE: _digest(packages)}
+    return _known[process]
+
+
+def worked(packages: tuple[str, ...], expected: Versions, pickled: bytes) -> tuple[Versions | None, Any]:
+    """The job's result beside None; where this process runs something else, that beside None."""
+    found = versions(packages)
+    if found != expected:
+        return found, None
+    import torch
+
+    torch.set_num_threads(1)  # The environment limits the other libraries.
+    function, arguments = pickle.loads(pickled)  # It comes from the program that was told of this cluster.
+    return None, function(*arguments)
+
+
+def _version(distribution: str) -> str:
+    """Without what says which processors it was built for."""
+    try:
+        return importlib.metadata.version(distribution).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _digest(packages: tuple[str, ...]) -> str:
+    """Of the sources of all modules and of the data beside them, with their names."""
+    digest = hashlib.sha256()
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            return ""
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        for path in sorted(each for ending in ENDINGS for each in folder.rglob(f"*{ending}")):
+            digest.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,319 @@
+"""What is believed of several models on one machine: a belief of each, and what they slow each other by.
+
+| symbol | here | meaning |
+|---|---|---|
+| c_m | `JointSpace.parts` | what model m has in the joint configuration c |
+| a_m(c) | `Work.in_service` | batches of model m in service on average |
+| g_m(c) | `log_slower` | ln of how many times as long batches of m take beside the others (`neighbours`) |
+| w_m | `weights` | the share of all requests that are those of model m |
+| J_m | | what c_m costs the users of m, with its batches exp(g_m) times as long |
+
+a_m grows with g_m, and g_m with the a of the others, so both are found in turns from g = 0.
+
+| objective | joint cost |
+|---|---|
+| mean latency | Σ w_m J_m: of the mean request, whichever model it is for |
+| strict SLO | max J_m: each model keeps the limit |
+| these two, of a whole | what follows for the model that the others are parts of (`whole`) |
+| fewest threads | Σ J_m where every model keeps the limit, else max J_m |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from rrl.belief import telemetry
+from rrl.belief.belief import Belief, Predicted, Work
+from rrl.belief.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
+from rrl.belief.model_error import ERROR_SD
+from rrl.belief.neighbours import Neighbours, shapes
+from rrl.belief.whole import Whole
+from rrl.joint import JointSpace, by_model, is_joint
+from rrl.measurement import Measurement
+from rrl.objective import LeastResources, MeanLatency, Objective
+from rrl.seeding import Seed, whole_seed
+from rrl.space import Configuration, ConfigurationSpace
+
+ROUNDS = 2  # in which g and a are found
+NO_LOG_COST = -50.0  # of a model without requests
+
+
+def belief_of(
+    space: ConfigurationSpace,
+    objective: Objective,
+    cores: int | None = None,
+    found: Configuration | None = None,
+    concurrency: int | None = None,
+) -> Belief | JointBelief:
+    """The belief of one model, or of several by the names of the knobs. These share no closed loop."""
+    if is_joint(space):
+        return JointBelief(space, objective, cores, found)
+    return Belief(space, objective, cores, found=found, concurrency=concurrency)
+
+
+class JointBelief:
+    """Is asked for joint configurations by their numbers, as a `Belief` is for those of one model."""
+
+    def __init__(
+        self,
+        space: ConfigurationSpace,
+        objective: Objective,
+        cores: int | None = None,
+        found: Configuration | None = None,
+        seed: Seed = 0,
+        error_sd: float = ERROR_SD,
+    ) -> None:
+        """As `Belief`; knobs in `found` are named with their models, too."""
+        self.joint, self.objective = JointSpace.of(space), objective
+        found_by_model = by_model(found or {})
+        seed = whole_seed(seed)
+        self.members = [
+            Belief(
+                member,
+                objective,
+                cores,
+                seed=seed + k,
+                error_sd=error_sd,
+                found=found_by_model.get(model),
+            )
+            for k, (model, member) in enumerate(self.joint.members.items())
+        ]
+        spaces = [member.space for member in self.members]
+        self._cores = float(cores or max(int(space.threads.max()) for space in spaces))
+        self.neighbours = Neighbours(spaces)
+        self.shares = np.full(len(self.members), 1 / len(self.members))
+        """(M,) of the request-seconds of the last interval, those of each model."""
+        self.whole = Whole()
+        self._work: list[Work] = []
+        self.model_error = _JointErrors(self)
+
+    @property
+    def known(self) -> bool:
+        """False until a service time of any model is. A model without requests is of no account."""
+        return any(member.known for member in self.members)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(M,) of the requests expected next."""
+        rates = self._rates_per_s
+        return np.asarray(rates / rates.sum())
+
+    @property
+    def log_slowness(self) -> np.ndarray:
+        """(M,) ln of how many times as long everything took in the last interval, over what is usual."""
+        return np.array([member.log_slowness for member in self.members])
+
+    def learn(self, number: int, measurement: Measurement) -> None:
+        """Takes in an interval that has no gap, and what the models slowed each other by in it."""
+        measured = [measurement.models.get(model) for model in self.joint.models]
+        parts = self.joint.parts(np.array([number]))[0]
+        work = self._all_work() if self.known else None
+        if seen := seen_together(self.members, self._cores, parts, measured, work):
+            self.neighbours.learn(seen)
+        for k, (belief, each) in enumerate(zip(self.members, measured, strict=True)):
+            past = self.neighbours.past(k)
+            belief.slowed_by(past)
+            if each is not None:
+                belief.learn(int(parts[k]), each, past.get(belief.intervals + 1, 0.0))
+        seconds = np.array([_seconds(each) for each in measured])
+        if seconds.sum() > 0:
+            self.shares = seconds / seconds.sum()
+        self.whole.learn(measurement)
+        self._work = []
+
+    def log_slower(self, parts: np.ndarray) -> np.ndarray:
+        """(K, M) g of joint configurations given by the numbers of the models' own."""
+        if not self.known:
+            return np.zeros(parts.shape)
+        each = [work.of(parts[:, k]) for k, work in enumerate(self._all_work())]
+        columns = zip(*each, strict=True)
+        in_service, instances, threads, slope = (np.stack(column, axis=1) for column in columns)
+        g = np.zeros(parts.shape)
+        for _ in range(ROUNDS):
+            busy = np.clip(in_service * np.exp(g), LEAST_IN_SERVICE, instances)
+            own = threads * telemetry.busy_instances(busy, instances.astype(int))
+            g = np.stack(
+                [
+                    self.neighbours.log_slower(
+                        shapes(beside_others(k, own, busy, instances, threads, slope[:, k]), self._cores)
+                    )
+                    for k in range(parts.shape[1])
+                ],
+                axis=1,
+            )
+        return g
+
+    def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
+        """(K,) what is expected of the load to come, with each model's service times (K, M) as long."""
+        parts = self.joint.parts(numbers)
+        slower = scale * np.exp(self.log_slower(parts) + self._shared_speed)
+        found = [
+            member.ahead(parts[:, k], np.ascontiguousarray(slower[:, k]))
+            if member.known
+            else Predicted(np.zeros(len(numbers)), np.zeros(len(numbers)))
+            for k, member in enumerate(self.members)
+        ]
+        costs, p95_ms = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        return Predicted(self.combined(costs), self._tail(p95_ms))
+
+    def combined(self, costs: np.ndarray) -> np.ndarray:
+        """(...,) the joint cost of (..., M) those of the models."""
+        if isinstance(self.objective, MeanLatency):
+            return self.whole.mean(costs @ self.weights)
+        if isinstance(self.objective, LeastResources):
+            worst = costs.max(axis=-1)
+            keeps = worst < self.objective.violation_threads
+            return np.where(keeps, costs.sum(axis=-1), worst)
+        return self._tail(costs)
+
+    def _tail(self, p95_ms: np.ndarray) -> np.ndarray:
+        """(...,) of (..., M) those of the models."""
+        of_whole = self.whole.exists
+        return self.whole.tail(p95_ms @ self.weights) if of_whole else np.asarray(p95_ms.max(axis=-1))
+
+    def standard_deviations(self, numbers: np.ndarray, beside: int) -> np.ndarray:
+        """(K, M) of ln of the service times that matter, such that all may move together.
+
+        Errors of the models are independent, so their common cost moves by less than the sum of what they do.
+        """
+        parts, other = self.joint.parts(numbers), self.joint.parts(np.array([beside]))[0]
+        sds = self.of_each(
+            lambda k, member: member.standard_deviations(parts[:, k], int(other[k])), len(numbers)
+        )
+        sds = np.where(parts == other, 0.0, sds)
+        weighed = self.shares * sds
+        together = np.sqrt((weighed**2).sum(axis=1)) / np.maximum(weighed.sum(axis=1), 1e-12)
+        return np.asarray(sds * together[:, None])
+
+    def log_costs(
+        self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last."""
+
+        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.members[k].log_costs(own, measurement.models[self.joint.models[k]], other, g)
+
+        return self._log_costs(numbers, beside, asked)
+
+    def log_costs_ahead(
+        self, numbers: np.ndarray, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of the load to come, on the machine as it is expected to be."""
+
+        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.members[k].log_costs_ahead(own, other, g)
+
+        return self._log_costs(numbers, beside, asked)
+
+    def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
+        """(K,) the p95 of the slowest model, or of the whole, in the interval learned last."""
+        parts = self.joint.parts(numbers)
+        g = self.log_slower(parts)
+        models = self.joint.models
+        found = self.of_each(
+            lambda k, member: member.p95s_ms(parts[:, k], measurement.models[models[k]], g[:, k]),
+            len(numbers),
+        )
+        return self._tail(found)
+
+    def of_each(
+        self, asked: Callable[[int, Belief], np.ndarray], count: int, unknown: float = 0.0
+    ) -> np.ndarray:
+        """(K, M) what each model's belief answers; `unknown` of one that has had no requests."""
+        answers = [
+            asked(k, member) if member.known else np.full(count, unknown)
+            for k, member in enumerate(self.members)
+        ]
+        return np.stack(answers, axis=1)
+
+    def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the requests per s that each bears at most, in the models' present proportions."""
+        spare = self._capacities_per_s(numbers) / np.maximum(self._rates_per_s, 1e-9)
+        return np.asarray(spare.min(axis=1) * self._rates_per_s.sum() / self.whole.visits)
+
+    def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """(K,) bool: under each, every model is expected to bear its load with this share of its capacity."""
+        return np.asarray((share * self._capacities_per_s(numbers) > self._rates_per_s).all(axis=1))
+
+    def _capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
+        """(K, M)"""
+        parts = self.joint.parts(numbers)
+        g = self.log_slower(parts)
+        return self.of_each(
+            lambda k, member: member.capacities_per_s(parts[:, k], g[:, k]), len(numbers), math.inf
+        )
+
+    def _log_costs(
+        self,
+        numbers: np.ndarray,
+        beside: int | None,
+        asked: Callable[[int, np.ndarray, int | None, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What is compared with comes first, so that each model's part of it is the first of its kind."""
+        every = numbers if beside is None else np.concatenate([[beside], numbers])
+        parts = self.joint.parts(every)
+        g = self.log_slower(parts)
+        others = [None if beside is None else int(n) for n in parts[0]]
+        nothing = np.full(len(every), NO_LOG_COST), np.zeros(len(every))
+        found = [
+            asked(k, parts[:, k], others[k], g[:, k]) if member.known else nothing
+            for k, member in enumerate(self.members)
+        ]
+        means, sds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        costs = np.exp(np.minimum(means, 50.0))
+        joint = self.combined(costs)
+        worst = costs == costs.max(axis=1, keepdims=True)
+        is_sum = isinstance(self.objective, MeanLatency) or self.whole.exists
+        told = costs * (self.weights if is_sum else worst)
+        sd = np.sqrt(((told / told.sum(axis=1, keepdims=True) * sds) ** 2).sum(axis=1))
+        if isinstance(self.objective, MeanLatency):
+            sd = sd * self.whole.visits * (costs @ self.weights) / np.maximum(joint, 1e-9)
+        first = 0 if beside is None else 1
+        return np.log(np.maximum(joint, 1e-9))[first:], sd[first:]
+
+    def _all_work(self) -> list[Work]:
+        if not self._work:
+            self._work = [
+                member.work() if member.known else Work.idle(member.replay.instances)
+                for member in self.members
+            ]
+        return self._work
+
+    @property
+    def _rates_per_s(self) -> np.ndarray:
+        """(M,) requests per s expected."""
+        return np.array([member.requests_per_s if member.known else 0.0 for member in self.members])
+
+    @property
+    def _shared_speed(self) -> np.ndarray:
+        """(M,) ln of how much slower the machine is, by all models, than each model alone says."""
+        own = np.array([member.service_times.log_slowness_to_come for member in self.members])
+        return np.asarray(own @ self.shares - own)
+
+
+class _JointErrors:
+    """The errors of the queueing models, as those of one."""
+
+    def __init__(self, belief: JointBelief) -> None:
+        self._belief = belief
+
+    def standard_deviations(self, numbers: np.ndarray, beside: int) -> np.ndarray:
+        """(K,) of ln of the joint cost, over that of one configuration, `beside`."""
+        belief = self._belief
+        parts, other = belief.joint.parts(numbers), belief.joint.parts(np.array([beside]))[0]
+        sds = belief.of_each(
+            lambda k, member: member.model_error.standard_deviations(parts[:, k], int(other[k])),
+            len(numbers),
+        )
+        sds = np.where(parts == other, 0.0, sds)
+        return np.asarray(np.sqrt(((belief.shares * sds) ** 2).sum(axis=1)))
+
+
+def _seconds(measurement: Measurement | None) -> float:
+    """Request-seconds."""
+    if measurement is None or not measurement.latency.mean_ms > 0:
+        return 0.0
+    return measurement.completions * measurement.latency.mean_ms

@@ -1,0 +1,125 @@
+"""What the YAML of Triton's Model Analyzer has it search: values of knobs, and concurrencies of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+INSTANCES, BATCH_SIZES = (1, 5), (1, 128)  # of its automatic search
+MAX_VALUES = 64  # of a knob
+SEARCH_OF_LOOPS = ("run_config_search_min_concurrency", "run_config_search_max_concurrency")
+CONCURRENCIES = (1, 1024)  # of its automatic search
+USUAL_CONCURRENCY = 64  # where none is named: fills 4 instances of batches of 16, the usual grid's largest
+SEARCH = {
+    "instances": ("run_config_search_min_instance_count", "run_config_search_max_instance_count"),
+    "max_batch_size": ("run_config_search_min_model_batch_size", "run_config_search_max_model_batch_size"),
+}
+
+
+def concurrencies_of(settings: Mapping[str, Any]) -> tuple[list[int], list[str]]:
+    """Those that the file names, or the powers of two within its bounds of the automatic search."""
+    parameters = settings.get("parameters") or {}
+    given = settings.get("concurrency")
+    if given is None and isinstance(parameters, Mapping):
+        given = parameters.get("concurrency")
+    if given is not None:
+        return sorted(set(_values(given, "concurrency"))), []
+    if not any(name in settings for name in SEARCH_OF_LOOPS):
+        note = f"no concurrency is named: the load is {USUAL_CONCURRENCY} requests at once (--concurrency)"
+        return [USUAL_CONCURRENCY], [note]
+    low, high = (
+        _whole(settings.get(name, default), name)
+        for name, default in zip(SEARCH_OF_LOOPS, CONCURRENCIES, strict=True)
+    )
+    if not 1 <= low <= high <= CONCURRENCIES[1]:
+        raise ValueError(
+            f"run_config_search_..._concurrency must be from 1 to {CONCURRENCIES[1]}, the least at most the "
+            f"largest, got {low} and {high}"
+        )
+    return [1 << k for k in range(32) if low <= 1 << k <= high] or [low], []
+
+
+def knobs_of(settings: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[str]]:
+    """The values to search, by knob."""
+    given = settings.get("model_config_parameters")
+    if given is not None:
+        return _of_parameters(given)
+    if not any(name in settings for pair in SEARCH.values() for name in pair):
+        return {}, []
+    low, high = (
+        _whole(settings.get(name, default), name)
+        for name, default in zip(SEARCH["instances"], INSTANCES, strict=True)
+    )
+    least, most = (
+        _whole(settings.get(name, default), name)
+        for name, default in zip(SEARCH["max_batch_size"], BATCH_SIZES, strict=True)
+    )
+    if low > high or least > most:
+        raise ValueError("a run_config_search_min_... is above its run_config_search_max_...")
+    powers = [1 << k for k in range(32) if least <= 1 << k <= most]
+    knobs = {"instances": list(range(low, high + 1)), "max_batch_size": powers or [least]}
+    return {name: found[:MAX_VALUES] for name, found in knobs.items()}, []
+
+
+def _of_parameters(given: Any) -> tuple[dict[str, list[int]], list[str]]:
+    knobs: dict[str, set[int]] = {}
+    left: list[str] = []
+    if not isinstance(given, Mapping):
+        raise ValueError(f"model_config_parameters must be a mapping, got {given!r}")
+
+    def take(knob: str, value: Any, name: str) -> None:
+        knobs.setdefault(knob, set()).update(_values(value, name))
+
+    for name, value in given.items():
+        if name == "max_batch_size":
+            take("max_batch_size", value, name)
+        elif name == "instance_group":
+            for group in _mappings(value):
+                if "count" in group:
+                    take("instances", group["count"], f"{name}.count")
+        elif name == "dynamic_batching":
+            for batching in _mappings(value):
+                for field, found in batching.items():
+                    if field == "max_queue_delay_microseconds":
+                        take("max_queue_delay_us", found, field)
+                    else:
+                        left.append(f"{name}.{field}")
+        else:
+            left.append(str(name))
+    found = {name: sorted(values)[:MAX_VALUES] for name, values in knobs.items()}
+    notes = [f"model_config_parameters left out: {', '.join(left)}"] if left else []
+    return found, notes
+
+
+def _mappings(value: Any) -> Iterable[Mapping[str, Any]]:
+    """The mappings in a value, however deep the lists around them are."""
+    if isinstance(value, Mapping):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            yield from _mappings(each)
+
+
+def _values(value: Any, name: str) -> list[int]:
+    """A number, a list of them, `1,2,4`, or a range of start, stop and step."""
+    if isinstance(value, Mapping):
+        start, stop = _whole(value.get("start"), name), _whole(value.get("stop"), name)
+        step = _whole(value.get("step", 1), name)
+        if step < 1 or (stop - start) // step >= MAX_VALUES:
+            raise ValueError(f"{name} must be a range of at most {MAX_VALUES} values, got {dict(value)}")
+        return list(range(start, stop + 1, step))
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, list):
+        return [_whole(each, name) for each in value]
+    return [_whole(value, name)]
+
+
+def _whole(value: Any, name: str) -> int:
+    try:
+        number = int(value) if not isinstance(value, bool) else -1
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number <= 1_000_000_000:
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return number

@@ -1,0 +1,126 @@
+"""Finds the promising configurations of a joint grid that is too large to look at one by one.
+
+The grid is the product of the models' own. Each model's own configurations are screened beside its
+neighbours as they are now. Joint ones are then made of a short list of each model.
+
+| symbol | here | meaning |
+|---|---|---|
+| L_m | `_ShortList.numbers` | of model m: the cheapest, the cheapest hoped for, some of each thread count |
+| J_m(s) | `log_ms` | ln of its mean latency, times s times as long, at some s; linear in ln s between |
+| g_m(c) | `JointBelief.log_slower` | what the others in c slow model m by |
+| Σ w_m J_m(e^g) | `_costs_ms` | what is expected of the joint configuration c |
+
+All combinations of the lists are compared where these are at most `MOST_COMBINED`. Beyond that a beam of the
+best is improved in turns: for each model, all of its list, the others as they are in the beam.
+So the time of a decision grows with the sum of the models' grids, and not with their product.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rrl.belief.joint import NO_LOG_COST, JointBelief
+from rrl.guided.change_costs import ChangeCosts
+
+LIKELY, HOPED, OF_EACH_THREADS = 10, 5, 2  # of a short list
+SCREENED = 60  # configurations of a model whose uncertainty is asked for
+SCALES = np.array([0.6, 1.0, 1.6, 2.6])  # s
+MOST_COMBINED = 1500
+BEAM, ROUNDS = 48, 2
+
+
+class _ShortList(NamedTuple):
+    """The promising configurations of one model: L of them."""
+
+    numbers: np.ndarray  # (L,)
+    log_ms: np.ndarray  # (L, scales)
+    sd: np.ndarray  # (L,) of ln of the service time that matters, beside what is in force
+
+    def at(self, index: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
+        """(K,) mean latency in ms of these, with service times so many times as long."""
+        logs = np.log(SCALES)
+        place = np.clip(np.interp(log_scale, logs, np.arange(len(logs))), 0, len(logs) - 1)
+        low = np.minimum(place.astype(int), len(logs) - 2)
+        rise = self.log_ms[index, low + 1] - self.log_ms[index, low]
+        return np.asarray(np.exp(np.minimum(self.log_ms[index, low] + (place - low) * rise, 40.0)))
+
+
+class JointSearch:
+    """Looks for the configurations of a joint grid that are worth a closer look."""
+
+    def __init__(self, belief: JointBelief, changes: list[ChangeCosts], excluded: frozenset[int]) -> None:
+        self._belief, self._changes = belief, changes
+        self.allowed = np.ones(math.prod(belief.joint.sizes), dtype=bool)
+        """(size,) those that may be proposed."""
+        self.allowed[list(excluded)] = False
+
+    def promising(self, in_force: int, count: int) -> np.ndarray:
+        """(K,) at most so many: the cheapest, the cheapest hoped for, and what is in force."""
+        joint = self._belief.joint
+        now = joint.parts(np.array([in_force]))[0]
+        lists = [self._short_list(k, now) for k in range(len(now))]
+        index = self._combined(lists, now)
+        numbers = joint.joined(_parts(lists, index))
+        costs_ms, hoped_ms = self._costs_ms(lists, index), self._costs_ms(lists, index, hoped=True)
+        orders = [np.argsort(each, kind="stable")[:count] for each in (costs_ms, hoped_ms)]
+        both = np.stack(orders, axis=1).ravel()
+        _, first = np.unique(both, return_index=True)
+        found = numbers[both[np.sort(first)][: count - 1]]
+        found = found[self.allowed[found]]
+        return found if in_force in found else np.append(found, in_force)
+
+    def _short_list(self, k: int, now: np.ndarray) -> _ShortList:
+        belief = self._belief
+        member, space = belief.members[k], list(belief.joint.members.values())[k]
+        if not member.known:  # It has no requests, so it stays as it is.
+            return _ShortList(now[[k]], np.full((1, len(SCALES)), NO_LOG_COST), np.zeros(1))
+        numbers = np.flatnonzero(member.replay.allowed)
+        numbers = self._changes[k].without_vain_delays(int(now[k]), numbers)
+        parts = np.repeat(now[None], len(numbers), axis=0)
+        parts[:, k] = numbers
+        scale = np.exp(belief.log_slower(parts)[:, k])
+        screened = member.screened(numbers, scale)
+        order = np.argsort(screened, kind="stable")
+        best = order[:SCREENED]
+        sd = member.standard_deviations(numbers[best], int(now[k]))
+        hoped = best[np.argsort(member.screened(numbers[best], scale[best] * np.exp(-sd)), kind="stable")]
+        threads = space.threads[numbers[order]]
+        least = [order[threads == each][:OF_EACH_THREADS] for each in np.unique(threads)]
+        chosen = np.concatenate([order[:LIKELY], hoped[:HOPED], *least])
+        own = np.unique(np.append(numbers[chosen], now[k]))
+        sds = np.where(own == now[k], 0.0, member.standard_deviations(own, int(now[k])))
+        log_ms = np.log([member.screened(own, np.full(len(own), each)) for each in SCALES]).T
+        return _ShortList(own, log_ms, sds)
+
+    def _combined(self, lists: list[_ShortList], now: np.ndarray) -> np.ndarray:
+        """(K, M) positions in the lists, of all combinations or of a beam of the best."""
+        lengths = [len(each.numbers) for each in lists]
+        if math.prod(lengths) <= MOST_COMBINED:
+            return np.stack(np.unravel_index(np.arange(math.prod(lengths)), lengths), axis=1)
+        present = [int(np.flatnonzero(each.numbers == now[k])[0]) for k, each in enumerate(lists)]
+        beam = np.array([present])
+        for _ in range(ROUNDS):
+            for k, length in enumerate(lengths):
+                wider = np.repeat(beam, length, axis=0)
+                wider[:, k] = np.tile(np.arange(length), len(beam))
+                wider = np.unique(wider, axis=0)
+                costs_ms = np.minimum(self._costs_ms(lists, wider), self._costs_ms(lists, wider, hoped=True))
+                beam = wider[np.argsort(costs_ms, kind="stable")[:BEAM]]
+        return np.unique(np.vstack([beam, [present]]), axis=0)
+
+    def _costs_ms(self, lists: list[_ShortList], index: np.ndarray, hoped: bool = False) -> np.ndarray:
+        """(K,) expected mean latency of joint configurations; infinite for what may not be proposed."""
+        belief = self._belief
+        parts = _parts(lists, index)
+        g = belief.log_slower(parts)
+        logs = [g[:, k] - hoped * each.sd[index[:, k]] for k, each in enumerate(lists)]
+        costs = np.stack([each.at(index[:, k], logs[k]) for k, each in enumerate(lists)], axis=1)
+        return np.where(self.allowed[belief.joint.joined(parts)], costs @ belief.weights, np.inf)
+
+
+def _parts(lists: list[_ShortList], index: np.ndarray) -> np.ndarray:
+    """(K, M) numbers of the models' own configurations."""
+    return np.stack([each.numbers[index[:, k]] for k, each in enumerate(lists)], axis=1)

@@ -1,0 +1,64 @@
+"""What all objectives share: what failures cost, when a limit is broken, and what an objective is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rrl.measurement import Measurement
+from rrl.space import Configuration
+
+FAILURE_WEIGHT = 10.0
+"""A failed request costs as much as this many that were answered."""
+
+MAX_LATE_SHARE = 0.05
+"""Of the requests: a limit of the p95 holds while no more are late, or fail."""
+
+
+def with_failures(cost: Any, failure_share: Any) -> Any:
+    """The cost of an interval of which this share of the requests failed; numbers, or arrays of them."""
+    return cost * (1.0 + FAILURE_WEIGHT * failure_share)
+
+
+class PredictedIntervals(NamedTuple):
+    """What intervals are expected to bring; the arrays are broadcast together."""
+
+    mean_ms: np.ndarray
+    p95_ms: np.ndarray
+    threads: np.ndarray
+    failure_share: np.ndarray = np.zeros(())
+    answered_per_s: np.ndarray = np.full((), np.nan)  # what objectives of rates go by
+
+
+class Objective(Protocol):
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def slo_p95_ms(self) -> float | None: ...
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        """The number to minimise; NaN where nothing was completed, nothing failed and nothing is waiting."""
+        ...
+
+    def costs(self, of: PredictedIntervals) -> np.ndarray:
+        """Of each interval."""
+        ...
+
+
+def slo_violated(measurement: Measurement, slo_p95_ms: float | None) -> bool:
+    """True if there is a limit and the interval's p95 broke it (an aborted interval always does)."""
+    if slo_p95_ms is None:
+        return False
+    return bool(measurement.aborted) or latency_ms(measurement, "p95_ms") > slo_p95_ms
+
+
+def latency_ms(measurement: Measurement, statistic: str) -> float:
+    """`mean_ms` or `p95_ms` as a cost counts it."""
+    if measurement.failures and not measurement.completions:
+        return 1e3 * measurement.duration_s
+    latency_ms: float = getattr(measurement.latency, statistic)
+    if not measurement.aborted:
+        return latency_ms
+    return float(np.nan_to_num(latency_ms)) + measurement.drain_ms

@@ -1,0 +1,56 @@
+"""What the searches for the capacity found, before a run of the objective `capacity` and after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+START, LEFT = "capacity-start", "capacity-left"  # folders of the searches, beside the journal
+FILE_NAME = "capacity.json"
+
+
+class Borne(NamedTuple):
+    """What start and configuration left bear; None where that was not searched."""
+
+    start_per_s: float | None
+    left_per_s: float | None
+    slo_p95_ms: float
+    confirmed: bool  # by windows that had no part in choosing the answer
+
+    def in_words(self) -> str:
+        """`143/s at p95 <= 50 ms; 96/s at the start`."""
+        limit = f"at p95 <= {self.slo_p95_ms:g} ms"
+        doubt = "" if self.confirmed else ", not confirmed"
+        if self.left_per_s is None:
+            return f"{self.start_per_s:.3g}/s {limit}, with the start{doubt}"
+        start = "" if self.start_per_s is None else f"; {self.start_per_s:.3g}/s with the start"
+        return f"{self.left_per_s:.3g}/s {limit}{start}{doubt}"
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def path_of(folder: Path, name: str) -> Path:
+    return folder / name / FILE_NAME
+
+
+def read(folder: Path) -> Borne | None:
+    """Of the run in a folder; None where no search ended there, or its file is damaged."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in (START, LEFT):
+        try:
+            each = json.loads(path_of(folder, name).read_text(encoding="utf-8"))
+            float(each["level"]), float(each["slo_p95_ms"]), bool(each["confirmed"])
+            found[name] = each
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    if not found:
+        return None
+    levels = {name: float(each["level"]) for name, each in found.items()}
+    return Borne(
+        levels.get(START),
+        levels.get(LEFT),
+        float(next(iter(found.values()))["slo_p95_ms"]),
+        all(each["confirmed"] for each in found.values()),
+    )

@@ -1,0 +1,1 @@
+"""What a Ray cluster brings and costs: real nodes on this machine."""

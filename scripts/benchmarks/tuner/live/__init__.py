@@ -1,0 +1,1 @@
+"""Agents on the embedded server, side by side and against a sweep."""

@@ -1,0 +1,206 @@
+"""`live-papers`: RRL, CAPES and DeepRM on the live server for hundreds of intervals, side by side.
+
+    scripts/bench live-papers [--intervals 300] [--agents rrl rrl-paper capes deeprm] [--out FOLDER]
+
+All tune the embedded server in the same grid of 60 configurations, under the same load, as `rrl-tune` does
+with its guard. They take turns, a block of intervals each, in an order that moves on with each turn. So a
+slow spell of the machine meets all of them. Each agent's journal is a folder in `--out`. The same command
+goes on where it was interrupted, with the same load.
+
+| column | over the intervals that have a cost |
+|---|---|
+| whole, second half | mean latency |
+| against | change of the mean latency against the peer's, with its 95 % interval over blocks |
+| aborted | intervals that the guard ended early |
+| settled | intervals until nine in ten are within 5 % of the best configuration known at the end |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrl import journal
+from rrl.command_line.embedded.embedded import Embedded
+from rrl.command_line.embedded.embedded_settings import EmbeddedSettings
+from rrl.command_line.embedded.embedded_target import EmbeddedTarget
+from rrl.records import Record
+from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change
+from scripts.serving.served_agents import REACH, settled_after
+from serving_adapter.options import parse
+from serving_adapter.whole_files import written_whole
+
+KNOBS = "instances=1:5,intra_op_threads=1:3,max_batch_size=1,2,4,8"
+INTERVAL_S, SETTLE_S = 1.5, 0.35
+PEER, OURS = "capes", "rrl-paper"
+SERVER_FILE = "server.json"  # the load and the ports, which stay those of the first start
+
+
+@dataclass(frozen=True)
+class Options:
+    """Lets the papers' agents tune the embedded server in turns."""
+
+    agents: tuple[str, ...] = ("rrl", OURS, PEER, "deeprm")
+    """The agents."""
+    intervals: int = 300
+    """Of every agent."""
+    block: int = 50
+    """Intervals of an agent until the next one's turn."""
+    seed: int = 0
+    """Of the agents and of the load."""
+    out: Path = Path("runs/live-papers")
+    """Folder for the journals; the same command goes on with what is there."""
+
+    def __post_init__(self) -> None:
+        if not {PEER, OURS} <= set(self.agents):
+            raise ValueError(f"--agents must name {OURS} and {PEER}, which are compared")
+        if not 1 <= self.block <= self.intervals:
+            raise ValueError(f"--block must be from 1 to --intervals, got {self.block}")
+
+
+def run() -> dict[str, Any]:
+    options = parse(Options, sys.argv[2:])
+    _live(options)
+    records = {agent: tuned(options.out / agent)[: options.intervals] for agent in options.agents}
+    print("\n".join(table(records, options.block)))
+    return outcome(records, options.block)
+
+
+def _live(options: Options) -> None:
+    """Runs what is missing of all agents' intervals."""
+    rounds = math.ceil(options.intervals / options.block)
+    wanted = [min(options.intervals, (k + 1) * options.block) for k in range(rounds)]
+    turns = [(agent, until) for k, until in enumerate(wanted) for agent in _turned(options.agents, k)]
+    left = [(agent, until) for agent, until in turns if len(tuned(options.out / agent)) < until]
+    if not left:
+        return
+    embedded = _embedded(options)
+    try:
+        embedded.start_server()
+        embedded.start_load()
+        _keep(options, embedded)
+        target = EmbeddedTarget(embedded)
+        target.connect()
+        found = target.configuration()
+        for agent, until in left:
+            target.apply(found)
+            print(f"{agent}: until interval {until}", flush=True)
+            _tune(options, embedded.address, agent, until)
+            embedded.check()
+        target.close()
+    finally:
+        embedded.close()
+
+
+def _turned(agents: Sequence[str], turn: int) -> Sequence[str]:
+    first = turn % len(agents)
+    return (*agents[first:], *agents[:first])
+
+
+def _tune(options: Options, address: str, agent: str, until: int) -> None:
+    """`rrl-tune`, up to so many intervals."""
+    folder = options.out / agent
+    command: list[object] = [sys.executable, "-m", "rrl.command_line", "--target", address]
+    command += ["--intervals", until, "--validation", 0]
+    if journal.has_begun(folder):
+        command += ["--resume", folder]
+    else:
+        command += ["--agent", agent, "--seed", options.seed, "--out", folder, "--knobs", *KNOBS.split(" ")]
+        command += ["--interval-s", INTERVAL_S, "--settle-s", SETTLE_S]
+    with (options.out / f"{agent}.log").open("a") as log:
+        status = subprocess.run(list(map(str, command)), stdout=log, stderr=log).returncode
+    if status:
+        raise RuntimeError(f"rrl-tune ended with status {status} (see {options.out / agent}.log)")
+
+
+def _embedded(options: Options) -> Embedded:
+    """The server, with load and ports of the run so far: a journal goes on with its own target only."""
+    path = options.out / SERVER_FILE
+    kept: dict[str, Any] = {"rate_per_s": None, "ports": ("0", "0")}
+    if path.exists():
+        kept = json.loads(path.read_text())
+    settings = EmbeddedSettings(rate_per_s=kept["rate_per_s"], seed=options.seed)
+    found = Embedded(options.out / "server", settings)
+    found.ports = (kept["ports"][0], kept["ports"][1])
+    return found
+
+
+def _keep(options: Options, embedded: Embedded) -> None:
+    kept = {"rate_per_s": embedded.rate_per_s, "ports": embedded.ports}
+    with written_whole(options.out / SERVER_FILE) as file:
+        file.write(json.dumps(kept).encode() + b"\n")
+
+
+def tuned(folder: Path) -> list[Record]:
+    """The intervals that an agent decided; none where the run has not begun."""
+    if not journal.has_begun(folder):
+        return []
+    _, records = journal.read(folder)
+    return [record for record in records if record.kind == "tune" and record.counted]
+
+
+def costs(records: Sequence[Record], block: int) -> np.ndarray:
+    """(blocks,) mean costs of the intervals that have one."""
+    each = np.array([record.cost for record in records])
+    each[~np.isfinite(each)] = np.nan
+    return np.array([float(np.nanmean(each[k : k + block])) for k in range(0, len(each), block)])
+
+
+def change(records: Mapping[str, Sequence[Record]], agent: str, block: int) -> BootstrapInterval:
+    """Of an agent's mean latency against the peer's, in percent."""
+    ours, theirs = (costs(records[name], block) for name in (agent, PEER))
+    blocks = min(len(ours), len(theirs))
+    return BootstrapInterval(*(100 * value for value in bootstrap_change(ours[:blocks], theirs[:blocks])))
+
+
+def table(records: Mapping[str, Sequence[Record]], block: int) -> list[str]:
+    """A line for each agent."""
+    best = {agent: _near_best(each) for agent, each in records.items()}
+    lines = [
+        f"{'agent':12} {'whole ms':>9} {'second half':>11} {'aborted':>8} {'settled':>8}  against {PEER}"
+    ]
+    for agent, each in records.items():
+        half = costs(each[len(each) // 2 :], len(each))
+        settled = settled_after(best[agent])
+        aborted = sum(bool(record.measurement.aborted) for record in each)
+        lines.append(
+            f"{agent:12} {np.mean(costs(each, len(each))):9.1f} {np.mean(half):11.1f} {aborted:8} "
+            f"{settled or '-':>8}  {change(records, agent, block).text('+.0f', ' %')}"
+        )
+    return lines
+
+
+def outcome(records: Mapping[str, Sequence[Record]], block: int) -> dict[str, Any]:
+    """The paper has a reduction of 50.6 % for Inception and 79.0 % for DeepSpeech under its WiKi load."""
+    means = {agent: float(np.mean(costs(each, len(each)))) for agent, each in records.items()}
+    against = change(records, OURS, block)
+    return {
+        "value": round(means[OURS], 3),
+        "unit": "ms mean latency over the whole run",
+        "peer": round(means[PEER], 3),
+        "ratio": round(means[OURS] / means[PEER], 4),
+        "reach": 1.0,
+        "holds": bool(against.high < 0),
+        "percent": [round(value, 1) for value in against],
+        "agents_ms": {agent: round(ms, 3) for agent, ms in means.items()},
+        "intervals": {agent: len(each) for agent, each in records.items()},
+    }
+
+
+def _near_best(records: Sequence[Record]) -> list[bool]:
+    """Whether each interval ran a configuration near the best of the run, by all its intervals' costs."""
+    by_number: dict[int, list[float]] = {}
+    for record in records:
+        if math.isfinite(record.cost):
+            by_number.setdefault(record.number, []).append(record.cost)
+    means = {number: sum(each) / len(each) for number, each in by_number.items()}
+    lowest = min(means.values(), default=math.nan)
+    return [means.get(record.number, math.inf) <= REACH * lowest for record in records]

@@ -1,0 +1,1 @@
+"""What rrl-tune leaves in force under bursts and beside a neighbour."""

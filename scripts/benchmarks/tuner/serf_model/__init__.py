@@ -1,0 +1,1 @@
+"""SERF's queueing model against the real server."""

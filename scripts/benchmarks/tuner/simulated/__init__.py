@@ -1,0 +1,1 @@
+"""Agents and what they believe, on simulated machines."""

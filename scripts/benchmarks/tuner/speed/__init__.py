@@ -1,0 +1,1 @@
+"""What the tuner, the simulator and a comparison take of the machine."""

@@ -1,0 +1,1 @@
+"""The fuzz: calls and files from grammars, most of them broken."""

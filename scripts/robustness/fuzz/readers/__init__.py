@@ -1,0 +1,1 @@
+"""The readers of files and pages, and what damages them."""

@@ -1,0 +1,1 @@
+"""The calls to a server, over gRPC and HTTP."""

@@ -1,0 +1,1 @@
+"""What is said to the sockets of a model store."""

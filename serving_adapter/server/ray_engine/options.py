@@ -1,0 +1,21 @@
+"""The options of `rrl-serve` about what runs the batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Worker processes of this machine, or of the nodes of a Ray cluster."""
+
+    engine: Literal["local", "ray"] = "local"
+    """What runs the batches: local, worker processes of this machine; ray, those of a cluster's nodes
+    (docs/how-to/cluster.md)."""
+    address: str = "127.0.0.1:6379"
+    """HOST:PORT of the head of the Ray cluster, with --engine ray."""
+    nodes: int = 0
+    """Nodes of the cluster that may be used at most; 0 is all."""
+    placement: Literal["spread", "pack"] = "spread"
+    """Spreads workers over these nodes in proportion to their CPUs, or packs them on as few as may be."""

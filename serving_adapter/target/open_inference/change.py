@@ -1,0 +1,169 @@
+"""A change of a model's configuration: loaded, waited for, verified; or the one before is put back.
+
+A process that starts keeps a core busy for seconds. Several that start at once, beside a load near the
+capacity, make a queue of seconds (`scripts/bench triton-change-cost`). So instances come in turns (`stages`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serving_adapter.knob_limits import Configuration
+from serving_adapter.model_configuration import as_json
+from serving_adapter.target.error import (
+    LeaseTaken,
+    LostInChange,
+    ModelAbsent,
+    NotPutBack,
+    TargetError,
+    TargetLost,
+)
+from serving_adapter.target.open_inference.checks import tunable
+from serving_adapter.target.open_inference.connection import Connection
+from serving_adapter.target.open_inference.leased_load import put_lease
+
+TIMEOUT_S = 300.0  # a Triton that reloads a model takes seconds, a large one minutes
+READY_POLL_S = 0.05
+ENSEMBLE_S = 2.0  # Triton loads an ensemble anew at once with its step
+
+
+def stages(
+    before: ModelConfig, wanted: ModelConfig, in_place: bool, at_once: int | None
+) -> list[ModelConfig]:
+    """What to load one after the other, so that no more than `at_once` instances come together.
+
+    A new load starts all of its instances together. So it is made with as many as served before, and further
+    ones come in place after it. With `at_once` None, all come together.
+    """
+    last = wanted.instance_group[0].count if wanted.instance_group else 0
+    present = before.instance_group[0].count if before.instance_group else 0
+    if at_once is None or last <= present:
+        return [wanted]
+    first = present + at_once if in_place else max(present, at_once)
+    counts = [*range(first, last, at_once), last]
+    return [_with_count(wanted, count) for count in counts]
+
+
+def put_in_force(
+    connection: Connection,
+    before: ModelConfig,
+    to_load: Sequence[ModelConfig],
+    changes: Configuration,
+    ensembles: Sequence[str] = (),
+) -> None:
+    """Returns when the model is ready with the last of these, which `changes` tells from `before`.
+
+    The ensembles of which it is a step are ready then if they were before: each is loaded after it where
+    Triton has not.
+    A change that fails raises TargetError. Then the configuration from before is in force, verified to its
+    last field. NotPutBack if it is not; LostInChange if the server does not answer any more.
+    """
+    ensembles = [name for name in ensembles if _is_ready(connection, name)]
+    try:
+        for config in to_load:
+            _load(connection, config)
+            _wait_until_ready(connection, config.name)
+            _ready_again(connection, ensembles)
+        _check_in_force(connection, before.name, changes)
+    except LeaseTaken:  # refused before anything was changed
+        raise
+    except ModelAbsent:  # Whoever unloaded it while it was changed wants it so.
+        raise
+    except TargetError as error:
+        _check_lives(connection, changes)
+        why_not = _put_back(connection, before, ensembles)
+        _check_lives(connection, changes)
+        if why_not:
+            raise NotPutBack(
+                f"{error} (the previous configuration could not be put back: {why_not}; load "
+                f"{before.name!r} yourself)"
+            ) from None
+        raise TargetError(f"{error} (the previous configuration is in force)") from None
+
+
+def model_config(connection: Connection, model: str) -> ModelConfig:
+    """The configuration in force."""
+    return connection.call("ModelConfig", messages.ModelConfigRequest(name=model)).config
+
+
+def _with_count(config: ModelConfig, count: int) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    copy.instance_group[0].count = count
+    return copy
+
+
+def _load(connection: Connection, config: ModelConfig) -> None:
+    request = messages.RepositoryModelLoadRequest(model_name=config.name)
+    request.parameters["config"].string_param = as_json(config)
+    if connection.lease is not None:
+        put_lease(request, connection.lease)
+    connection.call("RepositoryModelLoad", request, TIMEOUT_S)
+
+
+def _is_ready(connection: Connection, model: str) -> bool:
+    return bool(connection.call("ModelReady", messages.ModelReadyRequest(name=model)).ready)
+
+
+def _wait_until_ready(connection: Connection, model: str) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not _is_ready(connection, model):
+        _check_not_unloaded(connection, model)
+        if time.monotonic() > end_s:
+            raise TargetError(f"model {model!r} is not ready {TIMEOUT_S:g} s after it was configured")
+        time.sleep(READY_POLL_S)
+
+
+def _ready_again(connection: Connection, ensembles: Sequence[str]) -> None:
+    """Waits until Triton has loaded these anew by itself; loads those that it has not."""
+    for name in ensembles:
+        end_s = time.monotonic() + ENSEMBLE_S
+        while not _is_ready(connection, name):
+            if time.monotonic() > end_s:
+                request = messages.RepositoryModelLoadRequest(model_name=name)
+                connection.call("RepositoryModelLoad", request, TIMEOUT_S)
+                _wait_until_ready(connection, name)
+                break
+            time.sleep(READY_POLL_S)
+
+
+def _check_not_unloaded(connection: Connection, model: str) -> None:
+    """A model that starts takes its time; one that somebody unloaded meanwhile does not come."""
+    index = connection.call("RepositoryIndex", messages.RepositoryIndexRequest()).models
+    versions = [entry for entry in index if entry.name == model]
+    if all(entry.state == "UNLOADING" or entry.reason == "unloaded" for entry in versions):
+        raise ModelAbsent(f"model {model!r} at {connection.address} was unloaded while it was configured")
+
+
+def _check_in_force(connection: Connection, model: str, changes: Configuration) -> None:
+    in_force = tunable(model_config(connection, model))
+    wrong = [f"{k}={in_force.get(k)} instead of {v}" for k, v in changes.items() if in_force.get(k) != v]
+    if wrong:
+        raise TargetError(f"{connection.address} accepted a configuration but reports {', '.join(wrong)}")
+
+
+def _check_lives(connection: Connection, changes: Configuration) -> None:
+    try:
+        connection.call("ServerLive", messages.ServerLiveRequest())
+    except TargetLost as lost:
+        words = ", ".join(f"{name}={value}" for name, value in changes.items())
+        raise LostInChange(f"{lost} in the middle of a change to {words}") from None
+
+
+def _put_back(connection: Connection, before: ModelConfig, ensembles: Sequence[str]) -> str:
+    """Loads the configuration from before a failed change. Returns why it is not in force, or ""."""
+    with suppress(TargetError):  # where it is not taken, what is in force decides
+        _load(connection, before)
+    try:
+        _wait_until_ready(connection, before.name)
+        _ready_again(connection, ensembles)
+        return "" if model_config(connection, before.name) == before else "the server reports another one"
+    except ModelAbsent:
+        raise
+    except TargetError as error:
+        return str(error)

@@ -1,0 +1,119 @@
+"""`rrl-export`: the journal of a real run as a data set that Minari loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from envs.offline_data import FROM_BEFORE, arrays, episodes_of, main
+from envs.serving import action_space_of, observation_space_of
+from rrl.journal import FILE_NAME, read
+from tests.support import CHECKOUT
+
+TRITON = CHECKOUT / "tests" / "recorded" / "triton"
+LOAD = """
+import json, sys
+import minari, numpy as np
+
+dataset = minari.load_dataset(sys.argv[1])
+steps = [
+    (float(reward), bool(truncated))
+    for episode in dataset.iterate_episodes()
+    for reward, truncated in zip(episode.rewards, episode.truncations)
+]
+assert all(
+    dataset.observation_space.contains(o) and dataset.action_space.contains(a)
+    for episode in dataset.iterate_episodes()
+    for o, a in zip(episode.observations, episode.actions)
+)
+print(json.dumps({
+    "episodes": dataset.total_episodes,
+    "steps": steps,
+    "knobs": json.loads(dataset.storage.metadata["knobs"]),
+    "kinds": [str(kind, "utf-8") for kind in next(dataset.iterate_episodes()).infos["kind"]],
+}))
+"""
+
+
+def test_an_episode_is_what_followed_upon_another() -> None:
+    header, records = read(TRITON)
+    episodes = list(episodes_of(records))
+    assert [record for episode in episodes for record in episode] == records
+    for episode in episodes:
+        made = arrays(episode)
+        observations, actions = made["observations"], made["actions"]
+        assert observations.shape == (len(episode) + 1, *observation_space_of(header.space).shape)
+        assert all(action_space_of(header.space).contains(action) for action in actions)
+        assert all(observation_space_of(header.space).contains(each) for each in observations)
+        for step, record in enumerate(episode):
+            t = record.transition
+            assert np.array_equal(observations[step], t.observation)
+            assert np.array_equal(observations[step + 1], t.next_observation)
+            assert made["rewards"][step] == (-t.cost if t.has_cost else 0.0)
+            assert made["infos"]["kind"][step + 1] == record.kind
+        assert made["truncations"].tolist() == [False] * (len(episode) - 1) + [True]
+        assert {len(values) for values in made["infos"].values()} == {len(episode) + 1}
+
+
+def test_a_run_that_was_broken_off_is_two_episodes() -> None:
+    _, records = read(TRITON)
+    assert len(list(episodes_of([records[0], records[-1]]))) == 2
+    assert list(episodes_of([])) == []
+
+
+def test_minari_loads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("minari")
+    header, records = read(TRITON)
+    command = ["--dataset", "rrl/triton-minilm-v0", "--run", str(TRITON), "--into", str(tmp_path)]
+    exported = [sys.executable, "-m", "envs.offline_data", *command]
+    said = subprocess.run(exported, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"rrl/triton-minilm-v0: {len(records)} steps in ")
+    loaded = subprocess.check_output(
+        [sys.executable, "-c", LOAD, "rrl/triton-minilm-v0"],
+        env=os.environ | {"MINARI_DATASETS_PATH": str(tmp_path)},
+        text=True,
+    )
+    found = json.loads(loaded)
+    episodes = list(episodes_of(records))
+    assert found["episodes"] == len(episodes)
+    assert [reward for reward, _ in found["steps"]] == pytest.approx(
+        [-record.transition.cost for record in records]
+    )
+    assert found["knobs"] == header.space.to_json()
+    assert found["kinds"] == [FROM_BEFORE["kind"], *(record.kind for record in episodes[0])]
+    again = subprocess.run(exported, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "already exists" in again.stderr
+
+
+def other_run(folder: Path, **header: object) -> Path:
+    """The recorded run, with another header."""
+    folder.mkdir()
+    shutil.copy(TRITON / FILE_NAME, folder)
+    first, *rest = (folder / FILE_NAME).read_text(encoding="utf-8").splitlines()
+    lines = [json.dumps(json.loads(first) | header), *rest]
+    (folder / FILE_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_runs_that_do_not_belong_together_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = other_run(tmp_path / "other", objective="strict-slo", slo_p95_ms=50.0)
+    for arguments, words in (
+        (["--run", TRITON, "--run", other], "is a run of another objective, strict-slo, not latency"),
+        (["--run", tmp_path], "no journal at"),
+        ([], "give the folder of a run with --run"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments), "--dataset", "rrl/x-v0", "--into", str(tmp_path / "into")])
+        assert ended.value.code == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "into").exists()

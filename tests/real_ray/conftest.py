@@ -1,0 +1,43 @@
+"""One real cluster of Ray, of two nodes on this machine, for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.ray_cluster import RayCluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.ray)
+
+
+_running: list[RayCluster] = []
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """Leave it as you found it: what you add is killed by you."""
+    if find_spec("ray") is None:
+        pytest.fail("Ray is not installed: run make setup; or leave these tests out: pytest -m 'not ray'")
+    cluster = RayCluster()
+    _running.append(cluster)
+    try:
+        cluster.start()
+        cluster.add_node()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends the cluster after the last test here: it keeps a third of a core busy."""
+    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
+        while _running:
+            _running.pop().end()

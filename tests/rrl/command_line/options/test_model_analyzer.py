@@ -1,0 +1,163 @@
+"""Files of Model Analyzer, as its documentation writes them, become options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rrl.command_line.options.model_analyzer import read
+from rrl.command_line.options.options import TuneOptions
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def options(folder: Path, text: str, model: str | None = None) -> TuneOptions:
+    return TuneOptions(**read(written(folder, text), model).values)
+
+
+def test_the_least_that_a_file_has(tmp_path):
+    found = options(tmp_path, "model_repository: /models\nprofile_models: add_sub\n")
+    assert (found.target, found.metrics_url) == ("localhost:8001", "http://localhost:8002/metrics")
+    assert (found.model, found.objective, found.knobs) == ("add_sub", "latency", ())
+
+
+def test_what_a_file_says_of_values_objective_and_limit_is_taken(tmp_path):
+    found = options(
+        tmp_path,
+        """
+profile_models:
+  add_sub:
+    objectives:
+      perf_latency_p99: 10
+      perf_throughput: 5
+    constraints:
+      perf_latency_p99: {max: 50}
+    parameters: {concurrency: {start: 1, stop: 64}}
+    model_config_parameters:
+      max_batch_size: [1, 2, 4]
+      instance_group:
+        - kind: KIND_CPU
+          count: {start: 1, stop: 3}
+      dynamic_batching:
+        max_queue_delay_microseconds: [100, 500]
+triton_launch_mode: remote
+triton_grpc_endpoint: 10.0.0.7:9001
+triton_metrics_url: 10.0.0.7:9002/metrics
+""",
+    )
+    assert found.target == "10.0.0.7:9001"
+    assert found.metrics_url == "http://10.0.0.7:9002/metrics"
+    assert (found.objective, found.slo_p95_ms) == ("strict-slo", 50.0)
+    assert found.knobs == ("max_batch_size=1,2,4", "instances=1,2,3", "max_queue_delay_us=100,500")
+
+
+def test_the_bounds_of_the_automatic_search_are_the_grid(tmp_path):
+    most = ("run_config_search_max_instance_count: 2", "run_config_search_max_model_batch_size: 10")
+    text = "\n".join(("profile_models: [a]", *most))
+    assert options(tmp_path, text).knobs == ("instances=1,2", "max_batch_size=1,2,4,8")
+
+
+@pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        ("", "triton_launch_mode local: rrl-tune starts no Triton, it tunes the one at localhost:8001"),
+        ("objectives: [perf_throughput]", "every configuration that bears the load has its throughput"),
+        (
+            "concurrency: 1,2\nbatch_sizes: 1",
+            "left out, as the load is what the server has: concurrency, batch",
+        ),
+        (
+            "constraints: {gpu_used_memory: {max: 200}}",
+            "constraints left out, as rrl-tune keeps limits of latency",
+        ),
+        ("latency_budget: 30", "perf_latency_p99 at most 30 ms: kept as a limit on the p95"),
+        (
+            "checkpoint_directory: x\ncolour: red",
+            "Model Analyzer's own running: checkpoint_directory, colour",
+        ),
+        ("model_config_parameters: {optimization: {}}", "model_config_parameters left out: optimization"),
+    ],
+)
+def test_what_is_not_taken_over_is_said(tmp_path, lines, note):
+    notes = read(written(tmp_path, f"profile_models: a\n{lines}\n")).notes
+    assert any(note in each for each in notes), notes
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "bls_composing_models: tokenizer,bert",
+        "bls_composing_models: [tokenizer]\ncpu_only_composing_models: [tokenizer, bert]",
+        "bls_composing_models:\n  tokenizer: {model_config_parameters: {max_batch_size: [1]}}\n  bert:",
+    ],
+)
+def test_the_models_that_one_calls_are_tuned_with_it(tmp_path, lines):
+    taken = read(written(tmp_path, f"profile_models: assistant\n{lines}\n"))
+    assert TuneOptions(**taken.values).bls_composing_models == "tokenizer,bert"
+    of_their_own = "left out of bls_composing_models: the settings of tokenizer; give MODEL.knob with --knobs"
+    assert ("model_config_parameters" in lines) == (of_their_own in taken.notes)
+
+
+def test_of_several_models_none_is_taken_for_the_one_that_calls(tmp_path):
+    taken = read(written(tmp_path, "profile_models: [a, b]\nbls_composing_models: c\n"))
+    assert TuneOptions(**taken.values).bls_composing_models is None
+    assert any("which are of one model; name that with --model" in note for note in taken.notes)
+
+
+def test_models_with_settings_of_their_own_are_tuned_one_at_a_time(tmp_path):
+    text = "profile_models:\n  a: {latency_budget: 30}\n  b: {latency_budget: 40}\n"
+    with pytest.raises(
+        ValueError, match="different settings, and a run has one: name one of a, b with --model"
+    ):
+        options(tmp_path, text)
+    assert options(tmp_path, text, model="b").slo_p95_ms == 40.0
+    with pytest.raises(ValueError, match="has no model 'c'; it profiles a, b"):
+        options(tmp_path, text, model="c")
+    assert options(tmp_path, "profile_models: [a, b]\nlatency_budget: 30\n").model == "a,b"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("- 3\n", "is no configuration of Model Analyzer: it has no profile_models"),
+        ("{", "is not a YAML file"),
+        ("profile_models: 3\n", "profile_models must name models, got 3"),
+        ("profile_models: a\nbls_composing_models: 3\n", "bls_composing_models must name models, got 3"),
+        ("profile_models: {a: 3}\n", "the settings of model 'a' must be a mapping, got 3"),
+        ("profile_models: a\nconstraints: {perf_latency_p99: 3}\n", "needs a max in ms above 0, got 3"),
+        ("profile_models: a\nobjectives: {perf_throughput: x}\n", "objectives must be a list of metrics"),
+        (
+            "profile_models: a\nmodel_config_parameters: {max_batch_size: [x]}\n",
+            "max_batch_size must be a whole number, got 'x'",
+        ),
+        (
+            "profile_models: a\nmodel_config_parameters: {max_batch_size: {start: 1, stop: 1000000}}\n",
+            "must be a range of at most 64 values",
+        ),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_a_sentence(tmp_path, text, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
+        read(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_with_a_load_of_its_own_concurrencies_and_throughput_are_taken(tmp_path):
+    text = "profile_models: a\nobjectives: [perf_throughput]\n"
+    found = read(written(tmp_path, text + "parameters: {concurrency: {start: 1, stop: 4}}\n"), bench=True)
+    assert (found.values["objective"], found.values["concurrency"]) == ("throughput", "1,2,3,4")
+    assert not any("left out, as the load" in note for note in found.notes)
+    found = read(written(tmp_path, text + "run_config_search_max_concurrency: 8\n"), bench=True)
+    assert found.values["concurrency"] == "1,2,4,8"
+    found = read(written(tmp_path, text + "request_rate: 9\n"), bench=True)
+    assert found.values["concurrency"] == "64"
+    assert any("no concurrency is named: the load is 64 requests at once" in note for note in found.notes)
+    assert any("left out, as the load is a closed loop of rrl-load: request_rate" in n for n in found.notes)
+    with pytest.raises(ValueError, match="concurrency must be from 1 to 1024"):
+        read(written(tmp_path, text + "run_config_search_max_concurrency: 9999\n"), bench=True)

@@ -1,0 +1,86 @@
+"""`rrl-tune watch` on a live server: it goes on with its folder, and is told apart from a run that ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from rrl.journal import read
+from rrl.records import NO_END
+from tests.support.runs.running_command import QUICK, exit_code, in_force, lines
+from tests.support.waiting import until
+
+
+def watch(served: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rrl.command_line", "watch", "--target", served, "--out", "run", *QUICK]
+    return subprocess.Popen([*command, *map(str, arguments)], text=True, stdout=subprocess.PIPE)
+
+
+def page_of(watching: subprocess.Popen[str]) -> str:
+    """The address that it prints, read as a user would."""
+    assert watching.stdout is not None
+    for line in watching.stdout:
+        if found := re.search(r"on (http://127\.0\.0\.1:\d+)/metrics", line):
+            return found[1]
+    raise AssertionError("it printed no address")
+
+
+def fetched(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_a_watch_goes_on_with_its_folder_and_does_not_measure_the_start_again(
+    served: str, tmp_path: Path, state_home: Path
+) -> None:
+    journal = tmp_path / "run" / "journal.jsonl"
+    watching = watch(served, "--metrics-port", 0)
+    page = page_of(watching)
+    until(lambda: lines(journal) > 8)
+    told = fetched(f"{page}/metrics")
+    assert 'rrl_tune_intervals_total{kind="tune"}' in told
+    assert 'rrl_tune_run_info{agent="guided",model="sleep",objective="latency",target="' in told
+    assert set(re.findall(r'knob_in_force\{knob="(\w+)"\}', told)) == {"instances", "max_batch_size"}
+    assert json.loads(fetched(f"{page}/health"))["status"] == "ok"
+    watching.send_signal(signal.SIGTERM)
+    said, _ = watching.communicate(timeout=90)
+    assert watching.returncode == 130
+    assert "[3] tune" in said
+    header, before = read(tmp_path / "run")
+    assert header.intervals == NO_END
+    left = in_force(served)
+    assert not list(state_home.iterdir())
+    assert (tmp_path / "run" / "reference_table.yaml").exists()
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    assert "end of its own" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+    again = watch(served, "--intervals", len(before) + 2)
+    said, _ = again.communicate(timeout=90)
+    assert again.returncode == 0
+    after = read(tmp_path / "run")[1][len(before) :]
+    assert after[0].kind == "wait"
+    assert after[0].configuration.items() <= left.items()
+    assert not any(record.kind == "baseline" for record in after)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--advise"], "watch changes what is in force"),
+        (["--model", "a,b"], "watch is of one model"),
+        (["--reference-table", "none.yaml"], "cannot read the reference table none.yaml"),
+    ],
+)
+def test_what_a_watch_cannot_do_is_said(
+    arguments: list[str], sentence: str, served: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("watch", "--target", served, *arguments, *QUICK) == 2
+    assert sentence in capsys.readouterr().err

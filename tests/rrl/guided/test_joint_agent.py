@@ -1,0 +1,134 @@
+"""One agent for several models that share a machine: what it finds, and how it keeps to the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from baselines import make_agent
+from envs.joint_simulated import JointSimulatedServing, true_costs
+from rrl.agent import Task, live
+from rrl.belief.joint import JointBelief
+from rrl.guided.joint_agent import JointGuided
+from rrl.joint import JointSpace, of_models
+from rrl.objective import LeastResources, MeanLatency, StrictSLO
+from rrl.queueing.machine import Machine
+from rrl.queueing.shared_machine import Contention
+from rrl.space import ConfigurationSpace
+from scripts.benchmarks.tuner.simulated.joint import TOGETHER, tuned
+
+CORES = 4
+MEMBER = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2], max_batch_size=[1, 8])
+START = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 1}
+SEED = 1003
+
+
+def machine(alone_s: float, speed_up: float, batching: float) -> Machine:
+    one, threads, batches = np.array([1]), np.array([1, 2, 4]), np.array([1, 8])
+    table_s = alone_s * threads[:, None] ** -speed_up * batches[None] ** batching
+    return Machine(one, threads, one, batches, table_s[None, :, None, :].astype(float))
+
+
+def environment() -> JointSimulatedServing:
+    """A heavy model whose batches pay, and a light one that needs threads; together they need the cores."""
+    return JointSimulatedServing(
+        {"heavy": machine(0.04, 0.2, 0.6), "light": machine(0.02, 0.9, 0.95)},
+        {"heavy": 45.0, "light": 30.0},
+        JointSpace({"heavy": MEMBER, "light": MEMBER}).space,
+        contention=Contention(CORES, 1.1, 0.2),
+        start=of_models({"heavy": START, "light": START}),
+    )
+
+
+def task(env: JointSimulatedServing, **values: object) -> Task:
+    excluded = frozenset(np.flatnonzero(env.space.threads > CORES).tolist())
+    return Task(env.space, cores=CORES, excluded=excluded, **values)  # type: ignore[arg-type]
+
+
+def test_it_ends_near_the_best_of_the_joint_grid_and_keeps_the_budget() -> None:
+    env = environment()
+    agent = make_agent("guided", task(env), 0)
+    assert isinstance(agent, JointGuided)
+    lived = list(live(agent, env, 16, seed=1))
+    numbers = [env.space.number_of_action(each.action) for each in lived]
+    assert all(env.space.threads[number] <= CORES for number in numbers)
+    allowed = np.flatnonzero(env.space.threads <= CORES)
+    best_ms = true_costs(env, allowed.tolist()).min()
+    left = agent.recommended()
+    assert left is not None
+    assert true_costs(env, [left])[0] <= 1.1 * best_ms
+
+
+def test_the_same_run_twice_is_the_same() -> None:
+    runs = []
+    for _ in range(2):
+        env = environment()
+        lived = live(make_agent("guided", task(env), 0), env, 8, seed=2)
+        runs.append([env.space.number_of_action(each.action) for each in lived])
+    assert runs[0] == runs[1]
+
+
+def test_behind_guard_and_validation_it_keeps_a_configuration_near_the_best() -> None:
+    found = tuned(SEED, TOGETHER, 12)
+    assert found.final <= 1.05
+    assert found.failed == 0
+
+
+def test_a_joint_cost_is_that_of_the_mean_request_or_of_the_slowest_model() -> None:
+    env = environment()
+    costs = np.array([[10.0, 30.0]])
+    latency, slo, threads = (
+        JointBelief(env.space, objective, CORES)
+        for objective in (MeanLatency(), StrictSLO(50.0), LeastResources(50.0))
+    )
+    lived = list(live(make_agent("guided", task(env), 0), env, 2, seed=1))
+    for belief in (latency, slo, threads):
+        for each in lived:
+            belief.learn(env.space.number_of_action(each.action), each.measurement)
+    heavy = latency.weights[0]
+    assert heavy == pytest.approx(45 / 75, abs=0.1)
+    assert latency.combined(costs)[0] == pytest.approx(10 * heavy + 30 * (1 - heavy))
+    assert slo.combined(costs)[0] == 30.0
+    assert threads.combined(np.array([[2.0, 3.0], [2.0, 1400.0]])).tolist() == [5.0, 1400.0]
+
+
+def test_what_is_expected_of_a_model_depends_on_its_neighbour() -> None:
+    env = environment()
+    belief = JointBelief(env.space, MeanLatency(), CORES)
+    for each in live(make_agent("guided", task(env), 0), env, 12, seed=1):
+        belief.learn(env.space.number_of_action(each.action), each.measurement)
+    quiet = of_models({"heavy": START, "light": START})
+    busy = quiet | {"light.instances": 3, "light.intra_op_threads": 2}
+    numbers = np.array([env.space.number(each) for each in (quiet, busy)])
+    slower = belief.log_slower(belief.joint.parts(numbers))
+    assert slower[1, 0] >= slower[0, 0] >= 0.0
+    means, sds = belief.log_costs_ahead(numbers, beside=int(numbers[0]))
+    assert sds[0] == pytest.approx(0.0, abs=0.02)
+    assert np.isfinite(means).all()
+
+
+def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> None:
+    env = environment()
+    env.rates_per_s = np.array([45.0, 1e-9])
+    agent = make_agent("guided", task(env), 0)
+    numbers = [env.space.number_of_action(each.action) for each in live(agent, env, 8, seed=1)]
+    parts = JointSpace.of(env.space).parts(np.array(numbers))
+    assert len(set(parts[1:, 1].tolist())) <= 2  # the rule of thumb may have moved it once
+    assert agent.recommended() is not None  # the other is known, and compared
+
+
+def test_what_the_guard_refuses_and_what_the_target_refuses_is_left() -> None:
+    env = environment()
+    agent = make_agent("guided", task(env), 0)
+    for each in live(agent, env, 6, seed=1):
+        last = each
+    proposed = env.space.number_of_action(agent.act(last.next_observation))
+    agent.keep_off(frozenset({proposed}))
+    agent.update(last)
+    other = env.space.number_of_action(agent.act(last.next_observation))
+    assert other != proposed
+    agent.keep_off(frozenset())
+    for _ in range(2):
+        agent.refused(other)
+    agent.update(last)
+    assert env.space.number_of_action(agent.act(last.next_observation)) != other

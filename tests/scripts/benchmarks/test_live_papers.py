@@ -1,0 +1,68 @@
+"""`scripts/bench live-papers`: what it makes of the agents' journals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rrl import journal
+from rrl.records import Record
+from rrl.space import ConfigurationSpace
+from scripts.benchmarks.tuner.live.papers import KNOBS, Options, change, costs, outcome, table, tuned
+from tests.support import CHECKOUT
+
+RECORDED = CHECKOUT / "tests" / "recorded"
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    _, records = journal.read(RECORDED / "embedded")
+    return next(each for each in records if each.kind == "tune")
+
+
+def run_of(record: Record, costs_ms: list[float]) -> list[Record]:
+    """Intervals with these costs, each of a configuration of its own."""
+    return [
+        replace(record, number=k, transition=replace(record.transition, cost=cost))
+        for k, cost in enumerate(costs_ms)
+    ]
+
+
+def test_the_grid_has_60_configurations() -> None:
+    assert len(ConfigurationSpace.parse(KNOBS)) == 60
+
+
+def test_only_what_an_agent_decided_counts() -> None:
+    _, records = journal.read(RECORDED / "embedded")
+    numbers = [each.number for each in records if each.kind == "tune" and each.counted]
+    assert [each.number for each in tuned(RECORDED / "embedded")] == numbers
+    assert len(numbers) < len(records)
+    assert tuned(Path("no such folder")) == []
+
+
+def test_costs_go_by_blocks_without_the_intervals_that_have_none(record: Record) -> None:
+    records = run_of(record, [10.0, 20.0, math.nan, 40.0, 50.0])
+    np.testing.assert_allclose(costs(records, 2), [15.0, 40.0, 50.0])
+
+
+def test_ours_holds_where_it_is_surely_lower(record: Record) -> None:
+    ours, theirs = run_of(record, [10.0, 12.0, 11.0, 9.0]), run_of(record, [20.0, 22.0, 24.0, 18.0])
+    records = {"rrl-paper": ours, "capes": theirs}
+    against = change(records, "rrl-paper", 2)
+    assert against.estimate == pytest.approx(-50.0)
+    assert outcome(records, 2)["holds"]
+    assert not outcome({"rrl-paper": theirs, "capes": ours}, 2)["holds"]
+    assert [line.split()[0] for line in table(records, 2)] == ["agent", "rrl-paper", "capes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"agents": ("rrl", "capes")}, "must name rrl-paper"), ({"block": 301}, "from 1 to --intervals")],
+)
+def test_options_that_compare_nothing_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Options(**options)  # type: ignore[arg-type]

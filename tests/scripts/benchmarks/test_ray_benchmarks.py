@@ -1,0 +1,30 @@
+"""What the benchmarks on a cluster change at random is a configuration that its nodes can bear."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from scripts.benchmarks.ray.changes import randomly_changed
+from serving_adapter import model_configuration
+
+FOUND = {
+    "name": "burn",
+    "max_batch_size": 1,
+    "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+    "dynamic_batching": {},
+    "parameters": {"CLUSTER_NODES": {"string_value": "0"}},
+}
+
+
+def test_random_configurations_are_edited_copies_and_fit_into_two_nodes() -> None:
+    rng = np.random.default_rng(0)
+    changed = [randomly_changed(FOUND, rng) for _ in range(200)]
+    for each in changed:
+        assert model_configuration.parse(json.dumps(each)).name == "burn"
+        assert each["instance_group"][0]["kind"] == "KIND_CPU"
+        nodes, instances = int(each["parameters"]["CLUSTER_NODES"]["string_value"]), each["instance_group"][0]
+        assert instances["count"] <= 2 * (nodes or 2)
+    assert FOUND["max_batch_size"] == 1
+    assert len({str(each) for each in changed}) > 100

@@ -1,0 +1,183 @@
+"""The store's benchmarks: the paper's networks, rows that outlive a stop, tables; and each once, in short."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scripts.benchmarks.store.cold_start import Options as ColdStartOptions
+from scripts.benchmarks.store.cold_start_report import (
+    HIT,
+    IDEAL,
+    MISS,
+    PEERS,
+    factors,
+    result,
+    steps_of,
+    to_ideal,
+)
+from scripts.benchmarks.store.paper_networks import NETWORKS, image_for, on_meta, shapes_of
+from scripts.benchmarks.store.weight_files import MIB, MODELS, TABLE_3
+from scripts.benchmarks.store.workload import Options as WorkloadOptions
+from scripts.benchmarks.store.workload import asked_for
+from scripts.benchmarks.store.workload_report import cells, speed_up
+from scripts.benchmarks.store.workload_report import result as workload_result
+from scripts.kept_rows import KeptRows
+from tests.support import CHECKOUT
+
+# --- the models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_of_the_paper_has_its_bytes_and_tensors(name: str) -> None:
+    shapes = shapes_of(name)
+    assert 4 * sum(map(math.prod, shapes.values())) / MIB == pytest.approx(MODELS[name].mib, rel=0.03)
+    assert len(shapes) == pytest.approx(MODELS[name].tensors, rel=0.06)  # MXNet normalises the image, too
+
+
+def test_most_of_them_are_networks_that_run() -> None:
+    assert sum(model.name in NETWORKS for model in TABLE_3) == 29
+
+
+@pytest.mark.parametrize(
+    "name", ["SqueezeNet-v1.1", "NIN", "GoogLeNet", "ResNet18-v2", "ResNet50-v2", "ResNeXt26-32x4d", "DPN68"]
+)
+def test_a_network_answers_with_the_weights_that_its_file_has(name: str) -> None:
+    """On a small image, for which these need no other weights."""
+    torch.manual_seed(0)
+    network = on_meta(name)
+    weights = {key: torch.rand(shape) * 0.04 - 0.02 for key, shape in shapes_of(name).items()}
+    weights |= {key: value.abs() + 0.01 for key, value in weights.items() if "running_var" in key}
+    network.load_state_dict(weights, assign=True, strict=False)
+    for key, tensor in network.state_dict().items():
+        if tensor.is_meta:
+            assert "num_batches_tracked" in key
+    with torch.inference_mode():
+        answer = network(image_for(name)[:, :, :96, :96])
+    assert answer.isfinite().all()
+    assert answer.shape == ((1, 1000) if name in NETWORKS else ())
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def test_a_benchmark_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "rows.jsonl"
+    rows = KeptRows(path, ("model", "round"))
+    assert {"model": "a", "round": 0} not in rows
+    rows.add({"model": "a", "round": 0, "ms": 1.5})
+    with path.open("a") as file:
+        file.write('{"model": "a", "rou')  # it was killed here
+    again = KeptRows(path, ("model", "round"))
+    assert {"model": "a", "round": 0} in again
+    assert {"model": "a", "round": 1} not in again
+    assert list(again) == [{"model": "a", "round": 0, "ms": 1.5}]
+
+
+# --- cold starts -----------------------------------------------------------------------------------
+
+
+def cold_rows(model: str, **totals_ms: float) -> list[dict[str, Any]]:
+    """Two rounds of each way, 100 ms each but for those totals."""
+    ways = dict.fromkeys((HIT, MISS, IDEAL, *PEERS), 100.0) | totals_ms
+    return [
+        {"model": model, "way": way, "round": i}
+        | {"load_ms": ms * 0.5, "init_ms": ms * 0.2, "compute_ms": ms * 0.3, "cpu_ms": ms}
+        for way, ms in ways.items()
+        for i in range(2)
+    ]
+
+
+def test_factors_are_end_to_end_and_the_reach_counts_models_above_50_mb() -> None:
+    rows = cold_rows("SqueezeNet-v1.0", **{HIT: 150.0}) + cold_rows(
+        "VGG16", **{HIT: 108.0, "torch.load, cached": 324.0}
+    )
+    steps = steps_of(rows)
+    assert factors(steps, "torch.load, cached") == {
+        "SqueezeNet-v1.0": pytest.approx(100 / 150),
+        "VGG16": pytest.approx(3.0),
+    }
+    assert to_ideal(steps)["SqueezeNet-v1.0"] == pytest.approx(1.5)
+    found = result(rows)
+    assert (found["value"], found["holds"]) == (1.08, True)
+    assert not result(cold_rows("VGG16", **{HIT: 111.0}))["holds"]
+
+
+def test_a_model_that_is_not_measured_in_every_way_is_left_out() -> None:
+    rows = [row for row in cold_rows("VGG16") if row["way"] != MISS] + cold_rows("ResNet50")
+    assert list(steps_of(rows)) == ["ResNet50"]
+
+
+def test_the_models_of_a_run_go_from_the_smallest_to_the_largest() -> None:
+    names = ColdStartOptions(all=True).names
+    assert [MODELS[name].mib for name in names] == sorted(MODELS[name].mib for name in names)
+    assert set(names) == set(NETWORKS)
+    with pytest.raises(ValueError, match="no network 'x'"):
+        ColdStartOptions(models=("x",))
+
+
+# --- the workload ----------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_models_is_asked_for_and_every_run_of_a_seed_the_same() -> None:
+    names = [model.name for model in TABLE_3]
+    asked = asked_for(names, 0.25, 500, seed=3)
+    assert len(set(asked)) == 9
+    assert asked == asked_for(names, 0.25, 500, seed=3)
+    assert asked != asked_for(names, 0.25, 500, seed=4)
+    assert len(set(asked_for(names, 1.0, 2000, seed=3))) > 30
+
+
+def workload_row(way: str, batch_s: float, **latency_ms: float) -> dict[str, Any]:
+    run = {"clients": 2, "share": 0.5, "seed": 0, "requests": 10}
+    return run | {"way": way, "batch_s": batch_s, "latency_ms": latency_ms, "hits": 8, "private": 0}
+
+
+def test_speed_ups_are_geometric_means_over_models_and_throughput_is_of_batches() -> None:
+    ours, theirs = workload_row("lru", 5.0, a=10, b=10), workload_row("torch.load", 10.0, a=40, b=10)
+    assert speed_up(ours, theirs) == pytest.approx(2.0)
+    assert cells([ours, theirs], "lru", "torch.load") == {(2, 0.5): (pytest.approx(2.0), 2.0, 0.8)}
+    found = workload_result([ours, theirs])
+    assert (found["value"], found["holds"]) == (2.0, True)
+    assert not workload_result([theirs | {"way": "lru"}, ours | {"way": "torch.load"}])["holds"]
+
+
+@pytest.mark.parametrize("wrong", [{"shares": (0.0,)}, {"requests": 0}, {"clients": (0,)}])
+def test_a_workload_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="--"):
+        WorkloadOptions(**wrong)
+
+
+# --- in short --------------------------------------------------------------------------------------
+
+
+def ran(*arguments: object) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("name", ["store-cold-start", "store-workload"])
+def test_the_benchmark_runs_in_short_and_keeps_its_rows(tmp_path: Path, name: str) -> None:
+    arguments = ("scripts.benchmarks", name, "--quick", "--out", tmp_path / "rows.jsonl")
+    weights = ("--weights", tmp_path / "weights") if name == "store-workload" else ()
+    lines = ran(*arguments, *weights).splitlines()
+    assert json.loads(lines[-1])["name"] == name
+    rows = (tmp_path / "rows.jsonl").read_text()
+    assert rows.count("\n") == (7 if name == "store-cold-start" else 2)
+
+
+def test_the_pipeline_runs_in_short() -> None:
+    lines = ran("scripts.pipeline", "--quick").splitlines()
+    assert lines[1].startswith("rrl-store run")
+    assert lines[-1].startswith("the image, in random words: ")

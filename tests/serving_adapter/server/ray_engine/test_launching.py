@@ -1,0 +1,35 @@
+"""What `--engine ray` cannot do is said before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from serving_adapter import ray_connection
+from serving_adapter.server.deployment import models_of
+from serving_adapter.server.options import ServeOptions
+
+
+def refused(capsys: pytest.CaptureFixture[str], options: ServeOptions) -> str:
+    with pytest.raises(SystemExit) as ended:
+        models_of(options)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_without_ray_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(ray_connection, "find_spec", lambda name: None if name == "ray" else found(name))
+    said = refused(capsys, ServeOptions(model=("noop",), engine="ray"))
+    assert said.startswith("--engine ray needs Ray: pip install 'rrl-tune[ray]'")
+
+
+def test_another_device_than_the_processor_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "find_spec", lambda name: object())
+    said = refused(capsys, ServeOptions(model=("noop",), engine="ray", device="cuda:0"))
+    assert said.startswith("--engine ray runs models on CPUs, got --device cuda:0")

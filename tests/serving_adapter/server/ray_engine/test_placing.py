@@ -1,0 +1,82 @@
+"""Workers are spread over nodes in proportion to their processors, and no more than they bear."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving_adapter.server.ray_engine.placing import Unplaceable, place
+from serving_adapter.server.workers.parallelism import ANYWHERE, PACK, SPREAD, NodePlacement
+
+ADDRESS = "10.0.0.1:6379"
+
+
+class Machine:
+    """A node with workers of some placement on it."""
+
+    def __init__(self, cpus: float, workers: int = 0, placement: NodePlacement = ANYWHERE) -> None:
+        self.cpus, self.workers = cpus, [placement] * workers
+
+    def worker_count(self, placement: NodePlacement | None = None) -> int:
+        return len(self.workers) if placement is None else self.workers.count(placement)
+
+
+def placed(nodes: list[Machine], instances: int, placement: NodePlacement = ANYWHERE) -> list[int]:
+    """How many workers of it each node has, once all instances were placed one by one."""
+    for _ in range(instances):
+        place(nodes, instances, placement, ADDRESS).workers.append(placement)
+    return [node.worker_count(placement) for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "instances", "placement", "expected"),
+    [
+        ((2, 2), 1, ANYWHERE, [1, 0]),
+        ((2, 2), 2, ANYWHERE, [1, 1]),
+        ((2, 2), 4, ANYWHERE, [2, 2]),
+        ((4, 2), 3, ANYWHERE, [2, 1]),
+        ((8, 2), 5, ANYWHERE, [4, 1]),
+        ((2, 2), 2, NodePlacement(0, PACK), [2, 0]),
+        ((2, 2), 3, NodePlacement(0, PACK), [2, 1]),
+        ((1, 4, 2), 5, NodePlacement(0, PACK), [0, 4, 1]),
+        ((2, 2, 2), 4, NodePlacement(2, SPREAD), [2, 2, 0]),
+        ((1, 2, 4), 3, NodePlacement(2, SPREAD), [0, 1, 2]),
+        ((2, 4), 2, NodePlacement(1, SPREAD), [0, 2]),
+    ],
+)
+def test_each_node_gets_its_share(
+    cpus: tuple[int, ...], instances: int, placement: NodePlacement, expected: list[int]
+) -> None:
+    assert placed([Machine(count) for count in cpus], instances, placement) == expected
+
+
+def test_more_instances_than_processors_are_refused_in_one_sentence() -> None:
+    nodes = [Machine(2), Machine(1)]
+    with pytest.raises(Unplaceable) as caught:
+        placed(nodes, 5)
+    assert "has 3 CPUs on 2 nodes, and 5 instances need one each; lower instances" in str(caught.value)
+
+
+def test_so_are_more_than_the_nodes_that_may_be_used_have() -> None:
+    with pytest.raises(Unplaceable, match="has 4 CPUs on the 1 of its 2 nodes that may be used, and 5 inst"):
+        placed([Machine(2), Machine(4)], 5, NodePlacement(1, SPREAD))
+
+
+def test_workers_that_take_the_place_of_others_may_be_there_beside_them() -> None:
+    nodes = [Machine(2, 2), Machine(2, 2)]
+    assert placed(nodes, 4) == [4, 4]
+
+
+def test_those_of_another_placement_are_not_counted_where_the_new_ones_go() -> None:
+    nodes = [Machine(2, 1), Machine(2, 1)]
+    assert placed(nodes, 2, NodePlacement(0, PACK)) == [2, 0]
+
+
+def test_what_is_left_of_a_cluster_takes_as_many_as_it_bears() -> None:
+    assert place([Machine(2, 1)], 4, ANYWHERE, ADDRESS).cpus == 2
+    with pytest.raises(Unplaceable):
+        place([Machine(2, 2)], 4, ANYWHERE, ADDRESS)
+
+
+def test_without_a_node_it_says_how_to_start_one() -> None:
+    with pytest.raises(Unplaceable, match=f"ray start --address {ADDRESS}"):
+        place([], 1, ANYWHERE, ADDRESS)

@@ -1,0 +1,1 @@
+"""Servers to test against, and what their clients see of them."""
