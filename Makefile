@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup tune test coverage check docs wheel front chaos fuzz soak clean
+.PHONY: setup tune test test-again coverage check docs wheel front chaos fuzz soak clean
 
 setup: $(VENV)/.installed
 
@@ -19,6 +19,10 @@ tune: setup
 # Each file of tests stays in one process, and so does the real Triton: see tests/support/sharing.py.
 test: setup
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(COUNTED)
+
+# What failed, once more, and nothing beside it.
+test-again: setup
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # The same tests, with the lines counted that they reach; slower where Python itself works hard.
 coverage: COUNTED := --cov --cov-report term

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from rich.text import Text
 from serving_adapter.standard_streams import go_nowhere
 
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
+LOOK_UP_S = 0.2  # how often a sleep looks for a signal
 STOPPING = "stopping"
 PUTTING_BEST_IN_FORCE = "stopping: putting the best configuration known to be safe in force"
 
@@ -95,10 +97,15 @@ class Stop:
         return self._stopped
 
     def sleep(self, duration_s: float) -> None:
-        """Sleeps; a stop ends the sleep and raises Stopped."""
-        if not self._stopped:
+        """Sleeps; a stop ends the sleep and raises Stopped.
+
+        Wakes now and then: a signal that another thread received does not wake this one, nor does one that
+        came just before it began to wait.
+        """
+        ends = monotonic() + duration_s
+        while not self._stopped and (left_s := ends - monotonic()) > 0:
             with suppress(Empty):
-                self._wakes.get(timeout=duration_s)
+                self._wakes.get(timeout=min(left_s, LOOK_UP_S))
         if self._stopped:
             raise Stopped
 

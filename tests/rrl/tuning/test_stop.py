@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Condition
+from threading import Condition, Event, Thread, get_ident
 from types import FrameType
 from typing import cast
 
@@ -46,6 +46,24 @@ def test_a_signal_ends_a_sleep_even_as_it_begins_to_wait(number: signal.Signals)
             stop.sleep(600.0)
     assert stop.is_set()
     assert said == [STOPPING]
+
+
+def test_a_signal_that_another_thread_received_ends_a_sleep() -> None:
+    """As the kernel may choose. Nothing wakes the main thread then, as where the signal comes just before."""
+    sleeps = Event()
+
+    def receive() -> None:
+        sleeps.wait()
+        signal.pthread_kill(get_ident(), signal.SIGTERM)
+
+    other = Thread(target=receive)
+    other.start()
+    stop = Stop(lambda _: None)
+    with stop.on_signals():
+        sleeps.set()
+        with pytest.raises(Stopped):
+            stop.sleep(600.0)
+    other.join()
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_an_overfull_queue_refuses_at_once_and_serves_the_rest(suffering):
     async def drive() -> list[object]:
         async with grpc.aio.insecure_channel(suffering.address) as channel:
             stub = GRPCInferenceServiceStub(channel)
-            calls = (stub.ModelInfer(request_of("sleep", float(i))) for i in range(30))
+            calls = (stub.ModelInfer(request_of("sleep", 100.0 + i)) for i in range(30))
             return await asyncio.gather(*calls, return_exceptions=True)
 
     results = asyncio.run(drive())
