@@ -7,6 +7,7 @@ Parallelism", SC 2016, section IV.
 |---|---|---|
 | profiler | `profile`: the service time of each parallelism tuple (n in service, inter, intra) | IV-B |
 | model | `rrl.queueing.interference`: latency of a configuration at a rate | IV-C |
+| cluster | `rrl.queueing.serving_units`: that rate, λ = λ_all/(N/C_inter) with N = `Task.nodes` | IV-C |
 | reference table | `SERF.best`, `SERF.reference_table`; `serf_table` writes it | IV-A, Fig. 8 |
 | scheduler | `SERF.act`: looks the present load up | IV-D |
 
@@ -29,8 +30,9 @@ import numpy as np
 from rrl.agent import Agent, Task, Transition, arrival_rate_per_s
 from rrl.load_levels import LoadLevels
 from rrl.objective import PredictedIntervals
-from rrl.queueing.interference import Prediction, Queue, predict
-from rrl.queueing.machine import Machine
+from rrl.queueing.interference import Prediction, Queue, capacity_per_s, predict
+from rrl.queueing.machine import NODES, Machine
+from rrl.queueing.serving_units import unit_loads, units_fit
 from rrl.queueing.start_up import predict_with_start_up
 from rrl.space import Configuration, ConfigurationSpace
 from rrl.views.reference_table import ReferenceEntry, ReferenceTable
@@ -60,8 +62,9 @@ class SERF(Agent):
         self.objective = task.objective
         self.settings = settings or SERFSettings()
         # (K,) the configurations to choose from
-        self.numbers = candidates(task.space, task.machine, task.cores)
+        self.numbers = candidates(task.space, task.machine, task.cores, task.nodes)
         self.instances = instances(task.space)[self.numbers]
+        self.unit_loads = unit_loads(task.space, task.nodes)[self.numbers]
         self.service_time_s = profile(task.machine, task.space, self.numbers)
         self.rested_time_s = profile_rested(task.machine, task.space, self.numbers)
         self._best: dict[int, int] = {}  # level -> index into `numbers`
@@ -83,14 +86,18 @@ class SERF(Agent):
             self._best[level] = self._best_index(self.predicted(rate_per_s), rate_per_s)
         return int(self.numbers[self._best[level]])
 
+    @property
+    def capacities_per_s(self) -> np.ndarray:
+        """(K,) the arrival rate, as it is observed, from which each of `numbers` is unstable."""
+        return capacity_per_s(self.service_time_s, self.instances) / self.unit_loads
+
     def predicted(self, arrival_rate_per_s: float) -> Prediction:
-        """What the model predicts for each of `numbers`."""
-        found = predict(self.service_time_s, self.instances, arrival_rate_per_s, self.settings.queue)
+        """What the model predicts for each of `numbers` at a rate as it is observed: on a cluster by node."""
+        rates_per_s = arrival_rate_per_s * self.unit_loads
+        found = predict(self.service_time_s, self.instances, rates_per_s, self.settings.queue)
         if self.rested_time_s is None or self.settings.queue is not Queue.MD_INTERF_C:
             return found
-        return _with_start_up(
-            found, self.service_time_s, self.rested_time_s, self.instances, arrival_rate_per_s
-        )
+        return _with_start_up(found, self.service_time_s, self.rested_time_s, self.instances, rates_per_s)
 
     def reference_table(self, rates_per_s: Iterable[float], objective: str, model: str) -> ReferenceTable:
         """The entries of these rates' levels. Their costs are predictions, so they were measured 0 times."""
@@ -124,11 +131,14 @@ class SERF(Agent):
         return np.where(prediction.utilisation < 1, costs, np.inf)
 
 
-def candidates(space: ConfigurationSpace, machine: Machine, cores: int | None = None) -> np.ndarray:
+def candidates(
+    space: ConfigurationSpace, machine: Machine, cores: int | None = None, nodes: int | None = None
+) -> np.ndarray:
     """(K,) numbers of the configurations without batching whose service times were profiled.
 
     Where the cores F are known, intra-op threads are at most F/c (section IV-C), if any configuration
-    keeps to that. ValueError with one sentence if there is none.
+    keeps to that. A unit has no more nodes than the cluster, where that is known. ValueError with one
+    sentence if there is none.
     """
     allowed = np.ones(len(space), dtype=bool)
     for k, knob in enumerate(space.knobs):
@@ -149,6 +159,7 @@ def candidates(space: ConfigurationSpace, machine: Machine, cores: int | None = 
                     f"{largest}: widen the space, or measure a larger table"
                 )
             allowed &= values <= largest
+    allowed &= units_fit(space, nodes)
     fits = allowed & _fits(space, cores)
     return np.flatnonzero(fits if fits.any() else allowed)
 
@@ -187,25 +198,29 @@ def profile_rested(machine: Machine, space: ConfigurationSpace, numbers: np.ndar
 def _of_tuples(
     space: ConfigurationSpace, numbers: np.ndarray, times_of: Callable[[Configuration], np.ndarray | None]
 ) -> np.ndarray:
-    """(len(numbers), c_max) the times of each configuration's threads with 1 .. c_max in service."""
+    """(len(numbers), c_max) the times of each configuration's threads and nodes, 1 .. c_max in service."""
     c_max = int(instances(space)[numbers].max())
-    columns = [space.names.index(n) for n in ("inter_op_threads", "intra_op_threads") if n in space.names]
+    parallelism = ("inter_op_threads", "intra_op_threads", NODES)
+    columns = [space.names.index(name) for name in parallelism if name in space.names]
     names = [space.names[column] for column in columns]
-    threads, row_of = np.unique(space.values[numbers][:, columns], axis=0, return_inverse=True)
+    tuples, row_of = np.unique(space.values[numbers][:, columns], axis=0, return_inverse=True)
     tuples_s = [
-        times_of(dict(zip(names, map(int, row), strict=True)) | {"instances": c_max}) for row in threads
+        times_of(dict(zip(names, map(int, row), strict=True)) | {"instances": c_max}) for row in tuples
     ]
     return np.array(tuples_s)[row_of.reshape(-1)]
 
 
 def _with_start_up(
-    found: Prediction, warm_s: np.ndarray, rested_s: np.ndarray, instances: np.ndarray, rate_per_s: float
+    found: Prediction,
+    warm_s: np.ndarray,
+    rested_s: np.ndarray,
+    instances: np.ndarray,
+    rates_per_s: np.ndarray,
 ) -> Prediction:
-    """The prediction for instances that start from rest where a request need not wait."""
-    rate_per_s = max(rate_per_s, IDLE_RATE_PER_S)
+    """The prediction for instances that start from rest where a request need not wait; all are (K, ...)."""
     each = [
-        predict_with_start_up(warm_s[k, :c], rested_s[k, :c], rate_per_s)
-        for k, c in enumerate(instances.tolist())
+        predict_with_start_up(warm_s[k, :c], rested_s[k, :c], max(rate_per_s, IDLE_RATE_PER_S))
+        for k, (c, rate_per_s) in enumerate(zip(instances.tolist(), rates_per_s.tolist(), strict=True))
     ]
     wait, mean_wait_s, service_s, latency_s = np.array([row[1:] for row in each]).T
     stable = found.utilisation < 1

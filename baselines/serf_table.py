@@ -15,7 +15,6 @@ from baselines.serf import SERF
 from rrl.agent import Task
 from rrl.load_levels import LoadLevels
 from rrl.objective import Objective
-from rrl.queueing.interference import capacity_per_s
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from rrl.views.reference_table import ReferenceTable
@@ -52,7 +51,7 @@ def filled_table(
     `cores` bounds instances times intra-op threads, as section IV-C has it; None leaves all of the space.
     """
     serf = SERF(Task(space or space_of(machine), objective, cores=cores, machine=machine))
-    largest_per_s = float(np.max(capacity_per_s(serf.service_time_s, serf.instances)))
+    largest_per_s = float(np.max(serf.capacities_per_s))
     rates_per_s = levels_between(serf.settings.levels, LIGHTEST * largest_per_s, HEAVIEST * largest_per_s)
     return serf.reference_table(rates_per_s, named, model)
 

@@ -49,6 +49,7 @@ class ServingEnv(gym.Env[np.ndarray, np.ndarray]):
     | `inter_op_threads`   | >= 1    | threads  | operators of one batch that may run at once           |
     | `max_batch_size`     | >= 1    | requests | a batch is dispatched as soon as it is this large     |
     | `max_queue_delay_us` | >= 0    | µs       | or once its oldest request has waited this long       |
+    | `nodes_per_unit`     | >= 1    | nodes    | nodes that serve one batch together                   |
 
     ## Observation Space
 

@@ -79,7 +79,8 @@ class SimulatedServing(ServingEnv):
     | `service_variation`     | float                        | `0.0`           | σ of lognormal service     |
     |                         |                              |                 | times (of mean 1)          |
     | `start`                 | configuration                | as `rrl-serve`  | where an episode starts    |
-    | `cores`                 | int                          | `10`            | for the CPU utilisation    |
+    | `cores`                 | int                          | `10`            | for the CPU utilisation,   |
+    |                         |                              |                 | those of all nodes         |
     | `carry_backlog`         | bool                         | `True`          | False: an interval's       |
     |                         |                              |                 | requests are all answered, |
     |                         |                              |                 | the next starts empty      |
@@ -128,7 +129,7 @@ class SimulatedServing(ServingEnv):
             )
         check_slowdown(slowdown)
         self.machine = _machine(machine)
-        _check_covered(grid, self.machine)
+        check_covered(grid, self.machine)
         default = {"instances": 1, "intra_op_threads": cores}
         nearest = grid.nearest({name: default.get(name, name != "max_queue_delay_us") for name in grid.names})
         super().__init__(grid, objective or MeanLatency(), nearest if start is None else grid.number(start))
@@ -297,7 +298,7 @@ def _machine(machine: Machine | str | Path | int) -> Machine:
     return Machine.invent(int(machine)) if isinstance(machine, int | np.integer) else Machine.load(machine)
 
 
-def _check_covered(space: ConfigurationSpace, machine: Machine) -> None:
+def check_covered(space: ConfigurationSpace, machine: Machine) -> None:
     """ValueError for a space beyond the table, where more of a knob would seem to cost nothing."""
     for knob in space.knobs:
         if knob.name not in KNOBS:

@@ -119,21 +119,23 @@ class _Knobs:
         columns = dict(zip(one.space.names, one.space.values.T, strict=True))
         ones = np.ones(len(one.space), np.int64)
         inter, intra = columns.get("inter_op_threads", ones), columns.get("intra_op_threads", ones)
+        nodes = columns.get("nodes_per_unit", ones)
         self.instances = columns.get("instances", ones).astype(np.int64)
         self.full_size = columns.get("max_batch_size", ones).astype(np.int64)
         self.delay_s = 1e-6 * columns.get("max_queue_delay_us", 0 * ones)
-        self.threads = (inter * intra).astype(float)
-        pairs, self.table = np.unique(np.stack([inter, intra], axis=1), axis=0, return_inverse=True)
-        self.tables = len(pairs)
+        self.threads = (inter * intra * nodes).astype(float)
+        tuples, self.table = np.unique(np.stack([inter, intra, nodes], axis=1), axis=0, return_inverse=True)
+        self.tables = len(tuples)
         machines = [one.machine] if one.slower_machine is None else [one.machine, one.slower_machine]
-        self.tables_s = np.stack([self._table(machine, *pair) for machine in machines for pair in pairs])
+        self.tables_s = np.stack([self._table(machine, *each) for machine in machines for each in tuples])
         self.telemetry_rows = self.tables_s.shape[1] * self.tables_s.shape[2]
 
-    def _table(self, machine: Machine, inter: int, intra: int) -> np.ndarray:
+    def _table(self, machine: Machine, inter: int, intra: int, nodes: int) -> np.ndarray:
         return machine.table(
             {
                 "inter_op_threads": int(inter),
                 "intra_op_threads": int(intra),
+                "nodes_per_unit": int(nodes),
                 "instances": int(self.instances.max()),
                 "max_batch_size": int(self.full_size.max()),
             }

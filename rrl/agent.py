@@ -57,6 +57,11 @@ class Task:
     found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
     concurrency: int | None = None  # of a closed loop that is the load; None: requests come by themselves
     observes_gpus: bool = False  # the target tells how busy its GPUs are; else that entry is always 0
+    nodes: int | None = None
+    """Nodes of a cluster whose serving units have a queue each (`rrl.queueing.serving_units`).
+
+    All that is measured is then told by node: a unit gets the rate of its nodes. None: one queue serves all.
+    """
 
     @property
     def reloading(self) -> tuple[str, ...]:

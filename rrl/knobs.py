@@ -7,6 +7,10 @@
 | `inter_op_threads` | inter | inter-op threads | `parameters.INTER_OP_THREAD_COUNT` |
 | `max_batch_size` | batch | max batch size | `max_batch_size` |
 | `max_queue_delay_us` | delay | queue delay (ms) | `dynamic_batching.max_queue_delay_microseconds` |
+| `nodes_per_unit` | nodes/unit | nodes per unit | `parameters.CLUSTER_NODES_PER_UNIT` |
+
+A serving unit is a group of workers on different nodes that serve one batch together. `nodes_per_unit` is how
+many there are in it, 1 where it is not given (SERF, SC 2016, section II: inter-node parallelism).
 
 A target may have knobs of its own. They are named as the target names them. Where several models are tuned
 together, a knob is named with its model, `resnet.instances` (`rrl.joint`).
@@ -47,10 +51,13 @@ KNOBS: dict[str, KnobWords] = {
         1000,
         "dynamic_batching.max_queue_delay_microseconds",
     ),
+    "nodes_per_unit": KnobWords(
+        "nodes/unit", "nodes per unit", "{} nodes/unit", "", 1, "parameters.CLUSTER_NODES_PER_UNIT"
+    ),
 }
 
-THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads")
-"""Their product is the number of threads that a configuration puts to work."""
+THREAD_KNOBS = ("instances", "intra_op_threads", "inter_op_threads", "nodes_per_unit")
+"""Their product is the number of threads that a configuration puts to work, on all nodes of its units."""
 
 
 def model_and_knob(name: str) -> tuple[str, str]:

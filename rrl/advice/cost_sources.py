@@ -54,7 +54,9 @@ def by_observation(task: Task, observed: Sequence[Transition], seed: int = 0) ->
     """From intervals of the configuration in force. None if they tell no service times by batch size."""
     task, observed = _with_all_knobs(task, observed)
     task = replace(task, cores=_cores_left(task, observed))
-    belief = Belief(task.space, task.objective, task.cores, task.excluded, seed, found=task.found)
+    belief = Belief(
+        task.space, task.objective, task.cores, task.excluded, seed, found=task.found, nodes=task.nodes
+    )
     for transition in observed:
         if transition.has_cost:
             belief.learn(_present(task, observed), transition.measurement)
@@ -201,7 +203,7 @@ def _worlds(belief: Belief, task: Task, present: int, rng: np.random.Generator) 
     for times_s, speed_up, factor in zip(
         model.draws(WORLDS_DRAWN, rng), threads, factors.tolist(), strict=True
     ):
-        replay = Replay(task.space, model.table, rng, task.excluded)
+        replay = Replay(task.space, model.table, rng, task.excluded, task.nodes)
         replay.variation = belief.replay.variation
         replay.refresh(times_s * speed_up)
         windows = _faster(belief.windows, factor)
@@ -221,7 +223,8 @@ def _speed_ups(belief: Belief, present: Configuration, rng: np.random.Generator)
     intra = np.log(table.intra / present.get("intra_op_threads", 1))
     exponents = THREADS_SD * rng.standard_normal((WORLDS_DRAWN, 2, 1, 1))
     logs = exponents[:, 0] * inter[:, None] + exponents[:, 1] * intra  # (WORLDS_DRAWN, inter, intra)
-    per_table = np.repeat(logs[..., None], len(table.instances), axis=-1)
+    per_table = np.repeat(logs[:, None, ..., None], len(table.nodes), axis=1)
+    per_table = np.repeat(per_table, len(table.instances), axis=-1)
     result: np.ndarray = np.exp(per_table).reshape(WORLDS_DRAWN, -1, 1, 1)
     return result
 

@@ -104,14 +104,22 @@ class Belief:
         kinds: Sequence[Kind] | None = None,
         found: Configuration | None = None,
         concurrency: int | None = None,
+        nodes: int | None = None,
     ) -> None:
         """`concurrency`: that of a closed loop, which is the load; None: requests come as users send them.
+
+        `nodes`: of a cluster whose serving units have a queue each. All is told by node then. None: one queue
+        serves all. ValueError for a closed loop on such a cluster.
 
         `kinds` is the learned prior; None: the one that comes with the package.
 
         `error_sd`: of what the queueing model gets wrong (`ReplayError`). A knob that is not in the space has
         the value in `found`, or 1 (no delay).
         """
+        if nodes is not None and concurrency is not None:
+            raise ValueError(
+                "a closed loop over the serving units of a cluster is not modelled: give nodes or concurrency"
+            )
         space, seed = with_fixed(space, found or {}), whole_seed(seed)
         self.space, self._objective = space, objective
         """`space`: the grid, with the knobs that are not tuned as they were found."""
@@ -126,7 +134,7 @@ class Belief:
             )
 
         self._disciplines = Disciplines(believed)
-        self.replay = Replay(space, self.service_times.table, rng, excluded)
+        self.replay = Replay(space, self.service_times.table, rng, excluded, nodes)
         self.forecast = LoadForecast(rng)
         self._load = offered_load(self.replay, self.forecast, objective, concurrency)
         self.failures = FailureShares(space)
@@ -380,7 +388,7 @@ class Belief:
         configuration = self.space.configuration(number)
         self._estimates_busy = not telemetry.tells_busy_instances(measurement)
         told = [row for row in telemetry.service_times(measurement) if self._of_this(row, number)]
-        in_service = telemetry.batches_in_service(measurement)
+        in_service = self.replay.unit_load[number] * telemetry.batches_in_service(measurement)
         shares = telemetry.busy_shares(in_service, int(self.replay.instances[number]))
         expected_s = partial(self.service_times.expected_s, configuration)
         rows = [part for row in told for part in telemetry.told_apart(row, shares, expected_s)]

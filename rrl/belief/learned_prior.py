@@ -46,8 +46,8 @@ class Kind(NamedTuple):
 
 
 def features(points: np.ndarray, cores: float) -> np.ndarray:
-    """(P, F) φ of points (P, 5): i, a, c, n, b."""
-    i, a, _, n, b = points.T
+    """(P, F) φ of points (P, 5 or more): i, a, c, n, b. What follows, as nodes, is not in it."""
+    i, a, _, n, b = points[:, :5].T
     li, la, ln, lb = np.log(i), np.log(a), np.log(n), np.log(b)
     columns = [np.ones(len(points)), la, la**2, li, li**2, la * li, a / cores, i * a / cores]
     columns += [lb, lb**2, lb * la, lb * ln, ln, ln**2, ln * la, ln * li]
@@ -120,7 +120,8 @@ def _kind(name: str, packed: np.ndarray, count: int) -> Kind:
 
 
 def _table_of(machine: Machine) -> tuple[np.ndarray, np.ndarray]:
-    """(P, 5) points of a machine's table, as many as `MAX_POINTS`, and their (P,) ln S."""
+    """(P, 5) points of a machine's table, as many as `MAX_POINTS`, and their (P,) ln S; of one node."""
+    machine = machine.of_unit(1)
     axes = (machine.inter_op_threads, machine.intra_op_threads, machine.busy_instances, machine.batch_size)
     i, a, n, b = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     points = np.stack([i, a, n, n, b], axis=1).astype(float)

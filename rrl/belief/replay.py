@@ -10,7 +10,11 @@ the promising ones first, if arrivals are about Poisson and requests are not bat
 | S | `_times_s` | service times expected |
 | max b·c/S[c, b] | `capacity_per_s` | the rate from which a configuration is unstable; 0 where not allowed |
 | | `scale` | (K,) what each configuration's service times are multiplied by |
+| f | `unit_load` | of a cluster: the rate of a serving unit over that of a node (`queueing.serving_units`) |
 | | `in_closed_loop` | the same where the number of clients is fixed, and not when their requests come |
+
+The arrivals are those of a node. A unit gets them f times as fast. That is the queue whose times are f times
+as long under the arrivals of a node, in a time that runs f times as fast. So this is what is replayed.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from rrl.belief.telemetry import busy_instances
 from rrl.queueing import interference
 from rrl.queueing.closed_loop import closed_loop_ms
 from rrl.queueing.kernels import Candidates, Windows, replayed_ms
+from rrl.queueing.serving_units import unit_loads, units_fit
 from rrl.space import ConfigurationSpace
 
 SCREENING_REQUESTS = 200
@@ -53,21 +58,25 @@ class Replay:
         table: ServiceTimeTable,
         rng: np.random.Generator,
         excluded: frozenset[int] = frozenset(),
+        nodes: int | None = None,
     ) -> None:
-        self.allowed = ~np.isin(np.arange(len(space)), list(excluded))
+        """`nodes`: of a cluster whose serving units have a queue each; None: one queue serves all."""
+        self.allowed = ~np.isin(np.arange(len(space)), list(excluded)) & units_fit(space, nodes)
         knob = {name: space.values[:, k] for k, name in enumerate(space.names)}
         ones = np.ones(len(space), dtype=int)
         inter, intra = knob.get("inter_op_threads", ones), knob.get("intra_op_threads", ones)
         self.instances = knob.get("instances", ones)
         self.max_batch_size = knob.get("max_batch_size", ones)
         self.delay_s = 1e-6 * knob.get("max_queue_delay_us", 0 * ones).astype(float)
+        self.unit_load = unit_loads(space, nodes)
         self._entries = table
         self._positions = (
+            np.searchsorted(table.nodes, knob.get("nodes_per_unit", ones)),
             np.searchsorted(table.inter, inter),
             np.searchsorted(table.intra, intra),
             np.searchsorted(table.instances, self.instances),
         )
-        self._table = np.ravel_multi_index(self._positions, table.shape[:3])
+        self._table = np.ravel_multi_index(self._positions, table.shape[:-2])
         self._times_s = np.empty((0, 0, 0))  # (tables, N, B), from the first `refresh` on
         self.capacity_per_s = np.zeros(len(space))  # likewise
         self._batches = np.arange(1, table.batch[-1] + 1)
@@ -80,7 +89,7 @@ class Replay:
         self._times_s = self._between_batch_sizes(times_s)
         rates = self.instances[:, None] * self._batches / self._times_s[self._table, self.instances - 1]
         rates = np.where(self._batches <= self.max_batch_size[:, None], rates, 0.0)
-        self.capacity_per_s = np.where(self.allowed, rates.max(axis=1), 0.0)
+        self.capacity_per_s = np.where(self.allowed, rates.max(axis=1) / self.unit_load, 0.0)
 
     def disallow(self, numbers: np.ndarray) -> None:
         """These are not to be proposed from the next `refresh` on."""
@@ -96,25 +105,26 @@ class Replay:
         """
         instances = self.instances[numbers]
         alone_s = self._times_s[self._table[numbers], instances - 1, 0]
-        in_service = rate_per_s * alone_s
+        unit_rate_per_s = rate_per_s * self.unit_load[numbers]
+        in_service = unit_rate_per_s * alone_s
         busy = busy_instances(in_service, instances) if as_estimated else np.clip(in_service, 1, instances)
         wait_s = self.delay_s[numbers] + alone_s / instances
-        batch = np.clip(rate_per_s * wait_s, 1, self.max_batch_size[numbers])
+        batch = np.clip(unit_rate_per_s * wait_s, 1, self.max_batch_size[numbers])
         nearest = np.argmin(np.abs(np.log(batch[:, None] / self._entries.batch)), axis=1)
-        inter, intra, position = (axis[numbers] for axis in self._positions)
-        return self._entries.at(inter, intra, position, np.round(busy).astype(int) - 1, nearest)
+        positions = (axis[numbers] for axis in self._positions)
+        return self._entries.at(*positions, np.round(busy).astype(int) - 1, nearest)
 
     def first_and_last_entries(self, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(size,), (size,) what the entries of all configurations are with one, and with most instances busy.
 
         As many instances as any configuration has, with the threads and the batch size of each entry.
         """
-        inter, intra, _ = self._positions
+        *threads, _ = self._positions
         batch = np.searchsorted(self._entries.batch, self._entries.points[entries, 4])
         last = np.full(len(entries), len(self._entries.instances) - 1)
         busy = np.full(len(entries), int(self._entries.instances[-1]) - 1)
         at = self._entries.at
-        return at(inter, intra, last, 0 * busy, batch), at(inter, intra, last, busy, batch)
+        return at(*threads, last, 0 * busy, batch), at(*threads, last, busy, batch)
 
     def screened(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, rate_per_s: float, poisson: bool
@@ -122,7 +132,8 @@ class Replay:
         """(K,) mean latency in ms, roughly; where a queue grows for ever, the more the less is borne."""
         if len(self._batches) == 1 and poisson:
             times_s = scale[:, None] * self._times_s[self._table[numbers], :, 0]
-            queue = interference.predict(times_s, self.instances[numbers], rate_per_s)
+            rates_per_s = rate_per_s * self.unit_load[numbers]
+            queue = interference.predict(times_s, self.instances[numbers], rates_per_s)
             mean_ms = 1e3 * queue.mean_latency_s
         else:
             found = self.replayed(numbers, scale, _newest(windows))
@@ -135,17 +146,18 @@ class Replay:
     def replayed(
         self, numbers: np.ndarray, scale: np.ndarray, windows: Windows, sharing: bool = False
     ) -> Latencies:
-        """(K, windows) of these arrivals."""
+        """(K, windows) of these arrivals; of a unit, by node."""
+        load = self.unit_load[numbers]
         candidates = Candidates(
             self.instances[numbers],
             self.max_batch_size[numbers],
-            self.delay_s[numbers],
+            load * self.delay_s[numbers],
             self._table[numbers],
-            np.asarray(scale, dtype=float),
+            load * np.asarray(scale, dtype=float),
         )
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
         found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
-        mean_ms, p95_ms = np.nan_to_num(found[:2], nan=np.inf)
+        mean_ms, p95_ms = np.nan_to_num(found[:2], nan=np.inf) / load[:, None]
         borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
         offered_per_s = found[2] / np.maximum(np.diff(windows.edge_s), 1e-9)
         answered_per_s = np.minimum(offered_per_s, borne_per_s[:, None] / windows.slowness)

@@ -118,7 +118,7 @@ class ServiceTimePosterior:
         own = self._terms[fit.hypothesis].factor[numbers]
         v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
         h = fit.hypothesis
-        smooth = h.field**2 * (5 * AXIS_SD**2 + FIELD_SD**2) + h.crowding * CROWDING_SD**2
+        smooth = h.field**2 * process.smooth_variance(self._points) + h.crowding * CROWDING_SD**2
         variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
         if beside is None:
             return np.maximum(variances, 1e-8)

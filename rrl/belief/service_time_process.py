@@ -1,6 +1,6 @@
 """The Gaussian process over ln of service times: what is known of them before any is seen.
 
-    ln S = ln S_1 + w · φ(i, a, n, b) + f(i, a, n, b) + χ · h(c, n) + noise
+    ln S = ln S_1 + w · φ(i, a, n, b, u) + f(i, a, n, b, u) + χ · h(c, n) + noise
 
 | symbol | here | meaning |
 |---|---|---|
@@ -17,6 +17,7 @@
 | ln max(1, n·(i·a)^η / C) | 1.1, 0.3 | over-subscription: threads take turns |
 | (n - 1) / C | 0.45, 0.4 | neighbours share caches and memory bandwidth |
 | ln b | 0.6, 0.3 | batching |
+| ln u | -0.7, 0.5 | speed-up by nodes, near -1 in Fig. 3 of SERF; where u is a knob |
 
 The weights are ours, around Amdahl's law with common fractions. Lengths and deviations of f were chosen by
 the predictive likelihood of unseen service times, on machines of the family with seeds below 1000.
@@ -33,8 +34,9 @@ from rrl.belief import cholesky, learned_prior
 from rrl.belief.learned_prior import Kind
 
 WEIGHTS = np.array([[0.0, 3.0], [-0.4, 0.45], [-0.4, 0.3], [1.1, 0.3], [0.45, 0.4], [0.6, 0.3]])
-AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b and ln(n·i·a)
-FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all four
+NODES_WEIGHT = np.array([-0.7, 0.5])
+AXIS_SD, AXIS_LENGTH = 0.2, 1.2  # squared exponential along ln i, ln a, ln n, ln b, ln(n·i·a) and ln u
+FIELD_SD, FIELD_LENGTH = 0.3, 1.2  # Matérn 5/2 over all of i, a, n, b, u
 CROWDING_SD = 0.3  # squared exponential of length 1 over ln c and ln n
 CORES_SD = 0.5  # of ln C around the largest number of threads or instances in the space
 TEMPER = 0.25  # of the posterior: φ is only nearly right, so the data say less than they seem to
@@ -70,13 +72,22 @@ class Fit(NamedTuple):
 def terms(points: np.ndarray, hypothesis: Hypothesis, weights: np.ndarray) -> Terms:
     """w · φ, whose weights (terms, 2) are given by mean and standard deviation."""
     known = features(points, hypothesis)
-    return Terms(known @ weights[:, 0], known * weights[:, 1])
+    return _with_nodes(Terms(known @ weights[:, 0], known * weights[:, 1]), points)
 
 
 def learned_terms(points: np.ndarray, cores: float, kind: Kind) -> Terms:
     """w · φ of a prior that was learned over machines of one kind."""
     known = learned_prior.features(points, cores)
-    return Terms(known @ kind.mean, known @ kind.factor)
+    return _with_nodes(Terms(known @ kind.mean, known @ kind.factor), points)
+
+
+def _with_nodes(known: Terms, points: np.ndarray) -> Terms:
+    """The same with the term of u, where it is a knob."""
+    if points.shape[1] == 5:
+        return known
+    log_nodes = np.log(points[:, 5])
+    mean, sd = NODES_WEIGHT
+    return Terms(known.mean + mean * log_nodes, np.column_stack([known.factor, sd * log_nodes]))
 
 
 def conditioned(
@@ -97,8 +108,8 @@ def log_prior(hypothesis: Hypothesis, usual_cores: float) -> float:
 
 
 def features(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
-    """(P, terms) φ."""
-    i, a, _, n, b = points.T
+    """(P, terms) φ, without that of u."""
+    i, a, _, n, b = points[:, :5].T
     over = np.log(np.maximum(1.0, n * (i * a) ** hypothesis.utilisation / hypothesis.cores))
     neighbours = (n - 1) / hypothesis.cores
     return np.stack([np.ones(len(points)), np.log(a), np.log(i), over, neighbours, np.log(b)], axis=1)
@@ -106,12 +117,18 @@ def features(points: np.ndarray, hypothesis: Hypothesis) -> np.ndarray:
 
 def smooth(points: np.ndarray, point: np.ndarray) -> np.ndarray:
     """(P,) covariance of f with one point."""
-    axes = np.log(points[:, [0, 1, 3, 4]] / point[[0, 1, 3, 4]])
+    columns = [0, 1, 3, *range(4, points.shape[1])]  # i, a, n, b and, where it is a knob, u
+    axes = np.log(points[:, columns] / point[columns])
     squares = np.column_stack([axes**2, axes[:, :3].sum(axis=1) ** 2])
     along_axes = AXIS_SD**2 * np.exp(-0.5 * squares / AXIS_LENGTH**2).sum(axis=1)
-    d = np.sqrt(5.0 * squares[:, :4].sum(axis=1)) / FIELD_LENGTH
+    d = np.sqrt(5.0 * squares[:, :-1].sum(axis=1)) / FIELD_LENGTH
     result: np.ndarray = along_axes + FIELD_SD**2 * (1.0 + d + d**2 / 3.0) * np.exp(-d)
     return result
+
+
+def smooth_variance(points: np.ndarray) -> float:
+    """That of f at any of these points."""
+    return points.shape[1] * AXIS_SD**2 + FIELD_SD**2
 
 
 def crowding(points: np.ndarray, point: np.ndarray) -> np.ndarray:

@@ -45,6 +45,7 @@ class Guided(Agent):
             settings.error_sd,
             found=task.found,
             concurrency=task.concurrency,
+            nodes=task.nodes,
         )
         self._changes = ChangeCosts(task, self.belief, settings)
         self._rule = Acquisition(self.belief, self._changes, settings)

@@ -7,7 +7,7 @@ corrected for deterministic service as Cosmetatos (INFOR, 1975) corrects M/M/c t
 
 | symbol | here | meaning | equation |
 |---|---|---|---|
-| λ | `arrival_rate_per_s` | Poisson arrivals | |
+| λ | `arrival_rate_per_s` | Poisson arrivals; on a cluster those of one unit (`serving_units`) | |
 | c | `instances` | requests that may be in service at once | |
 | 1/μ_n | `service_time_s[:, n-1]` | seconds a request takes when n are in service | |
 | ρ_n, ρ | `log_rho_n`, `utilisation` | λ/μ_n; λ/(c·μ_c), below 1 where the queue is stable | |

@@ -5,10 +5,11 @@
 | i, a | `inter_op_threads`, `intra_op_threads` | i operators of a batch at once, a threads in each |
 | n | `busy_instances` | batches in service, this one included |
 | b | `batch_size` | requests in the batch |
-| S[i, a, n, b] | `service_time_s` | seconds from the start of a batch to its end |
+| u | `nodes_per_unit` | nodes that serve the batch together; left out where all is of one node |
+| S[i, a, n, b], S[i, a, n, b, u] | `service_time_s` | seconds from the start of a batch to its end |
 
 A machine is measured from a live target (light profiling) or invented, and lives in one `.npz` file with
-these five arrays. A profile may add a sixth, `rested_time_s` (I, A, N): the time of a batch of one request
+these arrays. A profile may add another, `rested_time_s` (I, A, N): the time of a batch of one request
 that found its instance at rest. The simulator does not use it, SERF does (`start_up`).
 """
 
@@ -26,7 +27,9 @@ from rrl.space import Configuration
 from serving_adapter.whole_files import written_whole
 
 AXES = ("inter_op_threads", "intra_op_threads", "busy_instances", "batch_size")
+NODES = "nodes_per_unit"
 RESTED = "rested_time_s"
+_TIMES = ("service_time_s", RESTED)
 UNREADABLE = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),  # RuntimeError: encrypted, or compressed in another way
@@ -39,22 +42,29 @@ _FIELD_LENGTH = 1.5  # the field's correlation length, in units of ln(value): va
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """Service times over a grid of threads, busy instances and batch sizes."""
+    """Service times over a grid of threads, busy instances, batch sizes and, it may be, nodes of a unit."""
 
     inter_op_threads: np.ndarray  # (I,) int, ascending
     intra_op_threads: np.ndarray  # (A,) int, ascending
     busy_instances: np.ndarray  # (N,) int, ascending
     batch_size: np.ndarray  # (B,) int, ascending
-    service_time_s: np.ndarray  # (I, A, N, B) float64
-    rested_time_s: np.ndarray | None = None  # (I, A, N) float64; None where it was not measured
+    service_time_s: np.ndarray  # (I, A, N, B) float64, or (I, A, N, B, U)
+    rested_time_s: np.ndarray | None = None  # (I, A, N[, U]) float64; None where it was not measured
+    nodes_per_unit: np.ndarray | None = None  # (U,) int, ascending; None where a batch is served by one node
     _tables: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in AXES:
+        for name in self.axes:
             object.__setattr__(self, name, _checked_axis(name, np.asarray(getattr(self, name))))
-        for name, axes in (("service_time_s", AXES), (RESTED, AXES[:-1])):
+        without_batches = tuple(name for name in self.axes if name != "batch_size")
+        for name, axes in (("service_time_s", self.axes), (RESTED, without_batches)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self._checked_times(name, axes))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the table's axes, in their order."""
+        return AXES if self.nodes_per_unit is None else (*AXES, NODES)
 
     @classmethod
     def load(cls, path: str | Path) -> Machine:
@@ -63,7 +73,7 @@ class Machine:
             # numpy leaves a file it cannot read open, so it is opened here
             with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 missing = [name for name in (*AXES, "service_time_s") if name not in file]
-                arrays = {name: file[name] for name in (*AXES, "service_time_s", RESTED) if name in file}
+                arrays = {name: file[name] for name in (*AXES, *_TIMES, NODES) if name in file}
         except FileNotFoundError:
             raise ValueError(
                 f"there is no machine file {str(path)!r}; rrl-profile measures one from a server"
@@ -83,7 +93,7 @@ class Machine:
             raise ValueError(f"{str(path)!r}: {error}") from None
 
     def save(self, path: str | Path) -> None:
-        arrays = {name: getattr(self, name) for name in (*AXES, "service_time_s", RESTED)}
+        arrays = {name: getattr(self, name) for name in (*AXES, *_TIMES, NODES)}
         with written_whole(Path(path)) as file:  # np.savez given a name would add a suffix to it
             np.savez_compressed(file, **{name: array for name, array in arrays.items() if array is not None})
 
@@ -135,6 +145,20 @@ class Machine:
         rested_s = None if self.rested_time_s is None else factor * self.rested_time_s
         return replace(self, service_time_s=factor * self.service_time_s, rested_time_s=rested_s)
 
+    def of_unit(self, nodes: int) -> Machine:
+        """The machine of one node whose service times are those of units of so many nodes."""
+        axis = self.nodes_per_unit
+        if axis is None:
+            return self
+
+        def of(times_s: np.ndarray) -> np.ndarray:
+            return _interpolated_along(times_s, times_s.ndim - 1, axis, np.array([nodes]))[..., 0]
+
+        rested_s = None if self.rested_time_s is None else of(self.rested_time_s)
+        return replace(
+            self, service_time_s=of(self.service_time_s), rested_time_s=rested_s, nodes_per_unit=None
+        )
+
     def table(self, configuration: Configuration) -> np.ndarray:
         """(instances, max_batch_size) float64, read-only: [n-1, b-1] is S with n busy, of b requests.
 
@@ -147,6 +171,7 @@ class Machine:
             value("intra_op_threads", 1),
             value("instances", 1),
             value("max_batch_size", 1),
+            value(NODES, 1),
         )
         if key not in self._tables:
             self._tables[key] = self._interpolated(*key)
@@ -160,7 +185,7 @@ class Machine:
         if self.rested_time_s is None:
             return None
         axes = (self.inter_op_threads, self.intra_op_threads, self.busy_instances, np.ones(1, int))
-        of_one = Machine(*axes, self.rested_time_s[..., None])
+        of_one = Machine(*axes, np.expand_dims(self.rested_time_s, 3), nodes_per_unit=self.nodes_per_unit)
         return of_one.table({**configuration, "max_batch_size": 1})[:, 0]
 
     def capacity_per_s(self, configuration: Configuration) -> float:
@@ -171,8 +196,10 @@ class Machine:
 
     def largest(self, knob: str) -> int | None:
         """The largest value of a knob that the table covers; None for a knob it does not depend on."""
+        if knob == NODES and self.nodes_per_unit is None:
+            return 1
         axis = {"instances": "busy_instances", "max_batch_size": "batch_size"}.get(knob, knob)
-        return int(getattr(self, axis)[-1]) if axis in AXES else None
+        return int(getattr(self, axis)[-1]) if axis in self.axes else None
 
     def _checked_times(self, name: str, axes: Sequence[str]) -> np.ndarray:
         times_s = np.asarray(getattr(self, name))
@@ -189,17 +216,19 @@ class Machine:
             )
         return times_s.astype(np.float64)
 
-    def _interpolated(self, inter: int, intra: int, instances: int, max_batch_size: int) -> np.ndarray:
-        if min(inter, intra, instances, max_batch_size) < 1:
+    def _interpolated(
+        self, inter: int, intra: int, instances: int, max_batch_size: int, nodes: int
+    ) -> np.ndarray:
+        if min(inter, intra, instances, max_batch_size, nodes) < 1:
             raise ValueError(
-                "threads, instances and batch size must be at least 1, got "
-                f"{inter=}, {intra=}, {instances=}, {max_batch_size=}"
+                "threads, instances, batch size and nodes must be at least 1, got "
+                f"{inter=}, {intra=}, {instances=}, {max_batch_size=}, {nodes=}"
             )
         times_s = self.service_time_s
-        wanted = [[inter], [intra], range(1, instances + 1), range(1, max_batch_size + 1)]
-        for k, (name, values) in enumerate(zip(AXES, wanted, strict=True)):
-            times_s = _interpolated_along(times_s, k, getattr(self, name), np.asarray(values))
-        table = np.ascontiguousarray(times_s[0, 0])
+        wanted = [[inter], [intra], range(1, instances + 1), range(1, max_batch_size + 1), [nodes]]
+        for k, name in enumerate(self.axes):
+            times_s = _interpolated_along(times_s, k, getattr(self, name), np.asarray(wanted[k]))
+        table = np.ascontiguousarray(times_s.reshape(instances, max_batch_size))
         table.setflags(write=False)
         return table
 

@@ -17,6 +17,8 @@ run cut into slices is the same run. A run covers [now, until): an event at `unt
 A configuration holds for the batches that start under it. With fewer instances than batches in service none
 starts until enough have finished; when an instance is free depends on the c latest finish times alone.
 
+A server is one serving unit: of `nodes_per_unit` nodes, whose threads are all busy with a batch.
+
 Under the discipline "ps" the batches in service share the processors instead: see `kernels`.
 """
 
@@ -83,7 +85,8 @@ class Simulation:
     ) -> Outcome:
         """Simulates [now, until) with these arrivals, ascending and inside it, and sizes (None: all 1).
 
-        Knobs the configuration lacks: 1 instance, 1 thread, batches of 1, no delay. `until_s` may be inf.
+        Knobs the configuration lacks: 1 instance, 1 thread, batches of 1, no delay, 1 node. `until_s` may be
+        inf.
         """
         rules = self._rules(configuration)
         times_s = self._checked_arrivals(arrival_times_s, until_s)
@@ -122,7 +125,9 @@ class Simulation:
         delay_s = 1e-6 * value("max_queue_delay_us", 0)
         if delay_s < 0:
             raise ValueError(f"max_queue_delay_us must not be negative, got {1e6 * delay_s:g}")
-        threads = float(value("intra_op_threads", 1) * value("inter_op_threads", 1))
+        threads = float(
+            value("intra_op_threads", 1) * value("inter_op_threads", 1) * value("nodes_per_unit", 1)
+        )
         instances, full_size = value("instances", 1), value("max_batch_size", 1)
         return Rules(self.discipline == "ps", self._padded_batches, delay_s, threads, instances, full_size)
 

@@ -18,6 +18,7 @@ from rrl.queueing.machine import Machine
 from rrl.queueing.simulator import Simulation
 from rrl.space import ConfigurationSpace
 from rrl.views.reference_table import ReferenceTable
+from tests.support import serving_units
 
 SPACE = ConfigurationSpace.of(instances=range(1, 7), inter_op_threads=[1, 2], intra_op_threads=[1, 2, 4, 8])
 MACHINE = Machine.invent(0, cores=8)
@@ -188,3 +189,25 @@ def test_a_profile_with_times_after_a_rest_gives_the_model_a_start_up() -> None:
         blind.predicted(10.0).mean_latency_s,
         SERF(Task(SPACE, machine=MACHINE), SERFSettings(queue=Queue.MM_C)).predicted(10.0).mean_latency_s,
     )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_on_a_cluster_it_takes_the_nodes_of_a_unit_by_the_cluster_rule(share: float) -> None:
+    """λ = λ_all/(N/C_inter). Without it a unit of four nodes looks best, though few units are left then."""
+    rate_per_s = share * serving_units.LARGEST_PER_S
+    means_ms = serving_units.mean_latencies_ms(rate_per_s)
+    space, machine = serving_units.SPACE, serving_units.MACHINE
+    agent, blind = (
+        SERF(Task(space, cores=serving_units.CORES, machine=machine, nodes=nodes))
+        for nodes in (serving_units.NODES, None)
+    )
+    assert means_ms[agent.best(rate_per_s)] <= 1.05 * means_ms.min()
+    if share >= 0.5:
+        assert means_ms[blind.best(rate_per_s)] > 2.0 * means_ms.min()
+
+
+def test_no_unit_has_more_nodes_than_the_cluster() -> None:
+    space, machine = serving_units.SPACE, serving_units.MACHINE
+    agent = SERF(Task(space, machine=machine, nodes=3))
+    assert set(space.values[agent.numbers][:, 2]) == {1, 2}
+    assert chosen(agent, 0.1)["nodes_per_unit"] == 2

@@ -21,6 +21,7 @@ from rrl.arrival_summary import dispersion_of
 from rrl.interval import Watch
 from rrl.measurement import Measurement, Progress
 from rrl.objective import LeastResources, StrictSLO
+from rrl.queueing.inter_node import InterNodeCost, over_nodes
 from rrl.queueing.machine import Machine
 from rrl.space import ConfigurationSpace
 from serving_adapter.load.arrivals import Bursts, Poisson
@@ -351,3 +352,20 @@ def test_objectives_set_the_reward() -> None:
 def test_bad_arguments_are_refused_in_one_sentence(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SimulatedServing(**settings)
+
+
+def test_a_unit_of_nodes_is_as_fast_as_its_table_and_keeps_all_its_nodes_busy() -> None:
+    machine = over_nodes(constant_machine(0.2), (1, 4), InterNodeCost(0.0))
+    measured = {}
+    for nodes in (1, 4):
+        env = SimulatedServing(machine, "nodes_per_unit=1,4", arrivals=1.0, cores=8)
+        _, info = env.reset(seed=0, options={"configuration": {"nodes_per_unit": nodes}})
+        measured[nodes] = info["measurement"]
+    assert measured[1].service.mean_ms == pytest.approx(200.0)
+    assert measured[4].service.mean_ms == pytest.approx(50.0)
+    assert measured[4].cpu_utilisation == pytest.approx(measured[1].cpu_utilisation, rel=0.02)
+
+
+def test_units_of_nodes_need_a_machine_that_has_several() -> None:
+    with pytest.raises(ValueError, match="nodes_per_unit=2 lies beyond the machine's table, which ends at 1"):
+        SimulatedServing(constant_machine(0.2), "instances=1,2,nodes_per_unit=1,2")

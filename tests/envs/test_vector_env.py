@@ -14,6 +14,8 @@ from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import SimulatedServing
 from envs.vector import SimulatedServingVector
 from rrl.objective import LeastResources, StrictSLO
+from rrl.queueing.inter_node import InterNodeCost, over_nodes
+from rrl.queueing.machine import Machine
 from serving_adapter.load.arrivals import Bursts, Uniform
 from serving_adapter.load.sizes import LognormalSizes
 
@@ -35,6 +37,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "bursts by time": {"arrivals": Bursts(20.0), "interval_s": 3.0, "objective": LeastResources(500.0)},
     "slowdown": {"slowdown": (3, 1.5), "machine": family_machine(3), "carry_backlog": False},
+    "several nodes": {
+        "machine": over_nodes(Machine.invent(1), (1, 2, 4), InterNodeCost(0.05)),
+        "space": "instances=1:3,intra_op_threads=1,4,nodes_per_unit=1,2,4",
+    },
     "one instance": {"space": "intra_op_threads=1,2,4", "arrivals": 2.0},
     "nothing arrives for long": {"arrivals": 0.2, "interval_s": 1.0},
     "all at once": {"arrivals": Uniform(1e12), "requests_per_interval": 4},

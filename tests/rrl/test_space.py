@@ -27,6 +27,8 @@ def test_threads_are_the_product_of_the_knobs_that_multiply() -> None:
     )
     assert SPACE.threads[number] == 60
     assert ConfigurationSpace.of(max_batch_size=[1, 2]).threads.tolist() == [1, 1]
+    units = ConfigurationSpace.of(instances=[2], intra_op_threads=[3], nodes_per_unit=[1, 4])
+    assert units.threads.tolist() == [6, 24]  # on all nodes of the units
 
 
 @pytest.mark.parametrize(

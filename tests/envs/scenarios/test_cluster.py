@@ -12,7 +12,10 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import scenarios
 from rrl.measurement import Measurement, ServiceTimes
 from rrl.objective import MeanLatency
+from rrl.queueing.interference import predict
+from rrl.queueing.serving_units import unit_rate_per_s
 from rrl.space import ConfigurationSpace
+from tests.support import serving_units
 
 SPACE = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1,2,4")
 RATE_PER_S = 9.0
@@ -100,3 +103,60 @@ def test_delays_of_batches_are_refused() -> None:
     (scenario,) = scenarios("family:0", "backlog")
     with pytest.raises(ValueError, match="leave it out of the space"):
         SimulatedCluster(scenario.machine, space, RATE_PER_S)
+
+
+@pytest.mark.parametrize("nodes_per_unit", [1, 2, 4])
+def test_units_of_several_nodes_get_their_nodes_share_of_the_load(nodes_per_unit: int) -> None:
+    """λ = λ_all/(N/C_inter): the mean latency is that of one unit at its rate."""
+    nodes, rate_per_s = serving_units.NODES, 0.4 * serving_units.LARGEST_PER_S
+    configuration = {"instances": 2, "intra_op_threads": 4, "nodes_per_unit": nodes_per_unit}
+    times_s = serving_units.MACHINE.table(configuration)[:, 0]
+    unit_per_s = float(unit_rate_per_s(nodes * rate_per_s, nodes, nodes_per_unit))
+    expected_ms = 1e3 * predict(times_s[None], np.array([2]), unit_per_s).mean_latency_s[0]
+    found_ms = serving_units.mean_latencies_ms(rate_per_s)[serving_units.SPACE.number(configuration)]
+    assert found_ms == pytest.approx(expected_ms, rel=0.1)
+
+
+def test_a_unit_is_as_fast_as_its_slowest_node() -> None:
+    env = serving_units.cluster(2.0, replace(serving_units.CALM, speed_sd=0.5))
+    configuration = {"instances": 1, "intra_op_threads": 8, "nodes_per_unit": 4}
+    env.reset(seed=0, options={"configuration": configuration})
+    assert env.unit_speeds.tolist() == [env.speeds[:4].min(), env.speeds[4:].min()]
+
+
+def test_all_is_told_by_node_whatever_the_units_are() -> None:
+    for nodes_per_unit in (1, 2, 4):
+        env = serving_units.cluster(4.0)
+        configuration = {"instances": 3, "intra_op_threads": 2, "nodes_per_unit": nodes_per_unit}
+        _, info = env.reset(seed=0, options={"configuration": configuration})
+        measurement = info["measurement"]
+        assert measurement.arrival_rate_per_s == pytest.approx(4.0, rel=0.05)
+        assert sum(row.count for row in measurement.telemetry) == pytest.approx(
+            measurement.completions, abs=3
+        )
+        busy_s = 2 * nodes_per_unit * sum(row.total_s for row in measurement.telemetry)
+        assert measurement.cpu_utilisation * 8 * measurement.duration_s == pytest.approx(busy_s, rel=0.02)
+
+
+def test_units_that_lose_a_node_or_change_their_size_lose_no_request() -> None:
+    env = serving_units.cluster(12.0, replace(BRITTLE, requests_per_node=50))
+    env.reset(seed=2)
+    rng = np.random.default_rng(0)
+    answered = arrived = 0
+    for _ in range(60):
+        number = int(rng.integers(len(serving_units.SPACE)))
+        measurement = env.step(serving_units.SPACE.action(number))[4]["measurement"]
+        nodes = int(env.up.sum())
+        answered += nodes * (measurement.completions + measurement.backlog_growth)
+        arrived += nodes * measurement.arrivals
+        together = [node for unit in env._units.values() for node in unit]
+        assert len(together) == len(set(together))
+        assert set(together) <= set(np.flatnonzero(env.up).tolist())
+        held = {node for node, each in enumerate(env._simulations) if each.backlog}
+        assert held <= set(env._units)
+    assert answered == pytest.approx(arrived, abs=60 * 1.5 * BRITTLE.nodes)
+
+
+def test_more_nodes_a_unit_than_the_cluster_has_are_refused() -> None:
+    with pytest.raises(ValueError, match="nodes_per_unit=4 is more than the cluster has: give at most 3"):
+        serving_units.cluster(2.0, replace(serving_units.CALM, nodes=3))

@@ -9,6 +9,7 @@ from envs.scenarios.families import family_machine
 from rrl.belief.load_forecast import as_windows
 from rrl.belief.replay import Replay
 from rrl.belief.service_time_table import ServiceTimeTable
+from rrl.queueing.inter_node import InterNodeCost, over_nodes
 from rrl.queueing.simulator import Simulation
 from rrl.space import ConfigurationSpace
 
@@ -23,12 +24,12 @@ def knowing_all(excluded: frozenset[int] = frozenset()) -> Replay:
     """A replay that knows the machine's service times."""
     table = ServiceTimeTable(SPACE)
     replay = Replay(SPACE, table, np.random.default_rng(0), excluded)
-    times_s = np.ones((len(table.inter), len(table.intra), len(table.instances), *table.shape[3:]))
+    times_s = np.ones((len(table.inter), len(table.intra), len(table.instances), *table.shape[-2:]))
     for a, intra in enumerate(table.intra):
         for k, c in enumerate(table.instances):
             of_machine = MACHINE.table({"intra_op_threads": intra, "instances": c, "max_batch_size": 4})
             times_s[0, a, k, :c] = of_machine[:, table.batch - 1]
-    replay.refresh(times_s.reshape(-1, *times_s.shape[3:]))
+    replay.refresh(times_s.reshape(-1, *times_s.shape[-2:]))
     return replay
 
 
@@ -113,3 +114,35 @@ def test_screening_by_the_queueing_model_is_near_the_replay_of_poisson_arrivals(
     overloaded = replay.screened(numbers, ones, windows, 60.0, poisson=True)
     assert (overloaded > 1e6).all()
     assert overloaded[0] > overloaded[-1]  # which bears more
+
+
+@pytest.mark.parametrize("nodes_per_unit", [1, 2, 4])
+def test_on_a_cluster_a_unit_gets_the_arrivals_of_its_nodes(nodes_per_unit: int) -> None:
+    """They come so many times as fast: λ = λ_all/(N/C_inter)."""
+    space = ConfigurationSpace.of(
+        instances=[2], max_batch_size=[4], max_queue_delay_us=[0, 50_000], nodes_per_unit=[1, 2, 4]
+    )
+    machine = over_nodes(MACHINE, [1, 2, 4], InterNodeCost(0.02))
+    table = ServiceTimeTable(space)
+    replay = Replay(space, table, np.random.default_rng(0), nodes=8)
+    unit = {"instances": 2, "max_batch_size": 4}
+    times_s = [machine.table(unit | {"nodes_per_unit": u})[:, table.batch - 1] for u in (1, 2, 4)]
+    replay.refresh(np.array(times_s))
+    ((offsets_s, duration_s),) = stretches(3.0, 1)
+    for delay_us in (0, 50_000):
+        configuration = unit | {"max_queue_delay_us": delay_us, "nodes_per_unit": nodes_per_unit}
+        number = np.array([space.number(configuration)])
+        found = replay.replayed(number, np.ones(1), as_windows([(offsets_s, duration_s)]))
+        outcome = Simulation(machine).run(offsets_s / nodes_per_unit, None, configuration, np.inf)
+        latency = outcome.summaries()[0]
+        assert found.mean_ms[0, 0] == pytest.approx(latency.mean_ms)
+        assert found.p95_ms[0, 0] == pytest.approx(latency.p95_ms)
+        assert replay.capacity_per_s[number] == pytest.approx(
+            machine.capacity_per_s(configuration) / nodes_per_unit
+        )
+
+
+def test_a_unit_of_more_nodes_than_there_are_is_not_allowed() -> None:
+    space = ConfigurationSpace.of(instances=[1, 2], nodes_per_unit=[1, 2, 4])
+    replay = Replay(space, ServiceTimeTable(space), np.random.default_rng(0), nodes=3)
+    assert replay.allowed.tolist() == [True, True, False] * 2

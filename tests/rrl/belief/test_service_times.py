@@ -172,7 +172,7 @@ def test_draws_scatter_as_the_standard_deviations_say() -> None:
     drawn = np.log(model.draws(400, np.random.default_rng(0)))
     for number in (CENTRE, 60):
         knobs = SPACE.configuration(number)
-        table = np.ravel_multi_index(SPACE.indices[number][[1, 2, 0]], model.table.shape[:3])
+        table = np.ravel_multi_index(SPACE.indices[number][[1, 2, 0]], model.table.shape[1:4])
         found = drawn[:, table, knobs["instances"] - 1, 0].std()
         assert found == pytest.approx(sd(model, number), rel=0.3, abs=0.01)
 

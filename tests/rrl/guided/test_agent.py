@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
 from rrl.space import ConfigurationSpace
+from tests.support import serving_units
 
 SPACE = ConfigurationSpace.of(instances=range(1, 9), intra_op_threads=range(1, 9))
 DECISIONS = 14
@@ -112,3 +115,20 @@ def test_other_objectives_are_tuned_too(objective: Objective) -> None:
     costs = [transition.cost for transition in lived]
     assert np.isfinite(costs).all()
     assert np.median(costs[-4:]) <= costs[0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_on_a_cluster_it_learns_how_many_nodes_a_unit_needs(share: float) -> None:
+    """By the cluster rule: without it, it stays with units of four nodes, which cannot bear the load."""
+    rate_per_s = share * serving_units.LARGEST_PER_S
+    costs = serving_units.mean_latencies_ms(rate_per_s)
+    nature = replace(serving_units.CALM, speed_sd=0.25, requests_per_node=100)
+    agent = Guided(Task(serving_units.SPACE, nodes=serving_units.NODES))
+    lived = list(live(agent, serving_units.cluster(rate_per_s, nature), 16, seed=0))
+    chosen = costs[[serving_units.SPACE.number_of_action(each.action) for each in lived]]
+    assert np.median(chosen[8:]) <= 1.1 * costs.min()
+
+
+def test_a_closed_loop_on_the_units_of_a_cluster_is_refused() -> None:
+    with pytest.raises(ValueError, match="give nodes or concurrency"):
+        Guided(Task(serving_units.SPACE, nodes=8, concurrency=4))

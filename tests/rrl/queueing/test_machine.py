@@ -156,3 +156,53 @@ def test_times_after_a_rest_that_are_none_are_refused(rested_s: np.ndarray, mess
     one = np.ones(1, int)
     with pytest.raises(ValueError, match=message):
         Machine(one, one, one, one, np.ones((1, 1, 1, 1)), rested_s)
+
+
+def of_several_nodes(**changes: object) -> Machine:
+    times_s = np.arange(1.0, 73.0).reshape(2, 2, 3, 3, 2)
+    return a_machine(**({"service_time_s": times_s, "nodes_per_unit": [1, 4]} | changes))
+
+
+def test_a_machine_of_several_nodes_is_looked_up_by_them(tmp_path: Path) -> None:
+    of_several_nodes().save(tmp_path / "machine.npz")
+    machine = Machine.load(tmp_path / "machine.npz")
+    configuration = {"inter_op_threads": 2, "intra_op_threads": 4, "instances": 8, "max_batch_size": 16}
+    for nodes, k in ((1, 0), (4, 1)):
+        table = machine.table(configuration | {"nodes_per_unit": nodes})
+        assert np.array_equal(table[np.ix_([0, 1, 7], [0, 3, 15])], machine.service_time_s[1, 1, ..., k])
+        assert np.array_equal(table, machine.of_unit(nodes).table(configuration))
+    one, two, four = (machine.table({"nodes_per_unit": nodes})[0, 0] for nodes in (1, 2, 4))
+    assert two == pytest.approx(np.sqrt(one * four))
+    assert np.array_equal(machine.table({}), machine.table({"nodes_per_unit": 1}))
+    assert machine.largest("nodes_per_unit") == 4
+    assert machine.slower(2.0).table({"nodes_per_unit": 4})[0, 0] == pytest.approx(2 * four)
+
+
+def test_a_machine_of_one_node_has_no_unit_of_several() -> None:
+    machine = a_machine()
+    assert machine.largest("nodes_per_unit") == 1
+    assert machine.of_unit(1) is machine
+    with pytest.raises(ValueError, match="at least 1"):
+        machine.table({"nodes_per_unit": 0})
+
+
+def test_times_after_a_rest_are_of_so_many_nodes_too() -> None:
+    machine = of_several_nodes()
+    rested = replace(machine, rested_time_s=1.2 * machine.service_time_s[:, :, :, 0])
+    configuration = {"instances": 2, "nodes_per_unit": 4}
+    found = rested.rested_table(configuration)
+    assert found == pytest.approx(1.2 * machine.table(configuration)[:, 0])
+    assert rested.of_unit(4).rested_table({"instances": 2}) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"service_time_s": np.ones((2, 2, 3, 3))}, "batch_size, nodes_per_unit, got"),
+        ({"nodes_per_unit": [4, 1]}, "nodes_per_unit must ascend"),
+        ({"nodes_per_unit": [0, 1]}, "nodes_per_unit must ascend"),
+    ],
+)
+def test_a_wrong_axis_of_nodes_is_refused_in_one_sentence(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        of_several_nodes(**changes)
