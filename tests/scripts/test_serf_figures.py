@@ -36,7 +36,13 @@ from scripts.figures.serf.profiling import (
     light_profile,
     profiled_times_s,
 )
-from scripts.figures.serf.workloads import CIFAR_10, CORES, IMAGENET_1K, IMAGENET_22K
+from scripts.figures.serf.workloads import (
+    CIFAR_10,
+    CORES,
+    IMAGENET_1K,
+    IMAGENET_22K,
+    node_capacities_per_s,
+)
 
 LOADS = np.array([0.1, 0.6])
 SMALL = replace(IMAGENET_22K, inter=(1,))
@@ -127,7 +133,7 @@ def test_fixed_other_is_what_the_paper_defines_on_every_machine_that_is_taken() 
 
 
 def test_too_few_machines_with_a_fixed_other_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fig13, "BETTER", 0.0)
+    monkeypatch.setattr(fig13, "BETTER", 1e-9)
     with pytest.raises(ValueError, match="of 20 machines 0 have a fixed-other, of 1 wanted"):
         fig13.machines_with_other(IMAGENET_22K, 1)
 
@@ -144,15 +150,37 @@ def test_the_share_in_a_range_is_that_of_a_lognormal() -> None:
 
 
 def test_what_a_law_assumes_is_no_reproduction(tmp_path: Path) -> None:
-    for module in (fig3, fig6):
+    for module in (fig3, fig4, fig6):
         for claim in module.run(tmp_path, 2).claims:
             assert claim.reproduces in VERDICTS
             assert (claim.reproduces == NOT_COMPARABLE) == claim.what.endswith("(its law)")
 
 
-def test_without_nodes_nothing_depends_on_how_many_there_are(tmp_path: Path) -> None:
-    (claim,) = fig4.run(tmp_path, 2).claims
-    assert claim.reproduces == FAILS
+def test_threads_gain_less_with_more_nodes(tmp_path: Path) -> None:
+    fig4.run(tmp_path, 2)
+    with (tmp_path / "serf-fig4.csv").open() as file:
+        gains = {int(r["inter"]): float(r["speedup"]) for r in csv.DictReader(file) if r["intra"] == "8"}
+    assert gains[1] > gains[2] > gains[4]
+
+
+def test_capacities_are_those_of_a_nodes_share() -> None:
+    """The cluster's largest capacity is by the rule λ = λ_all/(N/C_inter), with 20 nodes."""
+    machine = IMAGENET_22K.machine(0)
+    times_s = exact_times_s(IMAGENET_22K.configurations, machine)
+    capacities_per_s = node_capacities_per_s(times_s, IMAGENET_22K.configurations)
+    for k in (0, 25, 50, 75):
+        configuration = IMAGENET_22K.configurations[k]
+        units = 20 // configuration["nodes_per_unit"]
+        assert capacities_per_s[k] == pytest.approx(units * machine.capacity_per_s(configuration) / 20)
+
+
+def test_the_time_of_a_node_runs_slower_by_what_a_unit_gets_more() -> None:
+    machine = IMAGENET_22K.machine(1)
+    slower = fig13._in_time_of_a_node(machine)
+    configuration = {"instances": 2, "intra_op_threads": 4}
+    for nodes, load in ((1, 1.0), (2, 2.0), (3, 20 / 6), (4, 4.0)):
+        unit = configuration | {"nodes_per_unit": nodes}
+        np.testing.assert_allclose(slower.table(unit), load * machine.table(unit))
 
 
 def test_service_times_of_the_real_server_are_read_one_by_one(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def _cases(workload: DNN, seed: int, testbed: Testbed, loads: Sequence[float]) -
                 enough_requests(load),
                 [seed, len(rows)],
                 testbed.discipline,
-                testbed.variation.scv(configuration["inter_op_threads"]),
+                testbed.variation.scv(configuration["nodes_per_unit"]),
             ).latency_s
             rows.append(
                 {

@@ -57,7 +57,7 @@ def _chosen(each: MeasuredLoads, queue: Queue = Queue.MD_INTERF_C) -> np.ndarray
     """(loads,) index of the configuration that a model takes; the largest capacity where all are unstable."""
     chosen = []
     for rate_per_s in each.rates_per_s:
-        prediction = predict(each.times_s, each.instances, rate_per_s, queue)
+        prediction = predict(each.times_s, each.instances, rate_per_s * each.unit_loads, queue)
         stable = np.isfinite(prediction.mean_latency_s).any()
         chosen.append(np.argmin(prediction.mean_latency_s if stable else prediction.utilisation))
     return np.array(chosen)
@@ -111,13 +111,13 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
         Claim(
             f"latency of what SERF takes, over the best's, {name}",
             "0 %",
-            bootstrap_mean(100 * (ratios.mean(axis=1) - 1)).text(".2f", " %"),
+            _text_of_ratios(ratios, ".2f"),
             REPRODUCES if ratios.mean() < 1.01 else PARTLY,
         ),
         Claim(
             f"the same with service times profiled one at a time (M/D/c), {name}",
             "not given",
-            _text_of_ratios(blind),
+            _text_of_ratios(blind, ".1f"),
             NOT_COMPARABLE,
         ),
         Claim(
@@ -130,11 +130,11 @@ def _claims(workload: DNN, landscapes: list[MeasuredLoads]) -> list[Claim]:
     ]
 
 
-def _text_of_ratios(ratios: np.ndarray) -> str:
+def _text_of_ratios(ratios: np.ndarray, digits: str) -> str:
     """The mean excess over (seeds, loads) where stable, and how often what was chosen is not."""
     stable = np.isfinite(ratios)
     excess = np.array([np.mean(each[np.isfinite(each)]) for each in ratios if np.isfinite(each).any()])
-    text = bootstrap_mean(100 * (excess - 1)).text(".1f", " %")
+    text = bootstrap_mean(100 * (excess - 1)).text(digits, " %")
     return text if stable.all() else f"{text}, and unstable at {100 * (1 - stable.mean()):.0f} % of the loads"
 
 

@@ -14,13 +14,15 @@ at least in both. Of several, the one whose worst excess over the best is the le
 8, as section IV-C has it, no machine has one: nothing lies between one instance of 8 threads and two of 4. So
 here the threads may be more than the cores.
 
-Every agent sees the same arrivals. SERF looks at the load of the interval just ended, so that it is one
-interval late at every change.
+Every agent sees the same arrivals by node. What a unit of several nodes gets comes so many times as fast.
+So its queue is simulated under the arrivals of a node, in a time that runs slower by that. SERF looks at the
+load of the interval just ended, so that it is one interval late at every change.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,17 +32,17 @@ from baselines.serf import SERF
 from envs.scenarios.workloads import PerIntervalPoisson
 from envs.simulated import SimulatedServing
 from rrl.agent import Task
-from rrl.queueing.interference import capacity_per_s
 from rrl.queueing.machine import Machine
+from rrl.queueing.serving_units import unit_loads, unit_rate_per_s
 from rrl.space import ConfigurationSpace
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_band, bootstrap_change
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf.profiling import AS_THE_RANGES, light_profile
-from scripts.figures.serf.workloads import CORES, DNN, IMAGENET_22K, name_of
+from scripts.figures.serf.workloads import CORES, DNN, IMAGENET_22K, NODES, name_of
 
-LOW, MODERATE = 0.1, 0.6  # shares of the largest capacity, which the paper does not give
+LOW, MODERATE = 0.1, 0.5  # shares of the largest capacity, which the paper does not give
 INTERVALS = 40  # in each of the three phases
 REQUESTS = 100  # in an interval
 MOST_TRIED = 20  # machines for each that is wanted
@@ -110,20 +112,20 @@ def machines_with_other(workload: DNN, count: int) -> list[int]:
 
 def _by(workload: DNN, machine: Machine) -> SERF:
     """The scheduler by these service times."""
-    return SERF(Task(_space(workload), machine=machine))
+    return SERF(Task(_space(workload), machine=machine, nodes=NODES))
 
 
 def _rates_per_s(serf: SERF) -> tuple[float, float]:
-    """The low and the moderate load."""
-    largest_per_s = float(capacity_per_s(serf.service_time_s, serf.instances).max())
+    """The low and the moderate load, by node."""
+    largest_per_s = float(serf.capacities_per_s.max())
     return LOW * largest_per_s, MODERATE * largest_per_s
 
 
 def _space(workload: DNN) -> ConfigurationSpace:
     return ConfigurationSpace.of(
         instances=range(1, CORES + 1),
-        inter_op_threads=workload.inter,
         intra_op_threads=range(1, CORES + 1),
+        nodes_per_unit=workload.inter,
     )
 
 
@@ -164,7 +166,7 @@ def _run(
     machine: Machine, space: ConfigurationSpace, agent: SERF | int, rates_per_s: np.ndarray, seed: int
 ) -> tuple[list[int], np.ndarray]:
     env = SimulatedServing(
-        machine,
+        _in_time_of_a_node(machine),
         space,
         arrivals=PerIntervalPoisson(rates_per_s, REQUESTS),
         requests_per_interval=REQUESTS,
@@ -173,12 +175,20 @@ def _run(
     start = agent.best(rates_per_s[0]) if isinstance(agent, SERF) else agent
     observation, _ = env.reset(seed=seed, options={"configuration": space.configuration(start)})
     numbers, latencies_ms = [], []
+    loads = unit_loads(space, NODES)
     for _ in range(len(rates_per_s) - 1):
         action = agent.act(observation) if isinstance(agent, SERF) else space.action(agent)
         observation, _, _, _, info = env.step(action)
         numbers.append(space.number_of_action(action))
-        latencies_ms.append(info["measurement"].latency.mean_ms)
+        latencies_ms.append(info["measurement"].latency.mean_ms / loads[numbers[-1]])
     return numbers, np.array(latencies_ms)
+
+
+def _in_time_of_a_node(machine: Machine) -> Machine:
+    """The machine whose units take so many times as long as they get more requests than a node."""
+    assert machine.nodes_per_unit is not None
+    loads = unit_rate_per_s(float(NODES), NODES, machine.nodes_per_unit)
+    return replace(machine, service_time_s=machine.service_time_s * loads)
 
 
 def _claims(curves: dict[str, np.ndarray], intervals: int) -> tuple[Claim, ...]:

@@ -25,7 +25,7 @@ from scripts.figures.serf.profiling import AS_THE_RANGES, exact_times_s, profile
 from scripts.figures.serf.workloads import LOADS, enough_requests, measured_means_s, name_of
 
 CONFIGURATIONS = tuple(
-    {"instances": c, "inter_op_threads": 1, "intra_op_threads": a} for a in (1, 2) for c in range(1, 5)
+    {"instances": c, "nodes_per_unit": 1, "intra_op_threads": a} for a in (1, 2) for c in range(1, 5)
 )
 PAPER = {"mean": 1.07, "90th percentile": 3.0, "95th percentile": 5.0}
 

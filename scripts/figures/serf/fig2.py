@@ -20,7 +20,7 @@ from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, F
 from scripts.figures.serf.profiling import AS_THE_RANGES, exact_times_s
 from scripts.figures.serf.workloads import IMAGENET_22K, LOADS, measured_means_s, name_of
 
-CONFIGURATIONS = tuple(c for c in IMAGENET_22K.configurations if c["inter_op_threads"] == 1)
+CONFIGURATIONS = tuple(c for c in IMAGENET_22K.configurations if c["nodes_per_unit"] == 1)
 REQUESTS = 5000  # below it "the results become very unstable" (section V-D)
 LOW_AND_HIGH = (float(LOADS[0]), float(LOADS[-1]))
 ORDERS_OF_MAGNITUDE = 100.0  # at least two

@@ -3,7 +3,7 @@
 | panel | simulated testbed (ImageNet-22K, one machine for each seed) | real server (`speedups`) |
 |---|---|---|
 | intra-node | 1 .. 8 threads, by a law (`workloads`) | 1 and 2 threads on 2 cores |
-| inter-node | degrees 1 .. 4, by a law without nodes | none |
+| inter-node | 1 .. 4 nodes a unit, by a law | none |
 | service | 1 .. 8 in service, by a law | 1 and 2 in service on 2 cores |
 
 A speed-up is the time with degree 1 over the time with the degree. The other degrees stay 1.
@@ -95,16 +95,16 @@ def _claims(simulated: dict[str, np.ndarray], served: dict[str, np.ndarray]) -> 
             _nearly_linear(float(two_threads.mean()), 2),
         ),
         Claim(
-            "inter-node speed-up of degree 2, simulated without nodes",
+            "inter-node speed-up with 2 nodes, simulated (its law)",
             "2x",
             bootstrap_mean(inter[:, 1]).text(".2f", "x"),
-            _nearly_linear(float(inter[:, 1].mean()), 2),
+            NOT_COMPARABLE,
         ),
         Claim(
-            "inter-node speed-up from degree 2 to 4, simulated without nodes",
+            "inter-node speed-up from 2 nodes to 4, simulated (its law)",
             "super-linear (above 2x)",
             bootstrap_mean(inter[:, 3] / inter[:, 1]).text(".2f", "x"),
-            REPRODUCES if (inter[:, 3] / inter[:, 1]).mean() > 2 else FAILS,
+            NOT_COMPARABLE,
         ),
         Claim(
             "service time with 2 in service over 1, simulated (its law)",

@@ -1,8 +1,8 @@
 """SERF, Fig. 7 and Table I: service time, waiting time and latency of six configurations by load.
 
-Simulated testbed: ImageNet-22K, one machine for each seed. The configurations are Table I's. All see the same
-arrivals at 10 loads, shares of the largest capacity among the six. Above 95 % of its own capacity a
-configuration has no point. `scripts/bench serf-model` has such loads on the real server.
+Simulated testbed: ImageNet-22K, one machine for each seed. The configurations are Table I's. Their cluster
+gets the same arrivals at 10 loads, shares of the largest capacity among the six. Above 95 % of its own
+capacity a configuration has no point. `scripts/bench serf-model` has such loads on the real server.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.queueing.interference import capacity_per_s
 from scripts.figures import drawing
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.serf.loads import HIGHEST_UTILISATION
 from scripts.figures.serf.profiling import AS_THE_RANGES, exact_times_s
-from scripts.figures.serf.workloads import IMAGENET_22K, LOADS, enough_requests, measured_means_s, name_of
+from scripts.figures.serf.workloads import (
+    IMAGENET_22K,
+    LOADS,
+    enough_requests,
+    measured_means_s,
+    name_of,
+    node_capacities_per_s,
+    unit_loads_of,
+)
 
 TABLE_I = tuple(
-    {"instances": service, "inter_op_threads": inter, "intra_op_threads": intra}
+    {"instances": service, "nodes_per_unit": inter, "intra_op_threads": intra}
     for service, inter, intra in ((1, 1, 8), (2, 1, 4), (4, 1, 2), (1, 4, 8), (2, 4, 4), (4, 4, 2))
 )
 VARIES = 0.05  # by so much of its highest value, at least, over the loads
@@ -30,7 +37,7 @@ QUANTITIES = ("service time", "waiting time", "latency")
 class ByLoad(NamedTuple):
     """Of one machine."""
 
-    rates_per_s: np.ndarray  # (loads,)
+    rates_per_s: np.ndarray  # (loads,) by node
     means_s: np.ndarray  # (QUANTITIES, loads, configurations); infinite where not measured
 
 
@@ -71,17 +78,18 @@ def run(out: Path, seeds: int, loads: np.ndarray = LOADS) -> FigureResult:
 
 def _by_load(seed: int, loads: np.ndarray) -> ByLoad:
     machine = IMAGENET_22K.machine(seed)
-    instances = np.array([configuration["instances"] for configuration in TABLE_I])
-    capacities_per_s = capacity_per_s(exact_times_s(TABLE_I, machine), instances)
+    capacities_per_s = node_capacities_per_s(exact_times_s(TABLE_I, machine), TABLE_I)
+    unit_loads = unit_loads_of(TABLE_I)
     rates_per_s = loads * capacities_per_s.max()
     means_s = np.full((len(QUANTITIES), len(loads), len(TABLE_I)), np.inf)
     for row, rate_per_s in enumerate(rates_per_s):
         for k, configuration in enumerate(TABLE_I):
             utilisation = float(rate_per_s / capacities_per_s[k])
             if utilisation <= HIGHEST_UTILISATION:
-                scv = AS_THE_RANGES.scv(configuration["inter_op_threads"])
+                scv = AS_THE_RANGES.scv(configuration["nodes_per_unit"])
                 requests = enough_requests(utilisation)
-                found = measured_means_s(machine, configuration, float(rate_per_s), requests, seed, scv=scv)
+                unit_per_s = float(unit_loads[k] * rate_per_s)
+                found = measured_means_s(machine, configuration, unit_per_s, requests, seed, scv=scv)
                 means_s[:, row, k] = found.service_s, found.wait_s, found.latency_s
     return ByLoad(rates_per_s, means_s)
 

@@ -1,10 +1,10 @@
 """SERF, Fig. 9: the latency of the best configuration by load, measured and by four queueing models.
 
 The workload is the one with interference (ImageNet-22K), with one machine for each seed. It runs at 10 loads
-up to 0.9 of the largest capacity. The paper's model predicts from a light profile (`profiling`), at each
-load the configuration that is best by measurement, a long simulation. So do three models that leave out
-interference, or deterministic service times, or both. The second panel has the same errors over all
-configurations that are stable at the load (ρ up to 0.95).
+up to 0.9 of the largest capacity of the cluster. The paper's model predicts from a light profile
+(`profiling`), at each load the configuration that is best by measurement, a long simulation. So do three
+models that leave out interference, or deterministic service times, or both. The second panel has the same
+errors over all configurations that are stable at the load (ρ up to 0.95).
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def run(out: Path, seeds: int, workload: DNN = IMAGENET_22K, loads: np.ndarray =
 def _predicted_s(each: MeasuredLoads, queue: Queue) -> np.ndarray:
     """(loads, K) mean latency; infinite where the model holds the configuration to be unstable."""
     return np.array(
-        [predict(each.times_s, each.instances, rate, queue).mean_latency_s for rate in each.rates_per_s]
+        [
+            predict(each.times_s, each.instances, rate * each.unit_loads, queue).mean_latency_s
+            for rate in each.rates_per_s
+        ]
     )
 
 

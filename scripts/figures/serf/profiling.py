@@ -29,8 +29,8 @@ class Variation(NamedTuple):
     on_one_node: float
     across_nodes: float
 
-    def scv(self, inter: int) -> float:
-        return self.on_one_node if inter == 1 else self.across_nodes
+    def scv(self, nodes: int) -> float:
+        return self.on_one_node if nodes == 1 else self.across_nodes
 
 
 AS_THE_RANGES = Variation("variation as Fig. 5's ranges", 0.03**2, 0.09**2)
@@ -53,17 +53,13 @@ def light_profile(
     rng = np.random.default_rng([seed, len(configurations), PROFILE_REQUESTS])
     times_s, cost_s = machine.service_time_s.copy(), 0.0
     for configuration in configurations:
-        n, inter, intra = (
-            configuration[name] for name in ("instances", "inter_op_threads", "intra_op_threads")
-        )
+        n = configuration["instances"]
         rounds = -(-PROFILE_REQUESTS // n)
-        scv = variation.scv(inter)
+        scv = variation.scv(configuration["nodes_per_unit"])
         factors = np.exp(np.sqrt(np.log1p(scv)) * rng.standard_normal((rounds, n)) - np.log1p(scv) / 2)
-        cell = (
-            int(np.searchsorted(machine.inter_op_threads, inter)),
-            int(np.searchsorted(machine.intra_op_threads, intra)),
-            int(np.searchsorted(machine.busy_instances, n)),
-            0,
+        values = {**configuration, "busy_instances": n}
+        cell = tuple(
+            int(np.searchsorted(getattr(machine, axis), values.get(axis, 1))) for axis in machine.axes
         )
         cost_s += float(times_s[cell] * factors.max(axis=1).sum())
         times_s[cell] *= factors.mean()

@@ -21,7 +21,7 @@ def simulated_times_s(
     workload: DNN, seeds: int, *, inter: int = 1, intra: int = 1, most: int = 8
 ) -> np.ndarray:
     """(seeds, most) service times with 1 .. most requests in service."""
-    configuration = {"inter_op_threads": inter, "intra_op_threads": intra, "instances": most}
+    configuration = {"nodes_per_unit": inter, "intra_op_threads": intra, "instances": most}
     return np.array([workload.machine(seed).table(configuration)[:, 0] for seed in range(seeds)])
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from baselines.serf import PROFILE_REQUESTS
-from rrl.queueing.interference import capacity_per_s
 from rrl.views import figure_style
 from scripts.figures import drawing
 from scripts.figures.bootstrap import bootstrap_mean
@@ -35,6 +34,7 @@ from scripts.figures.serf.workloads import (
     LOADS,
     WORKLOADS,
     measured_means_s,
+    node_capacities_per_s,
 )
 
 EXHAUSTIVE_REQUESTS = 5000  # below it "the results become very unstable" (section V-D)
@@ -104,8 +104,10 @@ def run(out: Path, seeds: int, workloads: Sequence[DNN] = WORKLOADS, repeats: in
 
 def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
     machine = workload.machine(seed)
-    capacities_per_s = capacity_per_s(exact_times_s(workload.configurations, machine), workload.instances)
-    one_each_s = EXHAUSTIVE_REQUESTS / (LOADS * capacities_per_s.max())
+    exact_s = exact_times_s(workload.configurations, machine)
+    capacities_per_s = node_capacities_per_s(exact_s, workload.configurations)
+    units_per_s = np.outer(LOADS * capacities_per_s.max(), workload.unit_loads)  # (loads, K)
+    one_each_s = (EXHAUSTIVE_REQUESTS / units_per_s).mean(axis=1)
     exhaustive_s = len(capacities_per_s) * float(one_each_s.sum())
     high_load_s = len(capacities_per_s) * float(one_each_s[-1])
     serf_s, alike_s = (
@@ -132,7 +134,7 @@ def _row(workload: DNN, seed: int) -> dict[str, str | int | float]:
 def _spread(workload: DNN, seed: int, requests: int, repeats: int) -> float:
     """The spread over runs with two instances of four threads, in percent."""
     machine = workload.machine(seed)
-    configuration = {"instances": 2, "inter_op_threads": 1, "intra_op_threads": 4}
+    configuration = {"instances": 2, "nodes_per_unit": 1, "intra_op_threads": 4}
     rate_per_s = 0.9 * 2 / float(machine.table(configuration)[-1, 0])
     means_s = [
         measured_means_s(machine, configuration, rate_per_s, requests, [seed, k]).latency_s
