@@ -14,6 +14,7 @@ CATALOGUE: dict[str, str] = {
     "efficientnet_lite0": "serving_adapter.models.vision:efficientnet_lite0",
     "inception_v3": "serving_adapter.models.vision:inception_v3",
     "inception_resnet_v2": "serving_adapter.models.vision:inception_resnet_v2",
+    "vgg16": "serving_adapter.models.vision:vgg16",
     "deepspeech2": "serving_adapter.models.deepspeech2:deepspeech2",
     **{name: f"serving_adapter.models.classifiers:{name}" for name in CLASSIFIERS},
     "noop": "serving_adapter.models.synthetic:noop",

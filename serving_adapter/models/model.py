@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from serving_adapter.codecs import BYTES, CODECS
+from serving_adapter.models.tensor_parallelism import TensorParallelism
 from serving_adapter.tensors import TensorSpec
 
 DATATYPE_OF_TORCH = {codec.ones([1]).dtype: name for name, codec in CODECS.items() if name != BYTES}
@@ -47,7 +48,7 @@ class Model:
     two (None: `output0`, `output1`, ...). An input of BYTES is an array of bytes. An output of BYTES is such
     an array, or a list with a string a row. `has_parallel_branches` says that the module gives work to
     torch's inter-op pool (`torch.jit.fork`), so that `inter_op_threads` is a knob of this model. `max_rows`
-    bounds its batches.
+    bounds its batches. With a plan for `tensor_parallelism` several nodes can run a batch together.
     """
 
     module: nn.Module
@@ -55,6 +56,7 @@ class Model:
     output_names: tuple[str, ...] | None = None
     has_parallel_branches: bool = False
     max_rows: int | None = None
+    tensor_parallelism: TensorParallelism | None = None
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.inputs]
@@ -66,10 +68,20 @@ class Model:
                     f"input {spec.name!r} has the shape {list(spec.shape)}, which no request could have; "
                     "give each dimension a length of 1 or more, or -1 where it varies"
                 )
+        if self.tensor_parallelism is not None and self.tensor_parallelism.parts < 2:
+            raise ModelError(
+                f"a plan for tensor parallelism needs 2 or more parts, got {self.tensor_parallelism.parts}; "
+                "give what the number of nodes must divide"
+            )
         if self.module.training:
             self.module.eval()
         for parameter in self.module.parameters():  # scripted modules lack `requires_grad_`
             parameter.requires_grad_(False)
+
+    @property
+    def parts(self) -> int:
+        """What the number of nodes that run a batch together must divide; 1 without a plan for such."""
+        return 1 if self.tensor_parallelism is None else self.tensor_parallelism.parts
 
     def example(self, rows: int = 1, size: int = 8) -> dict[str, Values]:
         """A batch of ones to warm up with; every dimension that varies is `size` long, or its limit."""

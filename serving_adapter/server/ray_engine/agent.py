@@ -30,7 +30,7 @@ from serving_adapter.server.ray_engine.link import (
     send,
 )
 from serving_adapter.server.ray_engine.versions import Versions, difference, versions
-from serving_adapter.server.workers.arena import Arena, Placed
+from serving_adapter.server.workers.arena import Arena, Placed, end_of
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ENVIRONMENT
 from serving_adapter.server.workers.messages import (
@@ -198,7 +198,7 @@ def _hand(worker: WorkerHandle, order: RunBatch, inputs: bytes) -> None:
 
 def used_bytes(arena: Arena, placed: list[Placed]) -> bytes:
     """All that tensors take in an arena, from its beginning on."""
-    return bytes(arena.view[: max((tensor.offset + tensor.size_bytes for tensor in placed), default=0)])
+    return bytes(arena.view[: end_of(placed)])
 
 
 class ZygoteOnNode:

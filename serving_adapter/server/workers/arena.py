@@ -42,6 +42,11 @@ def place(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[lis
     return placed, offset
 
 
+def end_of(placed: Iterable[Placed]) -> int:
+    """All bytes that tensors take, from the beginning of their arena on."""
+    return max((tensor.offset + tensor.size_bytes for tensor in placed), default=0)
+
+
 class Arena:
     """A growable mapping of a memory file; `view` is writable bytes."""
 

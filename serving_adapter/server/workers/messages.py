@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from serving_adapter import messages as packets
 from serving_adapter.server.statistics import ComputeTimes
 from serving_adapter.server.workers.arena import Placed
-from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement
+from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement, UnitMember
 from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
@@ -84,6 +84,7 @@ class ModelDescription:
     outputs: tuple[TensorSpec, ...]
     has_parallel_branches: bool
     max_rows: int | None = None  # of a batch
+    parts: int = 1  # the nodes that run a batch together must divide it; 1 where none can
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -91,6 +92,7 @@ class ModelDescription:
             "outputs": [vars(spec) for spec in self.outputs],
             "has_parallel_branches": self.has_parallel_branches,
             "max_rows": self.max_rows,
+            "parts": self.parts,
         }
 
     @classmethod
@@ -100,6 +102,7 @@ class ModelDescription:
             _specs(wire["outputs"]),
             wire["has_parallel_branches"],
             wire["max_rows"],
+            wire["parts"],
         )
 
 
@@ -127,13 +130,14 @@ def parse_build_reply(wire: Wire) -> BuildReply:
 class ForkWorker:
     """Has a zygote fork a worker with these thread pools; its channel and arenas ride along.
 
-    The answer is a Forked.
+    So does the socket at which the first member of a unit listens for the others. The answer is a Forked.
     """
 
     inter_op_threads: int
     intra_op_threads: int
     instances: int = 1  # that there are to be; a cluster needs a processor for each
     placement: NodePlacement = ANYWHERE  # there
+    member: UnitMember | None = None  # what it is of a unit
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -141,6 +145,7 @@ class ForkWorker:
             "intra_op_threads": self.intra_op_threads,
             "instances": self.instances,
             "placement": self.placement,
+            "member": self.member,
         }
 
 
@@ -210,8 +215,13 @@ ZygoteOrder = ForkWorker | SignalWorker
 def parse_zygote_order(wire: Wire) -> ZygoteOrder:
     if "signal" in wire:
         return SignalWorker(WorkerSignal(wire["signal"]), wire["pid"])
-    placement = NodePlacement(*wire["placement"])
-    return ForkWorker(wire["inter_op_threads"], wire["intra_op_threads"], wire["instances"], placement)
+    return ForkWorker(
+        wire["inter_op_threads"],
+        wire["intra_op_threads"],
+        wire["instances"],
+        NodePlacement(*wire["placement"]),
+        None if wire["member"] is None else UnitMember(*wire["member"]),
+    )
 
 
 # --- nodes of a cluster ----------------------------------------------------------------------------

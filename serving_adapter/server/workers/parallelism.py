@@ -18,6 +18,16 @@ class NodePlacement(NamedTuple):
 ANYWHERE = NodePlacement()
 
 
+class UnitMember(NamedTuple):
+    """A worker's place in a unit: workers that run each batch together (SERF, section III)."""
+
+    rank: int  # 0 for the first, who gets the batches
+    size: int  # members
+    host: str  # its own
+    meeting_host: str  # where the first one listens for the others
+    meeting_port: int
+
+
 @dataclass(frozen=True)
 class Parallelism:
     """How many workers there are, where, and with how many threads each."""

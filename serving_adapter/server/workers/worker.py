@@ -1,10 +1,14 @@
-"""A worker process: it runs batches that lie in its input arena and leaves the outputs in the other."""
+"""A worker process: it runs batches that lie in its input arena and leaves the outputs in the other.
+
+In a unit (`unit`) the first worker passes each batch on, all run it, and the first one answers.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import select
 import socket
 import sys
 import time
@@ -33,6 +37,7 @@ from serving_adapter.server.workers.messages import (
     WorkerReady,
 )
 from serving_adapter.server.workers.tenant import Tenant, TenantQueries
+from serving_adapter.server.workers.unit import KEEP_ALIVE_S, Unit, UnitBroken
 from serving_adapter.strings import MAX_STRINGS
 from serving_adapter.tensors import TensorSpec
 
@@ -53,7 +58,9 @@ def describe(model: Model, sizes: tuple[int, int]) -> ModelDescription:
     specs = [TensorSpec(name, datatype_of(name, x), tuple(x.shape[1:])) for name, x in first.items()]
     second = as_described(second, specs)
     outputs = [replace(spec, shape=_common(spec.shape, second[spec.name].shape[1:])) for spec in specs]
-    return ModelDescription(model.inputs, tuple(outputs), model.has_parallel_branches, model.max_rows)
+    return ModelDescription(
+        model.inputs, tuple(outputs), model.has_parallel_branches, model.max_rows, model.parts
+    )
 
 
 def _common(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
@@ -69,15 +76,20 @@ def work(
     device: str,
     threads: ForkWorker,
     on_device: Sequence[ParametersOnDevice] = (),
+    meeting_fd: int | None = None,
 ) -> None:
     """Sets the thread pools, warms the models up, says it is ready, then runs batches until told to stop.
 
     `outputs` are those that the models were described with, one description for all of them. `on_device` is
-    what the model store holds on the device of their weights; the rest is copied there.
+    what the model store holds on the device of their weights; the rest is copied there. At `meeting_fd` the
+    first member of a unit listens for the others.
     """
     torch.set_num_interop_threads(threads.inter_op_threads)
     torch.set_num_threads(threads.intra_op_threads)
     try:
+        unit = None if threads.member is None else Unit(threads.member, meeting_fd)
+        if unit is not None:
+            models = [unit.split(model) for model in models]
         runner = BatchRunner(models, outputs, Arena(input_fd), Arena(output_fd), device, on_device)
         runner.warm_up()
     except BaseException as error:
@@ -86,8 +98,45 @@ def work(
     os.nice(NICENESS)  # only now: a new worker should not wait for the old ones
     messages.send(channel, WorkerReady(os.getpid()))
     with contextlib.suppress(BrokenPipeError):  # the front has closed its end, and waits for no answer
-        while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
-            messages.send(channel, replace(runner.run(order), number=order.number))
+        if unit is None:
+            _serve(runner, channel)
+        else:
+            _serve_in(unit, runner, channel)
+
+
+def _serve(runner: BatchRunner, channel: socket.socket) -> None:
+    while (order := messages.receive(channel, RunBatch.from_wire)) is not None:
+        messages.send(channel, replace(runner.run(order), number=order.number))
+
+
+def _serve_in(unit: Unit, runner: BatchRunner, channel: socket.socket) -> None:
+    """Until the unit breaks. Then this process ends, and with it what others wait for of it."""
+    try:
+        if unit.is_first:
+            _lead(unit, runner, channel)
+        while not unit.is_first:
+            _run_together(unit, runner, unit.take(runner.inputs))
+    except UnitBroken as error:
+        log.warning("worker %d ends, since its unit is broken: %s", os.getpid(), error)
+
+
+def _lead(unit: Unit, runner: BatchRunner, channel: socket.socket) -> None:
+    while True:
+        if not select.select([channel], [], [], KEEP_ALIVE_S)[0]:
+            unit.keep_alive()
+            continue
+        order = messages.receive(channel, RunBatch.from_wire)
+        if order is None:
+            return
+        unit.give(order, runner.inputs)
+        messages.send(channel, replace(_run_together(unit, runner, order), number=order.number))
+
+
+def _run_together(unit: Unit, runner: BatchRunner, order: RunBatch) -> BatchReply:
+    """What this member answers; UnitBroken where another one may have answered something else."""
+    reply = runner.run(order)
+    unit.agree(isinstance(reply, BatchError))
+    return reply
 
 
 def _put(shared: ParametersOnDevice) -> None:

@@ -201,7 +201,14 @@ class Zygote:
         self.children.add(pid)
         self._reap_children()
 
-    def _fork_worker(self, threads: ForkWorker, channel_fd: int, input_fd: int, output_fd: int) -> int:
+    def _fork_worker(
+        self,
+        threads: ForkWorker,
+        channel_fd: int,
+        input_fd: int,
+        output_fd: int,
+        meeting_fd: int | None = None,
+    ) -> int:
         from serving_adapter.server.workers.worker import work
 
         def child() -> None:
@@ -217,6 +224,7 @@ class Zygote:
                 self.device,
                 threads,
                 self.on_device,
+                meeting_fd,
             )
 
         return fork(child)

@@ -15,6 +15,7 @@ from serving_adapter.server.workers.zygote import PROBE_SIZES, fork
 QUICK = {
     "inception_v3": {"image_size": "75"},
     "inception_resnet_v2": {"image_size": "75"},
+    "vgg16": {"image_size": "32", "width": "64"},
     "deepspeech2": {"hidden_size": "16"},
     "burn": {"branches": "2", "size": "64"},
 }

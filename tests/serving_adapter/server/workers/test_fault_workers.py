@@ -2,102 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from serving_adapter import own_process
-from serving_adapter.messages import socket_pair
 from serving_adapter.server.workers import messages
-from serving_adapter.server.workers.arena import Arena, place, read_outputs
-from serving_adapter.server.workers.messages import (
-    BatchOutputs,
-    BuildModels,
-    ForkWorker,
-    ModelDescription,
-    ModelReference,
-    RunBatch,
-    SignalWorker,
-    WorkerReady,
-    WorkerSignal,
-    parse_batch_reply,
-    parse_build_reply,
-)
+from serving_adapter.server.workers.messages import parse_batch_reply
 from serving_adapter.server.workers.tenant import Tenant
-
-
-class RealWorker:
-    """A worker as the front holds it, spoken to over its channel."""
-
-    def __init__(self, zygote: RealZygote) -> None:
-        self.channel, theirs = socket_pair()
-        self.inputs, self.outputs = Arena.create("inputs"), Arena.create("outputs")
-        descriptors = (theirs.fileno(), self.inputs.fd, self.outputs.fd)
-        messages.send(zygote.control, ForkWorker(inter_op_threads=1, intra_op_threads=1), descriptors)
-        theirs.close()
-        ready = messages.receive(self.channel, WorkerReady.from_wire)
-        assert ready is not None
-        self.pid = ready.pid
-        self.process = psutil.Process(self.pid)
-
-    def send_batch(self, value: float, slow_ms: float = 0.0, tenant: Tenant | None = None) -> None:
-        (placed,), _ = place([("x", "FP32", (1, 16), 64)])
-        self.inputs.array(placed)[...] = value
-        capacity_bytes = self.inputs.capacity_bytes
-        batch = RunBatch(0, [placed], capacity_bytes, 1, slow_ms=slow_ms, tenant=tenant)
-        messages.send(self.channel, batch)
-
-    def answer(self) -> SimpleNamespace:
-        reply = messages.receive(self.channel, parse_batch_reply)
-        assert isinstance(reply, BatchOutputs)
-        (output,) = read_outputs(reply.outputs, self.outputs).values()
-        return SimpleNamespace(value=float(output[0, 0]), infer_ms=1e-6 * reply.compute.infer_ns)
-
-    def await_status(self, *statuses: str) -> None:
-        while self.process.status() not in statuses:
-            pass
-
-    def has_said_something(self) -> bool:
-        return bool(select.select([self.channel], [], [], 0)[0])
-
-    def close(self) -> None:
-        self.channel.close()
-        self.inputs.close()
-        self.outputs.close()
-
-
-class RealZygote:
-    """A zygote of `noop` as `WorkerPool` starts it, its workers forked on demand."""
-
-    def __init__(self) -> None:
-        self.control, theirs = socket_pair()
-        arguments = (str(os.getpid()), str(theirs.fileno()))
-        command = own_process.command("serving_adapter.server.workers.zygote", *arguments)
-        environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"} | dict(os.environ)
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
-        theirs.close()
-        messages.send(self.control, BuildModels((ModelReference("noop"),), "cpu", 60.0))
-        assert isinstance(messages.receive(self.control, parse_build_reply), ModelDescription)
-        self.workers: list[RealWorker] = []
-
-    def worker(self) -> RealWorker:
-        self.workers.append(RealWorker(self))
-        return self.workers[-1]
-
-    def order(self, what: str, pid: int) -> None:
-        messages.send(self.control, SignalWorker(WorkerSignal(what), pid))
-
-    def close(self) -> None:
-        self.control.close()
-        self.process.wait(30)
-        for worker in self.workers:
-            worker.close()
+from tests.support.servers.real_zygote import RealZygote
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,177 @@
+"""Units: real processes over gloo on loopback hold parts of a model, and answer as the whole one does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from serving_adapter.models.loading import load_model
+from serving_adapter.models.minilm import LAYERS
+from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.messages import BatchError, ModelReference
+from serving_adapter.server.workers.parallelism import UnitMember
+from serving_adapter.server.workers.unit import Unit, UnitBroken
+from tests.support.models.split import FAILS_AT_THE_SECOND, FAILS_EVERYWHERE, UNITS
+from tests.support.servers.real_zygote import HOST, RealWorker, RealZygote
+
+SMALL_VGG16 = {"image_size": "32", "width": "48"}
+TOLD = ModelReference("tests.support.models.split:told")
+ENDS_WITHIN_S = 30
+FAILED, BROKEN = 1, 2
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[RealZygote]:
+    running = RealZygote(TOLD)
+    yield running
+    running.close()
+
+
+def token_ids(*lengths: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    ids = np.zeros((len(lengths), max(lengths)), np.int64)
+    for row, length in zip(ids, lengths, strict=True):
+        row[:length] = rng.integers(999, 30_000, length)
+    return ids
+
+
+def images(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, 3, 32, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sizes", "batches"),
+    [
+        ("minilm", {}, (2, 3), [{"token_ids": token_ids(5, 5)}, {"token_ids": token_ids(9, 1, 40)}]),
+        ("vgg16", SMALL_VGG16, (2,), [{"image": images(1)}, {"image": images(3)}]),
+    ],
+)
+def test_a_unit_answers_as_the_whole_model_does(name, options, sizes, batches):
+    whole = load_model(name, options)
+    zygote = RealZygote(ModelReference(name, tuple(options.items())))
+    try:
+        assert zygote.description.parts == whole.parts
+        for size in sizes:
+            first, *_ = zygote.unit(size)
+            for batch in batches:
+                first.send(batch)
+                answered = first.outputs_of_batch()
+                expected = whole.run({key: torch.from_numpy(array) for key, array in batch.items()})
+                assert answered.keys() == expected.keys()
+                for key, array in answered.items():
+                    scale = float(expected[key].abs().max())
+                    torch.testing.assert_close(
+                        torch.from_numpy(array), expected[key], atol=1e-5 * scale, rtol=0
+                    )
+    finally:
+        zygote.close()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_each_member_holds_a_part_and_their_sum_is_answered(told, size):
+    first, *_ = told.unit(size)
+    first.send_batch(3.0)
+    answered = first.outputs_of_batch()
+    assert answered["units"].tolist() == [[UNITS / size]]
+    assert answered["sum"].tolist() == [[3.0 * UNITS] * 16]
+
+
+def test_a_batch_that_the_model_refuses_fails_alone(told):
+    first, *_ = told.unit(2)
+    first.send_batch(FAILS_EVERYWHERE)
+    refused = first.reply()
+    assert isinstance(refused, BatchError)
+    assert "no node can do this" in refused.error
+    first.send_batch(1.0)
+    assert first.outputs_of_batch()["sum"][0, 0] == UNITS
+
+
+def assert_all_end(members: list[RealWorker]) -> None:
+    assert not psutil.wait_procs([member.process for member in members], timeout=ENDS_WITHIN_S)[1]
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_member_that_dies_ends_the_other_and_no_batch_is_answered(told, dead):
+    members = told.unit(2)
+    members[dead].process.kill()
+    assert_all_end([members[dead]])
+    if dead:
+        members[0].send_batch(1.0)
+    assert members[0].reply() is None
+    assert_all_end(members)
+
+
+def test_a_member_that_dies_within_a_batch_leaves_it_unanswered(told):
+    first, second = told.unit(2)
+    told.order("stop", second.pid)
+    second.await_status(psutil.STATUS_STOPPED)
+    first.send_batch(1.0)
+    assert not first.has_said_something()
+    second.process.kill()
+    assert first.reply() is None
+    assert_all_end([first, second])
+
+
+def test_a_batch_that_fails_at_one_member_alone_is_not_answered(told):
+    members = told.unit(2)
+    members[0].send_batch(FAILS_AT_THE_SECOND)
+    members[1].process.wait(2 * 60)
+    assert members[0].reply() is None
+    assert_all_end(members)
+
+
+def ends_of(act: Callable[[Unit], None], ranks: Sequence[int], silence_s: float = 30.0) -> list[int]:
+    """The exit statuses of these of two members, each in a process of its own: 0 where `act` returns."""
+    with socket.create_server((HOST, 0)) as meeting:
+        host, port = meeting.getsockname()
+        pids = []
+        for rank in ranks:
+            pid = os.fork()
+            if not pid:
+                status = FAILED
+                try:
+                    member = UnitMember(rank, 2, HOST, host, port)
+                    act(Unit(member, None if rank else meeting.fileno(), silence_s))
+                    status = 0
+                except UnitBroken:
+                    status = BROKEN
+                finally:
+                    os._exit(status)
+            pids.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def wait_for_the_other(unit: Unit) -> None:
+    """The first one waits until the other agrees, and that one for a batch."""
+    if unit.is_first:
+        unit.agree(False)
+    else:
+        unit.take(Arena.create("inputs"))
+
+
+def test_a_member_that_says_nothing_counts_as_gone():
+    assert ends_of(wait_for_the_other, (0, 1), silence_s=0.5) == [BROKEN, BROKEN]
+
+
+def test_members_that_do_not_come_are_not_waited_for_for_ever():
+    assert ends_of(wait_for_the_other, (0,), silence_s=0.5) == [BROKEN]
+
+
+def run_minilm(unit: Unit) -> None:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    part = unit.split(load_model("minilm", {}))
+    with CommDebugMode() as seen:
+        part.run(part.example(rows=2))
+    counts = {str(operation): count for operation, count in seen.get_comm_counts().items()}
+    assert counts == {"c10d_functional.all_reduce": 2 * LAYERS}, counts
+
+
+def test_only_sums_of_parts_travel_between_the_members_and_no_weights():
+    assert ends_of(run_minilm, (0, 1)) == [0, 0]
