@@ -133,7 +133,7 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 def _separated(module: nn.Module) -> nn.Module:
     assert isinstance(module, MiniLM), "the plan is for this module"
-    module.layers = nn.ModuleList(SeparateLayer(layer) for layer in module.layers)
+    module.layers = nn.ModuleList(SeparateLayer(each) for each in module.layers if isinstance(each, Layer))
     return module
 
 

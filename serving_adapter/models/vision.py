@@ -66,8 +66,8 @@ def vgg16(image_size: int = 224, width: int = 4096, seed: int = 0) -> Model:
         raise ModelError(f"vgg16: width must be at least 2, got {width}")
     with torch.device("meta"):
         net = VGG16(width)
-    net = _with_random_weights(net.to_empty(device="cpu"), seed)
-    return _model(net, image_size, tensor_parallelism=TensorParallelism(_vgg16_styles, width))
+    filled = _with_random_weights(net.to_empty(device="cpu"), seed)
+    return _model(filled, image_size, tensor_parallelism=TensorParallelism(_vgg16_styles, width))
 
 
 class VGG16(nn.Module):

@@ -27,7 +27,7 @@ FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with
 def models_of(options: ServeOptions) -> dict[str, ServedModel]:
     """The models that the options name, by what clients call them, none of them started."""
     given = {name: getattr(options, name) for name in model_configuration.KNOBS}
-    where = NodePlacement(options.nodes, options.placement)
+    where = NodePlacement(options.nodes, options.placement, options.nodes_per_unit)
     given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
     try:
         model_configuration.check(given)
@@ -75,6 +75,11 @@ def _surroundings(options: ServeOptions) -> Surroundings:
     """Where the workers are: on this machine, or on the nodes of a cluster."""
     here = dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s)
     if options.engine == "local":
+        if options.nodes_per_unit != 1:
+            fail(
+                f"nodes_per_unit={options.nodes_per_unit} needs a cluster; "
+                "serve with --engine ray, or leave --nodes-per-unit out"
+            )
         return here
     try:
         check_ray(options.device)

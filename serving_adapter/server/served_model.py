@@ -67,6 +67,7 @@ class ServedModel:
         self.inputs: dict[str, TensorSpec] = {}
         self.outputs: dict[str, TensorSpec] = {}
         self.max_rows = KNOBS["max_batch_size"].high  # of a request or a batch
+        self.parts = 1  # that nodes can run together
         self.is_open = False  # from its start to its end
         self.recording: Recording | None = None
         self.pool = WorkerPool(
@@ -142,6 +143,7 @@ class ServedModel:
         self.inputs.update((spec.name, spec) for spec in description.inputs)
         self.outputs.update((spec.name, spec) for spec in description.outputs)
         self.max_rows = min(self.max_rows, description.max_rows or self.max_rows)
+        self.parts = description.parts
         try:
             self.check(self.knobs, self.resilience)
         except ValueError as error:
@@ -160,7 +162,25 @@ class ServedModel:
                 f"max_batch_size={knobs.max_batch_size} is above the {self.max_rows} rows that model "
                 f"{self.name!r} takes, as its file says; lower it"
             )
+        if knobs.placement.nodes_per_unit > 1:
+            self._check_unit(knobs.placement.nodes_per_unit, resilience)
         self._modes.check(resilience, knobs.instances)
+
+    def _check_unit(self, nodes: int, resilience: ResilienceSettings) -> None:
+        if self.parts == 1:
+            raise ValueError(
+                f"nodes_per_unit={nodes} needs a plan for tensor parallelism, which model {self.name!r} does "
+                "not carry; give its factory one, or set nodes_per_unit to 1"
+            )
+        if self.parts % nodes:
+            raise ValueError(
+                f"nodes_per_unit must divide the {self.parts} parts that model {self.name!r} can be split "
+                f"into, got {nodes}"
+            )
+        if resilience.mode != "none":
+            raise ValueError(
+                f"nodes_per_unit={nodes} does not go with the resilience mode {resilience.mode}; use none"
+            )
 
     async def apply(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
         """Puts a configuration in force without losing a request; if that fails, the old one stays."""

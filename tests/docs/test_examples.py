@@ -65,6 +65,7 @@ PRINTS = {
     "docs/how-to/add-an-agent.md": r"\d+ ms at first, \d+ ms at last",
     "docs/how-to/add-a-machine.md": r"bears \d+ requests/s",
     "docs/how-to/from-torchserve.md": r"torch\.Size\(\[2, 8\]\)",
+    "docs/how-to/cluster.md": "",
     "docs/how-to/serve-your-model.md": "",
     "docs/explanation/model-store.md": "",
 }

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import psutil
@@ -26,6 +27,7 @@ from serving_adapter.server.ray_engine.link import (
     AgentAddress,
     Ended,
     Hello,
+    Meeting,
     receive,
     send,
 )
@@ -122,7 +124,7 @@ class NodeAgent:
         self, order: ForkWorker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
-            worker = await self._zygote.fork(order, ())
+            worker = await self._fork(order, writer)
         except ModelFailed as error:
             send(writer, BuildError(str(error)))
             return
@@ -142,6 +144,21 @@ class NodeAgent:
             send(writer, Ended())
         finally:
             self._forget(worker)
+
+    async def _fork(self, order: ForkWorker, writer: asyncio.StreamWriter) -> WorkerHandle:
+        """A new worker; the first member of a unit is told where the others will find it."""
+        member = order.member
+        if member is None or member.rank:
+            return await self._zygote.fork(order, ())
+        try:
+            meeting = socket.create_server((member.host, 0))
+        except OSError as error:
+            raise ModelFailed(f"its unit cannot meet on {member.host} ({error.strerror or error})") from None
+        with meeting:
+            port = meeting.getsockname()[1]
+            send(writer, Meeting(port))
+            told = replace(order, member=member._replace(meeting_port=port))
+            return await self._zygote.fork(told, (), meeting)
 
     def _answered(self, worker: WorkerHandle, writer: asyncio.StreamWriter) -> None:
         reply = worker.reply()

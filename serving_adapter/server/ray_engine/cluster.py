@@ -104,8 +104,8 @@ class Cluster:
         self._watching = asyncio.create_task(self._watch())
         return self._description
 
-    def place(self, order: ForkWorker) -> Node:
-        """The node for one more worker; Unplaceable for none."""
+    def place(self, order: ForkWorker) -> tuple[Node, ...]:
+        """The node for one more worker, or those of a unit's members; Unplaceable for none."""
         serving = [node for node in self.nodes.values() if node.serves]
         return place(serving, order.instances, order.placement, self.address)
 

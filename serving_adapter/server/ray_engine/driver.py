@@ -4,6 +4,9 @@
 
 Ray starts the agents, watches them and ends them. Batches travel beside it, over the connections of `link`.
 The front's arenas end here. The driver copies a batch's inputs out of the one, its outputs into the other.
+
+A unit is one worker for the front. The driver has an agent fork each member, on nodes of their own, and ends
+all of them when one is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serving_adapter.messages import receive_with_descriptors
@@ -45,27 +48,44 @@ from serving_adapter.server.workers.messages import (
     WorkerSignal,
     parse_zygote_order,
 )
+from serving_adapter.server.workers.parallelism import UnitMember
 from serving_adapter.standard_streams import ERROR, keep_standard_streams
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
+NODE_ENDS_WITHIN_S = 0.1  # after a member of a unit whose node took another member with it
 TELL_AFTER_S = 0.05  # what changed on many nodes at once is told at once
+FIRST = 0  # of the members of a unit; a worker that is none has this one only
 FIRST_NUMBER = 1 << 22
 """Of a worker. Its process has a number on its node, which may be anybody's here; none is this large."""
 
 
 @dataclass(eq=False)
 class RemoteWorker:
-    """A worker on a node, and the front's end of it: a channel and two arenas."""
+    """A worker on a node, or a unit on several, and the front's end of it: a channel and two arenas."""
 
     number: int
-    node: Node
+    nodes: tuple[Node, ...]  # the first member's first
     channel: socket.socket
     inputs: Arena
     outputs: Arena
-    link: asyncio.StreamWriter | None = None  # to the agent
+    links: dict[int, asyncio.StreamWriter] = field(default_factory=dict)  # to the agents, by member
+    ready: set[int] = field(default_factory=set)  # members that are
     asked_number: int = 0  # of the batch that it has, as the front counts
+
+    @property
+    def link(self) -> asyncio.StreamWriter | None:
+        """To the agent of the member that gets the batches."""
+        return self.links.get(FIRST)
+
+    @property
+    def where(self) -> str:
+        return ", ".join(node.name for node in self.nodes)
+
+    def close_links(self) -> None:
+        for writer in self.links.values():
+            writer.close()
 
 
 class Driver:
@@ -124,7 +144,7 @@ class Driver:
     def _fork(self, order: ForkWorker, descriptors: list[int]) -> None:
         """Answers at once with the worker's number and node. The worker itself says when it is ready."""
         try:
-            node = self._cluster.place(order)
+            nodes = self._cluster.place(order)
         except Unplaceable as error:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -133,12 +153,14 @@ class Driver:
         channel_fd, input_fd, output_fd = descriptors
         channel = socket.socket(fileno=channel_fd)
         channel.setblocking(False)
-        worker = RemoteWorker(next(self._numbers), node, channel, Arena(input_fd), Arena(output_fd))
+        worker = RemoteWorker(next(self._numbers), nodes, channel, Arena(input_fd), Arena(output_fd))
         self._workers[worker.number] = worker
-        node.workers[worker.number] = order.placement
-        self._reservations.reserve(worker.number, node.id)
+        for node in nodes:
+            node.workers[worker.number] = order.placement
+        self._reservations.reserve(worker.number, [node.id for node in nodes])
         asyncio.get_running_loop().add_reader(channel, self._asked, worker)
-        self._say(Forked(worker.number, node=node.name))
+        first, *others = (node.name for node in nodes)
+        self._say(Forked(worker.number, node=first, more_nodes=tuple(others)))
         self._tell()
         self._do(self._attend(worker, order))
 
@@ -154,57 +176,90 @@ class Driver:
     # --- one worker --------------------------------------------------------------------------------
 
     async def _attend(self, worker: RemoteWorker, order: ForkWorker) -> None:
-        """Has an agent fork a worker, and passes on what it answers until it is gone, or its node."""
+        """Has agents fork a worker, and passes on what it answers until it is gone, or a node of it."""
         try:
-            is_over = await self._connect(worker, order)
+            if len(worker.nodes) == 1:
+                lost = await self._connect(worker, FIRST, order)
+            else:
+                lost = await self._unite(worker, order)
         except Exception:  # The front has another worker run the batch.
-            log.exception("worker %d on node %s is given up", worker.number, worker.node.name)
-            is_over = True
-        if worker.link is not None:
-            worker.link.close()
+            log.exception("worker %d on node %s is given up", worker.number, worker.where)
+            lost = None
+        worker.close_links()
         if worker.number not in self._workers:  # the front needed it no more
             return
-        if is_over:
+        if lost is None:
             self._close(worker)
         else:
-            self._cluster.lose(worker.node)
+            self._cluster.lose(lost)
 
-    async def _connect(self, worker: RemoteWorker, order: ForkWorker) -> bool:
-        """Returns once the worker is over; False if its node is gone."""
-        where = worker.node.address
-        assert where is not None, "its node serves"
+    async def _unite(self, worker: RemoteWorker, order: ForkWorker) -> Node | None:
+        """Has an agent fork each member of a unit; returns once one is over, and its node if that is gone."""
+        hosts = [_address(node).host for node in worker.nodes]
+        meeting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def member(rank: int) -> Node | None:
+            port = await meeting if rank != FIRST else 0  # of its agent's choice
+            told = replace(order, member=UnitMember(rank, len(hosts), hosts[rank], hosts[FIRST], port))
+            return await self._connect(worker, rank, told, meeting)
+
+        members = [asyncio.create_task(member(rank)) for rank in range(len(hosts))]
+        try:
+            over, others = await asyncio.wait(members, return_when=asyncio.FIRST_COMPLETED)
+            if others and _lost(over) is None:
+                # It may have ended because another one's node did, which is known in an instant then.
+                over |= (await asyncio.wait(others, timeout=NODE_ENDS_WITHIN_S))[0]
+            return _lost(over)
+        finally:
+            for task in members:
+                task.cancel()
+
+    async def _connect(
+        self, worker: RemoteWorker, rank: int, order: ForkWorker, meeting: asyncio.Future[int] | None = None
+    ) -> Node | None:
+        """Returns once the worker, or this member of it, is over; its node if that is gone.
+
+        The first member tells `meeting` at which port it waits for the others.
+        """
+        node = worker.nodes[rank]
+        where = _address(node)
         opening = asyncio.open_connection(where.host, where.port, limit=link.MOST_AT_ONCE_BYTES)
         try:
             reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
         except OSError as error:  # A time-out is one.
             log.warning(
                 "the agent on node %s takes no connection at %s:%d: %s",
-                worker.node.name,
+                node.name,
                 where.host,
                 where.port,
                 error or type(error).__name__,
             )
-            return False
-        worker.link = writer
+            return node
+        worker.links[rank] = writer
         if worker.number not in self._workers:  # meanwhile the front needs it no more
-            return True
+            return None
         link.send(writer, link.Hello(where.secret, order))
         started = await link.receive(reader)
+        if meeting is not None and started is not None and "meeting_port" in started[0]:
+            meeting.set_result(started[0]["meeting_port"])
+            started = await link.receive(reader)
         if started is None:
-            return False
+            return node
         start = messages.parse_worker_start(started[0])
         if isinstance(start, BuildError):
             self._send(worker, start)
-            return True
-        worker.node.was_reached = True
-        self._send(worker, WorkerReady(worker.number))
+            return None
+        node.was_reached = True
+        worker.ready.add(rank)
+        if len(worker.ready) == len(worker.nodes):
+            self._send(worker, WorkerReady(worker.number))
         while (got := await link.receive(reader)) is not None:
             wire, outputs = got
             if "ended" in wire:
-                return True
+                return None
             if worker.number in self._workers:
                 self._pass_on(worker, messages.parse_batch_reply(wire), outputs)
-        return False
+        return node
 
     def _pass_on(self, worker: RemoteWorker, reply: BatchReply, outputs: bytes) -> None:
         if isinstance(reply, BatchOutputs):
@@ -232,7 +287,7 @@ class Driver:
         """The front hears it before any channel closes, so that it gives no batch to the others there."""
         lost = [self._workers[number] for number in sorted(node.workers) if number in self._workers]
         for worker in lost:
-            self._send(worker, NodeEnded())
+            self._send(worker, NodeEnded(node.name))
         for worker in lost:
             self._close(worker)
 
@@ -240,12 +295,12 @@ class Driver:
         """The front sees it gone."""
         if self._workers.pop(worker.number, None) is None:
             return
-        worker.node.workers.pop(worker.number, None)
+        for node in worker.nodes:
+            node.workers.pop(worker.number, None)
         self._reservations.free(worker.number)
         asyncio.get_running_loop().remove_reader(worker.channel)
         worker.channel.close()
-        if worker.link is not None:
-            worker.link.close()
+        worker.close_links()
         worker.inputs.close()
         worker.outputs.close()
         self._tell()
@@ -291,6 +346,16 @@ class Driver:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _lost(over: set[asyncio.Task[Node | None]]) -> Node | None:
+    """The node that is gone, if one took its member with it."""
+    return next((node for task in over if (node := task.result()) is not None), None)
+
+
+def _address(node: Node) -> link.AgentAddress:
+    assert node.address is not None, "it serves"
+    return node.address
 
 
 def main() -> None:

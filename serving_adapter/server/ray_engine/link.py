@@ -5,6 +5,9 @@ Each worker has a connection.
     driver -> agent   Hello, then RunBatch and SignalWorker
     agent -> driver   WorkerReady or BuildError, then a BatchReply for every batch; Ended if the worker ends
 
+Each member of a unit has one, too. The first member's agent begins with a Meeting, and only that member gets
+batches, which it passes on to the others.
+
 The end of a connection is the end of its worker. A connection that ends without a word is the end of the
 agent. Ray's own calls would take several milliseconds of processor time each.
 """
@@ -54,6 +57,16 @@ class Hello:
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
         return order if isinstance(order, ForkWorker) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the first member of a unit listens for the others."""
+
+    port: int
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"meeting_port": self.port}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,3 +19,6 @@ class EngineOptions:
     """Nodes of the cluster that may be used at most; 0 is all."""
     placement: Literal["spread", "pack"] = "spread"
     """Spreads workers over these nodes in proportion to their CPUs, or packs them on as few as may be."""
+    nodes_per_unit: int = 1
+    """Nodes that run each batch together, each with a part of the model's large layers, with --engine ray.
+    `instances` then counts such units."""

@@ -1,4 +1,4 @@
-"""Which node of a cluster a new worker goes to: pure rules over what is there."""
+"""Which nodes of a cluster a new worker goes to: pure rules over what is there."""
 
 from __future__ import annotations
 
@@ -25,28 +25,43 @@ class HasRoom(Protocol):
 N = TypeVar("N", bound=HasRoom)
 
 
-def place(nodes: Sequence[N], instances: int, placement: NodePlacement, address: str) -> N:
+def place(nodes: Sequence[N], instances: int, placement: NodePlacement, address: str) -> tuple[N, ...]:
     """The node for one more worker, when there are to be `instances` of them; Unplaceable for none.
 
     They are spread over the nodes in proportion to their processors, or packed on as few nodes as may be.
     Each needs a processor. There may be more of them for the while in which new ones replace the old.
+
+    An instance that is a unit gets as many different nodes as it has members.
     """
     if not nodes:
         raise Unplaceable(
             f"no node of the cluster at {address} serves; start one with ray start --address {address}"
         )
-    allowed = _allowed(nodes, placement)
-    cpus, workers = sum(int(node.cpus) for node in allowed), sum(node.worker_count() for node in allowed)
-    if instances > cpus and workers >= cpus:
+    allowed, members = _allowed(nodes, placement), placement.nodes_per_unit
+    if members > len(allowed):
+        raise Unplaceable(
+            f"the cluster at {address} has {_counted(allowed, nodes)}, and nodes_per_unit={members} needs as "
+            f"many; lower it, or add a node with ray start --address {address}"
+        )
+    # A unit has no two of its members on one node, so a node has no use for more processors than instances.
+    room, workers = sum(min(int(node.cpus), instances) for node in allowed), _workers(allowed)
+    if members * instances > room and workers + members > room:
+        cpus = sum(int(node.cpus) for node in allowed)
+        needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
         raise Unplaceable(
             f"the cluster at {address} has {cpus} CPUs on {_counted(allowed, nodes)}, and {instances} "
-            f"instances need one each; lower instances, or add a node with ray start --address {address}"
+            f"instances {needed}; lower instances, or add a node with ray start --address {address}"
         )
+    by_load = sorted(allowed, key=lambda node: (node.worker_count(placement) + 1) / max(1.0, node.cpus))
     if placement.strategy == PACK:
         free = [node for node in allowed if node.worker_count(placement) < int(node.cpus)]
-        if free:
-            return max(free, key=lambda node: (node.worker_count(placement), node.cpus))
-    return min(allowed, key=lambda node: (node.worker_count(placement) + 1) / max(1.0, node.cpus))
+        free.sort(key=lambda node: (-node.worker_count(placement), -node.cpus))
+        by_load = free + [node for node in by_load if node not in free]
+    return tuple(by_load[:members])
+
+
+def _workers(nodes: Iterable[HasRoom]) -> int:
+    return sum(node.worker_count() for node in nodes)
 
 
 def _allowed(nodes: Iterable[N], placement: NodePlacement) -> list[N]:

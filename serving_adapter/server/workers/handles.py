@@ -73,7 +73,9 @@ class WorkerHandle:
     ) -> None:
         self.channel, self.inputs, self.outputs, self.kind = channel, inputs, outputs, kind
         self.zygote = zygote
-        self.node, self.has_node_ended = "", False  # of a cluster; empty at home
+        self.node = ""  # of a cluster, that of a unit's first member; empty at home
+        self.nodes: tuple[str, ...] = ()  # of all members
+        self.ended_node = ""  # the one of these that took it with it
         self.pid = 0
         self.pidfd: int | None = None  # None where the kernel has none
         self.job: Job | None = None  # the batch it holds
@@ -84,9 +86,10 @@ class WorkerHandle:
         self.slow: Delay | None = None  # extra time of its batches: an injected fault
         self.tenant: Tenant | None = None  # who shares its machine, an injected fault too
 
-    def belongs_to(self, pid: int, pidfd: int | None, node: str) -> None:
+    def belongs_to(self, pid: int, pidfd: int | None, node: str, more_nodes: tuple[str, ...]) -> None:
         """Its process. When that ends, so does its channel: what its model forked may hold it open."""
-        self.pid, self.pidfd, self.node = pid, pidfd, node
+        self.pid, self.pidfd = pid, pidfd
+        self.node, self.nodes = node, (node, *more_nodes)
         if pidfd is not None:
             asyncio.get_running_loop().add_reader(pidfd, self._end_channel)
 
@@ -120,7 +123,7 @@ class WorkerHandle:
             if isinstance(reply, BatchOutputs):
                 self.outputs.ensure(reply.capacity_bytes)
             elif isinstance(reply, NodeEnded):
-                self.has_node_ended = True
+                self.ended_node = reply.node
                 return None
             return reply
         except Exception as error:  # no memory to map its outputs, or no message of ours

@@ -176,13 +176,14 @@ class Forked:
     pid: int
     error: str = ""
     node: str = ""  # of a cluster; empty for this machine
+    more_nodes: tuple[str, ...] = ()  # of the other members, where it is a unit
 
     def to_wire(self) -> dict[str, Any]:
-        return {"pid": self.pid, "error": self.error, "node": self.node}
+        return {"pid": self.pid, "error": self.error, "node": self.node, "more_nodes": self.more_nodes}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Forked:
-        return cls(wire["pid"], wire["error"], wire["node"])
+        return cls(wire["pid"], wire["error"], wire["node"], tuple(wire["more_nodes"]))
 
 
 class WorkerSignal(StrEnum):
@@ -258,10 +259,12 @@ def parse_zygote_answer(wire: Wire) -> Forked | ClusterReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeEnded:
-    """A worker's last message: its node is gone, and all workers that it had."""
+    """A worker's last message: a node of it is gone, and with it all workers that had a part there."""
+
+    node: str
 
     def to_wire(self) -> dict[str, Any]:
-        return {"node_ended": True}
+        return {"node_ended": self.node}
 
 
 # --- running batches -------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ BatchReply = BatchOutputs | BatchError
 
 
 def parse_worker_message(wire: Wire) -> BatchReply | NodeEnded:
-    return NodeEnded() if "node_ended" in wire else parse_batch_reply(wire)
+    return NodeEnded(wire["node_ended"]) if "node_ended" in wire else parse_batch_reply(wire)
 
 
 def parse_batch_reply(wire: Wire) -> BatchReply:

@@ -13,6 +13,7 @@ class NodePlacement(NamedTuple):
 
     nodes: int = 0  # at most; 0 for all
     strategy: str = SPREAD
+    nodes_per_unit: int = 1  # that run each batch together: SERF's C_inter
 
 
 ANYWHERE = NodePlacement()

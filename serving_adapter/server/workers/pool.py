@@ -313,9 +313,9 @@ class WorkerPool:
     def _worker_died(self, worker: WorkerHandle) -> None:
         if worker.zygote.has_ended:
             self._workers_died(self._workers_of(worker.zygote))
-        elif worker.has_node_ended:
+        elif worker.ended_node:
             self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
-            self._workers_died([other for other in self.workers if other.node == worker.node])
+            self._workers_died([other for other in self.workers if worker.ended_node in other.nodes])
         else:
             self._workers_died([worker])
 

@@ -123,7 +123,7 @@ def _as_tensor(memory: bytearray | memoryview) -> Tensor:
 
 def _gloo(host: str, store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
     """Gloo that listens on this host alone. By itself it takes the first address of the machine's name."""
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     return dist.ProcessGroupGloo(store, rank, size, options)

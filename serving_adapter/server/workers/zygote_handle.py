@@ -48,6 +48,7 @@ class Child(NamedTuple):
     pid: int
     pidfd: int | None
     node: str = ""
+    more_nodes: tuple[str, ...] = ()
 
 
 class ZygoteHandle:
@@ -136,12 +137,20 @@ class ZygoteHandle:
 
     # --- workers -----------------------------------------------------------------------------------
 
-    async def fork(self, order: ForkWorker, kind: tuple[object, ...]) -> WorkerHandle:
-        """A new worker that has warmed up; ModelFailed, with nothing left behind, if there is none."""
+    async def fork(
+        self, order: ForkWorker, kind: tuple[object, ...], meeting: socket.socket | None = None
+    ) -> WorkerHandle:
+        """A new worker that has warmed up; ModelFailed, with nothing left behind, if there is none.
+
+        At `meeting` the first member of a unit listens for the others.
+        """
         worker, theirs = self._handle(kind)
+        descriptors: tuple[int, ...] = (theirs.fileno(), worker.inputs.fd, worker.outputs.fd)
+        if meeting is not None:
+            descriptors = (*descriptors, meeting.fileno())
         try:
             with theirs:
-                answer = self._send(order, (theirs.fileno(), worker.inputs.fd, worker.outputs.fd))
+                answer = self._send(order, descriptors)
             worker.belongs_to(*await self._answered(answer))
             ready = await receive(worker.channel, messages.parse_worker_start, self.start_timeout_s)
         except TimeoutError:
@@ -215,7 +224,8 @@ class ZygoteHandle:
         if isinstance(forked, ClusterReport):
             self.cluster = forked
             return
-        child = Child(forked.pid, descriptors[0] if descriptors else None, forked.node)
+        pidfd = descriptors[0] if descriptors else None
+        child = Child(forked.pid, pidfd, forked.node, forked.more_nodes)
         answer = self._orders.popleft()
         if not answer.done() and not forked.error:
             answer.set_result(child)

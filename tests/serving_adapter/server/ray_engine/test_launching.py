@@ -33,3 +33,8 @@ def test_another_device_than_the_processor_is_refused(
     monkeypatch.setattr(ray_connection, "find_spec", lambda name: object())
     said = refused(capsys, ServeOptions(model=("noop",), engine="ray", device="cuda:0"))
     assert said.startswith("--engine ray runs models on CPUs, got --device cuda:0")
+
+
+def test_nodes_of_this_machine_alone_run_no_batch_together(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, ServeOptions(model=("minilm",), nodes_per_unit=2))
+    assert said.startswith("nodes_per_unit=2 needs a cluster; serve with --engine ray")

@@ -23,7 +23,10 @@ class Machine:
 def placed(nodes: list[Machine], instances: int, placement: NodePlacement = ANYWHERE) -> list[int]:
     """How many workers of it each node has, once all instances were placed one by one."""
     for _ in range(instances):
-        place(nodes, instances, placement, ADDRESS).workers.append(placement)
+        chosen = place(nodes, instances, placement, ADDRESS)
+        assert len(set(map(id, chosen))) == placement.nodes_per_unit
+        for node in chosen:
+            node.workers.append(placement)
     return [node.worker_count(placement) for node in nodes]
 
 
@@ -41,6 +44,11 @@ def placed(nodes: list[Machine], instances: int, placement: NodePlacement = ANYW
         ((2, 2, 2), 4, NodePlacement(2, SPREAD), [2, 2, 0]),
         ((1, 2, 4), 3, NodePlacement(2, SPREAD), [0, 1, 2]),
         ((2, 4), 2, NodePlacement(1, SPREAD), [0, 2]),
+        ((2, 2), 2, NodePlacement(nodes_per_unit=2), [2, 2]),
+        ((2, 2, 2), 3, NodePlacement(nodes_per_unit=2), [2, 2, 2]),
+        ((1, 4, 2), 2, NodePlacement(nodes_per_unit=2), [0, 2, 2]),
+        ((2, 2, 2), 2, NodePlacement(0, PACK, nodes_per_unit=2), [2, 2, 0]),
+        ((2, 2, 2), 2, NodePlacement(2, SPREAD, nodes_per_unit=2), [2, 2, 0]),
     ],
 )
 def test_each_node_gets_its_share(
@@ -61,6 +69,21 @@ def test_so_are_more_than_the_nodes_that_may_be_used_have() -> None:
         placed([Machine(2), Machine(4)], 5, NodePlacement(1, SPREAD))
 
 
+def test_a_unit_needs_as_many_nodes_as_it_has_members() -> None:
+    with pytest.raises(Unplaceable) as caught:
+        placed([Machine(8), Machine(8)], 1, NodePlacement(nodes_per_unit=3))
+    assert "has 2 nodes, and nodes_per_unit=3 needs as many; lower it, or add a node" in str(caught.value)
+    with pytest.raises(Unplaceable, match="has the 1 of its 2 nodes that may be used, and nodes_per_unit=2"):
+        placed([Machine(8), Machine(8)], 1, NodePlacement(1, nodes_per_unit=2))
+
+
+def test_the_members_of_units_need_a_processor_each_on_different_nodes() -> None:
+    nodes = [Machine(1), Machine(8)]
+    with pytest.raises(Unplaceable) as caught:
+        placed(nodes, 2, NodePlacement(nodes_per_unit=2))
+    assert "has 9 CPUs on 2 nodes, and 2 instances need 2 each, on different nodes" in str(caught.value)
+
+
 def test_workers_that_take_the_place_of_others_may_be_there_beside_them() -> None:
     nodes = [Machine(2, 2), Machine(2, 2)]
     assert placed(nodes, 4) == [4, 4]
@@ -72,7 +95,8 @@ def test_those_of_another_placement_are_not_counted_where_the_new_ones_go() -> N
 
 
 def test_what_is_left_of_a_cluster_takes_as_many_as_it_bears() -> None:
-    assert place([Machine(2, 1)], 4, ANYWHERE, ADDRESS).cpus == 2
+    (node,) = place([Machine(2, 1)], 4, ANYWHERE, ADDRESS)
+    assert node.cpus == 2
     with pytest.raises(Unplaceable):
         place([Machine(2, 2)], 4, ANYWHERE, ADDRESS)
 

@@ -35,7 +35,7 @@ from serving_adapter.server.workers.messages import (
     parse_zygote_answer,
     parse_zygote_order,
 )
-from serving_adapter.server.workers.parallelism import NodePlacement
+from serving_adapter.server.workers.parallelism import NodePlacement, UnitMember
 from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
@@ -51,10 +51,12 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (ModelDescription((TOKENS,), (TensorSpec("y", "FP32", (4, 4)),), True), parse_build_reply),
         (BuildError("there is no such model"), parse_build_reply),
         (ForkWorker(inter_op_threads=2, intra_op_threads=3), parse_zygote_order),
-        (ForkWorker(1, 1, instances=4, placement=NodePlacement(2, "pack")), parse_zygote_order),
+        (ForkWorker(1, 1, instances=4, placement=NodePlacement(2, "pack", 2)), parse_zygote_order),
+        (ForkWorker(1, 1, member=UnitMember(1, 2, "10.0.0.2", "10.0.0.1", 4000)), parse_zygote_order),
         (SignalWorker(WorkerSignal.STOP, 17), parse_zygote_order),
         (Forked(17), parse_zygote_answer),
         (Forked(1 << 22, node="10.0.0.2"), parse_zygote_answer),
+        (Forked(1 << 22, node="10.0.0.2", more_nodes=("10.0.0.3",)), parse_zygote_answer),
         (Forked(0, "it could not be forked"), parse_zygote_answer),
         (ClusterReport((NodeUse("10.0.0.2", 4.0, 3, 2, 1),), 1.5), parse_zygote_answer),
         (WorkerReady(17), parse_worker_start),
@@ -63,7 +65,7 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (RunBatch(0, PLACED, 1 << 20, 1, tenant=Tenant(8.4, 50.0, 3, 12)), RunBatch.from_wire),
         (BatchOutputs(PLACED, 1 << 21, ComputeTimes(1, 2, 3), number=7), parse_batch_reply),
         (BatchError("the model raised ValueError: no", number=7), parse_worker_message),
-        (NodeEnded(), parse_worker_message),
+        (NodeEnded("10.0.0.2"), parse_worker_message),
         (BatchError("the model raised RuntimeError: CUDA error", worker_is_broken=True), parse_batch_reply),
     ],
 )
