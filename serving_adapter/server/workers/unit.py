@@ -64,12 +64,14 @@ class Unit:
             dist.init_process_group(
                 BACKEND, store=store, rank=member.rank, world_size=member.size, timeout=silence
             )
+        assert dist.group.WORLD is not None, "it was made just now"
+        self._group = dist.group.WORLD
 
     def split(self, model: Model) -> Model:
         """This member's part of a model; one without a plan stays whole."""
-        if model.tensor_parallelism is None or dist.group.WORLD is None:
+        if model.tensor_parallelism is None:
             return model
-        return replace(model, module=model.tensor_parallelism.split(model.module, dist.group.WORLD))
+        return replace(model, module=model.tensor_parallelism.split(model.module, self._group))
 
     def give(self, order: RunBatch, inputs: Arena) -> None:
         """Has the others run the batch that lies in the first member's arena."""

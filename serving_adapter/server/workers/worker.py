@@ -121,8 +121,10 @@ def _serve_in(unit: Unit, runner: BatchRunner, channel: socket.socket) -> None:
 
 
 def _lead(unit: Unit, runner: BatchRunner, channel: socket.socket) -> None:
+    orders = select.poll()
+    orders.register(channel, select.POLLIN)
     while True:
-        if not select.select([channel], [], [], KEEP_ALIVE_S)[0]:
+        if not orders.poll(1e3 * KEEP_ALIVE_S):
             unit.keep_alive()
             continue
         order = messages.receive(channel, RunBatch.from_wire)

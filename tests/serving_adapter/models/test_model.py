@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from serving_adapter.models.model import MAX_COMPLAINT_BYTES, Model, ModelError, as_described, complaint
+from serving_adapter.models.tensor_parallelism import TensorParallelism
 from serving_adapter.tensors import TensorSpec
 
 X = TensorSpec("x", "FP32", (4,))
@@ -25,6 +26,11 @@ def test_the_names_of_outputs_are_text():
 def test_an_input_of_a_size_that_no_request_has_is_refused():
     with pytest.raises(ModelError, match="which no request could have"):
         Model(nn.Identity(), (TensorSpec("x", "FP32", (0, 2)),))
+
+
+def test_a_plan_that_splits_nothing_is_refused():
+    with pytest.raises(ModelError, match="needs 2 or more parts, got 1; give what the number of nodes must"):
+        Model(nn.Identity(), (TensorSpec("x", "FP32", (1,)),), tensor_parallelism=TensorParallelism(dict, 1))
 
 
 def test_outputs_come_in_the_order_of_their_description_and_may_differ_in_size():

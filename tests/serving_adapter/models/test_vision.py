@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from serving_adapter.models.loading import load_model
+from serving_adapter.models.model import ModelError
+from serving_adapter.models.vision import VGG16
 
 INCEPTIONS = {"inception_v3": "inceptionv3", "inception_resnet_v2": "inceptionresnetv2"}
 
@@ -79,3 +81,32 @@ def test_a_seed_makes_the_same_network_again_and_leaves_the_global_generator_alo
     name = "features.stage1.unit1.branches.branch1.conv.conv.weight"
     assert torch.equal(first[name], second[name])
     assert not torch.equal(first[name], other[name])
+
+
+def test_vgg16_is_the_published_network():
+    with torch.device("meta"):
+        net = VGG16(width=4096)
+    assert sum(weights.numel() for weights in net.parameters()) == 138_357_544
+    shapes = [tuple(layer.weight.shape) for layer in (net.inner, net.outer, net.answer)]
+    assert shapes == [(4096, 25088), (4096, 4096), (1000, 4096)]
+
+
+def test_vgg16_answers_images_one_by_one_and_its_answers_have_not_faded():
+    model = load_model("vgg16", {"image_size": "40", "width": "32", "seed": "3"})
+    image = torch.randn(2, 3, 40, 40)
+    whole = model.run({"image": image})["logits"]
+    assert whole.shape == (2, 1000)
+    assert float(whole.std()) > 0.01
+    torch.testing.assert_close(model.run({"image": image[1:]})["logits"], whole[1:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"image_size": "31"}, "at least 32 pixels, got 31"),
+        ({"width": "1"}, "width must be at least 2, got 1"),
+    ],
+)
+def test_a_vgg16_that_cannot_be_is_refused(options, said):
+    with pytest.raises(ModelError, match=said):
+        load_model("vgg16", options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import psutil
@@ -126,8 +126,9 @@ def test_a_batch_that_fails_at_one_member_alone_is_not_answered(told):
     assert_all_end(members)
 
 
-def ends_of(act: Callable[[Unit], None], ranks: Sequence[int], silence_s: float = 30.0) -> list[int]:
+def ends_of(act: str, ranks: Sequence[int], silence_s: float) -> list[int]:
     """The exit statuses of these of two members, each in a process of its own: 0 where `act` returns."""
+    torch.set_num_threads(1)
     with socket.create_server((HOST, 0)) as meeting:
         host, port = meeting.getsockname()
         pids = []
@@ -137,7 +138,7 @@ def ends_of(act: Callable[[Unit], None], ranks: Sequence[int], silence_s: float 
                 status = FAILED
                 try:
                     member = UnitMember(rank, 2, HOST, host, port)
-                    act(Unit(member, None if rank else meeting.fileno(), silence_s))
+                    globals()[act](Unit(member, None if rank else meeting.fileno(), silence_s))
                     status = 0
                 except UnitBroken:
                     status = BROKEN
@@ -155,12 +156,12 @@ def wait_for_the_other(unit: Unit) -> None:
         unit.take(Arena.create("inputs"))
 
 
-def test_a_member_that_says_nothing_counts_as_gone():
-    assert ends_of(wait_for_the_other, (0, 1), silence_s=0.5) == [BROKEN, BROKEN]
+def test_a_member_that_says_nothing_counts_as_gone(apart):
+    assert apart(ends_of, wait_for_the_other.__name__, (0, 1), 0.5) == [BROKEN, BROKEN]
 
 
-def test_members_that_do_not_come_are_not_waited_for_for_ever():
-    assert ends_of(wait_for_the_other, (0,), silence_s=0.5) == [BROKEN]
+def test_members_that_do_not_come_are_not_waited_for_for_ever(apart):
+    assert apart(ends_of, wait_for_the_other.__name__, (0,), 0.5) == [BROKEN]
 
 
 def run_minilm(unit: Unit) -> None:
@@ -173,5 +174,5 @@ def run_minilm(unit: Unit) -> None:
     assert counts == {"c10d_functional.all_reduce": 2 * LAYERS}, counts
 
 
-def test_only_sums_of_parts_travel_between_the_members_and_no_weights():
-    assert ends_of(run_minilm, (0, 1)) == [0, 0]
+def test_only_sums_of_parts_travel_between_the_members_and_no_weights(apart):
+    assert apart(ends_of, run_minilm.__name__, (0, 1), 30.0) == [0, 0]
