@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -11,7 +14,7 @@ from serving_adapter.models.tensor_parallelism import TensorParallelism
 from serving_adapter.tensors import TensorSpec
 
 UNITS = 6
-FAILS_EVERYWHERE, FAILS_AT_THE_SECOND = 201.0, 202.0  # an item that begins with it
+FAILS_EVERYWHERE, FAILS_AT_THE_SECOND, STOPS_THE_SECOND = 201.0, 202.0, 203.0  # an item that begins with it
 SECOND = 1
 
 
@@ -29,8 +32,11 @@ class Told(nn.Module):
         firsts = x[:, 0].tolist()
         if FAILS_EVERYWHERE in firsts:
             raise ValueError("no node can do this")
-        if FAILS_AT_THE_SECOND in firsts and dist.is_initialized() and dist.get_rank() == SECOND:
+        is_second = dist.is_initialized() and dist.get_rank() == SECOND
+        if FAILS_AT_THE_SECOND in firsts and is_second:
             raise MemoryError("there is no room for it here")
+        if STOPS_THE_SECOND in firsts and is_second:
+            os.kill(os.getpid(), signal.SIGSTOP)
         inner = self.inner(x / 16)
         return {"sum": self.outer(inner), "units": torch.full((len(x), 1), float(inner.shape[1]))}
 

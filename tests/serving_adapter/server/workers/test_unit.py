@@ -17,7 +17,7 @@ from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import BatchError, ModelReference
 from serving_adapter.server.workers.parallelism import UnitMember
 from serving_adapter.server.workers.unit import Unit, UnitBroken
-from tests.support.models.split import FAILS_AT_THE_SECOND, FAILS_EVERYWHERE, UNITS
+from tests.support.models.split import FAILS_AT_THE_SECOND, FAILS_EVERYWHERE, STOPS_THE_SECOND, UNITS
 from tests.support.servers.real_zygote import HOST, RealWorker, RealZygote
 
 SMALL_VGG16 = {"image_size": "32", "width": "48"}
@@ -109,9 +109,8 @@ def test_a_member_that_dies_ends_the_other_and_no_batch_is_answered(told, dead):
 
 def test_a_member_that_dies_within_a_batch_leaves_it_unanswered(told):
     first, second = told.unit(2)
-    told.order("stop", second.pid)
+    first.send_batch(STOPS_THE_SECOND)
     second.await_status(psutil.STATUS_STOPPED)
-    first.send_batch(1.0)
     assert not first.has_said_something()
     second.process.kill()
     assert first.reply() is None
