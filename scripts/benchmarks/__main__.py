@@ -39,6 +39,9 @@ BENCHMARKS = {
     "ray-node-kills": Benchmark(
         "ray.node_kills", "a node of a Ray cluster killed every 10 s: failed requests, what the rest serves"
     ),
+    "ray-units": Benchmark(
+        "ray.units", "MiniLM on units of one, two and three nodes of a Ray cluster: latency, same answers"
+    ),
     "ray-tune": Benchmark(
         "ray.tuned", "what rrl-tune leaves on a Ray cluster, and of a stock application, against a sweep"
     ),

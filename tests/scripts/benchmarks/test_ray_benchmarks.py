@@ -1,4 +1,4 @@
-"""What the benchmarks on a cluster change at random is a configuration that its nodes can bear."""
+"""What the benchmarks on a cluster change at random and compare."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import numpy as np
 
 from scripts.benchmarks.ray.changes import randomly_changed
+from scripts.benchmarks.ray.units import difference
 from serving_adapter import model_configuration
 
 FOUND = {
@@ -28,3 +29,9 @@ def test_random_configurations_are_edited_copies_and_fit_into_two_nodes() -> Non
         assert instances["count"] <= 2 * (nodes or 2)
     assert FOUND["max_batch_size"] == 1
     assert len({str(each) for each in changed}) > 100
+
+
+def test_answers_are_as_far_apart_as_their_farthest_value_by_the_largest() -> None:
+    of_one = [np.array([1.0, -2.0]), np.array([4.0, 1.0])]
+    assert difference(of_one, of_one) == 0
+    assert difference([np.array([1.0, -2.0]), np.array([4.0, 2.0])], of_one) == 0.25
