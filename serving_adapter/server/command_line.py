@@ -8,9 +8,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -18,6 +18,10 @@ from serving_adapter.address import bracketed
 from serving_adapter.model_store.endpoint import FOLDER_VARIABLE, OFF
 from serving_adapter.options import fail, in_a_sentence, parse
 from serving_adapter.server.deployment import models_of
+from serving_adapter.server.fronts.first_front import FirstFront
+from serving_adapter.server.fronts.fronts import Fronts, NoOthers
+from serving_adapter.server.fronts.orders import FrontOrder
+from serving_adapter.server.fronts.other_front import OtherFront
 from serving_adapter.server.metrics import serve_metrics
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
@@ -30,6 +34,7 @@ from serving_adapter.server.protocol.methods import protocol_handler
 from serving_adapter.server.protocol.reflection import reflection_handlers
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.protocol.stream_room import StreamRoom
+from serving_adapter.server.ray_engine.front_launching import FrontsOnNodes
 from serving_adapter.server.recording import ItemSample, Recording
 from serving_adapter.server.request_recording import RequestRecording
 from serving_adapter.server.rest import listening as rest_listening
@@ -59,21 +64,24 @@ RECORDINGS: dict[str, Callable[[Path, int], Recording]] = {".npz": ItemSample, "
 """By the ending of their file."""
 
 
-async def serve(options: ServeOptions) -> None:
+async def serve(options: ServeOptions, order: FrontOrder | None = None) -> None:
     """Runs the server until SIGTERM, SIGINT or SIGHUP, then drains it.
 
-    A stop while it starts ends it with the status of the signal.
+    A stop while it starts ends it with the status of the signal. One of the other fronts has an `order`.
     """
     stop = stop_on_signal()
     if options.private_weights:
         os.environ[FOLDER_VARIABLE] = OFF
-    key, models, faults, recording = prepared(options)
+    key, models, faults, recording = prepared(options, 0 if order is None else order.number)
+    fronts = _fronts(options, order, models, key)
     max_calls = listening.most_calls(len(models) * options.max_queue_size)
     server = listening.grpc_server(options.max_message_bytes, max_calls, options)
     port = listening.bind(server, options.host, options.port, options.tls_cert, options.tls_key)
     try:
         listening.check_free(options.host, options.metrics_port)
-        metrics_port = serve_metrics(models, options.host.strip("[]"), options.metrics_port)
+        metrics_port = serve_metrics(
+            models, options.host.strip("[]"), options.metrics_port, fronts.collectors
+        )
     except OSError as error:
         fail(
             f"cannot serve metrics on {bracketed(options.host)}:{options.metrics_port} ({error.strerror}); "
@@ -86,6 +94,7 @@ async def serve(options: ServeOptions) -> None:
         http_port=None if listener is None else listener.getsockname()[1],
         max_unread_bytes=options.byte_budget,
         control_key=key,
+        load=fronts.load,
     )
     rest = None if listener is None else _rest(options, service, listener)
     awaited = AwaitedRequests(max_calls)
@@ -105,27 +114,28 @@ async def serve(options: ServeOptions) -> None:
     if rest is not None:
         rest.start()
     try:
-        if not await done_before(stop, _start(models)):
+        if not await done_before(stop, _start(models, fronts)):
             await _stop(server, rest, None)
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(recording, options, models)
         names, host = ", ".join(models), bracketed(options.host)
         if rest is not None:
             log.info("the protocol over HTTP is at %s", rest.url)
-        print(
-            f"serving {names} on {host}:{port}, metrics on http://{host}:{metrics_port}/metrics", flush=True
-        )
+        metrics_url = f"http://{host}:{metrics_port}/metrics"
+        print(f"serving {names} on {host}:{port}, metrics on {metrics_url}", flush=True)
+        await fronts.serving(f"{host}:{port}", metrics_url)
         injecting = asyncio.create_task(_inject(faults, models))
         injecting.add_done_callback(_note_end_of_faults)
         await stop.wait()
         injecting.cancel()
         print("draining: finishing what is in flight, taking nothing new", flush=True)
-        await _stop(server, rest, options.drain_s)
+        await asyncio.gather(_stop(server, rest, options.drain_s), fronts.drain(options.drain_s))
     except ModelFailed as error:
         await _stop(server, rest, None)
         fail(str(error))
     finally:
         await asyncio.gather(*(model.close(grace_s=1.0) for model in models.values()))
+        await fronts.close()
     _end_recording(recording)
 
 
@@ -138,12 +148,26 @@ class Prepared(NamedTuple):
     recording: Recording | None
 
 
-def prepared(options: ServeOptions) -> Prepared:
-    """Reads what the options name; ends the command where they are wrong, as far as no model is needed."""
+def prepared(options: ServeOptions, front: int = 0) -> Prepared:
+    """Reads what the options name; ends the command where they are wrong, as far as no model is needed.
+
+    `front` is the number of this process among the fronts, from 0.
+    """
     key = listening.control_key(options.control_key_file)
     listening.check_locked(options.host, key, has_tls=options.tls_cert is not None)
-    models = models_of(options)
+    models = models_of(options, front)
     return Prepared(key, models, _faults(options), _recording(options, models))
+
+
+def _fronts(
+    options: ServeOptions, order: FrontOrder | None, models: dict[str, ServedModel], key: str | None
+) -> Fronts:
+    """What this process has to do with other fronts."""
+    if order is not None:
+        return OtherFront(order, models)
+    if options.fronts == 1:
+        return NoOthers(models)
+    return FirstFront(options, models, key, FrontsOnNodes(options.address, options.fronts))
 
 
 def _rest(options: ServeOptions, service: InferenceService, listener: socket.socket) -> RestServer:
@@ -160,8 +184,9 @@ async def _stop(server: grpc.aio.Server, rest: RestServer | None, drain_s: float
     await asyncio.gather(*closing)
 
 
-async def _start(models: dict[str, ServedModel]) -> None:
+async def _start(models: dict[str, ServedModel], fronts: Fronts) -> None:
     """Starts the models one after the other; ModelFailed, which names it, if one cannot be served."""
+    await fronts.open()
     for model in models.values():
         try:
             await _started(model)
@@ -255,7 +280,11 @@ def main() -> None:
     end_quietly_on_interrupt()
     keep_standard_streams()
     log_to_standard_error()
-    serving = serve(parse(ServeOptions, sys.argv[1:]))
+    run(serve(parse(ServeOptions, sys.argv[1:])))
+
+
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """Serves to the end, on the fastest event loop that there is."""
     try:
         import uvloop
     except ImportError:  # it is faster, and not to be had everywhere

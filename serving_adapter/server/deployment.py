@@ -16,6 +16,7 @@ from serving_adapter.server.ray_engine.launching import ask_no_system, check_ray
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
+from serving_adapter.server.share import Share
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.parallelism import NodePlacement
@@ -24,8 +25,11 @@ from serving_adapter.tensors import UNREADABLE_ARRAYS
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file
 
 
-def models_of(options: ServeOptions) -> dict[str, ServedModel]:
-    """The models that the options name, by what clients call them, none of them started."""
+def models_of(options: ServeOptions, front: int = 0) -> dict[str, ServedModel]:
+    """The models that the options name, by what clients call them, none of them started.
+
+    `front` is the number of this process among the fronts, from 0.
+    """
     given = {name: getattr(options, name) for name in model_configuration.KNOBS}
     where = NodePlacement(options.nodes, options.placement, options.nodes_per_unit)
     given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
@@ -34,7 +38,7 @@ def models_of(options: ServeOptions) -> dict[str, ServedModel]:
         placement.check(where)
     except ValueError as error:
         fail(str(error))
-    surroundings = _surroundings(options)
+    surroundings = _surroundings(options, Share(front, options.fronts))
     protection = Protection(
         max_queue_size=options.max_queue_size,
         max_held_bytes=options.byte_budget / max(1, len(options.model)),
@@ -71,7 +75,7 @@ def models_of(options: ServeOptions) -> dict[str, ServedModel]:
     return models
 
 
-def _surroundings(options: ServeOptions) -> Surroundings:
+def _surroundings(options: ServeOptions, share: Share) -> Surroundings:
     """Where the workers are: on this machine, or on the nodes of a cluster."""
     here = dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s)
     if options.engine == "local":
@@ -85,9 +89,8 @@ def _surroundings(options: ServeOptions) -> Surroundings:
         check_ray(options.device)
     except ValueError as error:
         fail(str(error))
-    return dataclasses.replace(
-        here, launch=driver_of(options.address), check_threads=ask_no_system, on_cluster=True
-    )
+    launch = driver_of(options.address, share)
+    return dataclasses.replace(here, launch=launch, check_threads=ask_no_system, on_cluster=True, share=share)
 
 
 def _redundant_models(options: ServeOptions) -> RedundantModels:

@@ -214,7 +214,9 @@ def _cpu_s(models: Iterable[ServedModel]) -> float:
     return total
 
 
-def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> int:
+def serve_metrics(
+    models: Mapping[str, ServedModel], host: str, port: int, more: Iterable[Collector] = ()
+) -> int:
     """Serves the page in a thread of its own; returns the port, chosen by the system when `port` is 0."""
     registry = CollectorRegistry()
     for collector in (
@@ -223,6 +225,7 @@ def serve_metrics(models: Mapping[str, ServedModel], host: str, port: int) -> in
         DistributionCollector(models),
         NodeCollector(models),
         StoreCollector(),
+        *more,
     ):
         registry.register(collector)
     return serve_page(registry, host, port)

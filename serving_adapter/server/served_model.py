@@ -162,9 +162,19 @@ class ServedModel:
                 f"max_batch_size={knobs.max_batch_size} is above the {self.max_rows} rows that model "
                 f"{self.name!r} takes, as its file says; lower it"
             )
+        share = self.surroundings.share
+        if knobs.instances < share.fronts:
+            raise ValueError(
+                f"instances={knobs.instances} is below the {share.fronts} fronts, each of which needs a "
+                "worker of its own; raise it, or start the server with fewer --fronts"
+            )
         if knobs.placement.nodes_per_unit > 1:
             self._check_unit(knobs.placement.nodes_per_unit, resilience)
-        self._modes.check(resilience, knobs.instances)
+        self._modes.check(resilience, share.least(knobs.instances))
+
+    def start_with(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
+        """In place of what it was made with, before it starts."""
+        self._put_in_force(knobs, resilience, self._mode)
 
     def _check_unit(self, nodes: int, resilience: ResilienceSettings) -> None:
         if self.parts == 1:
@@ -204,20 +214,25 @@ class ServedModel:
 
     def _put_in_force(self, knobs: Knobs, resilience: ResilienceSettings, mode: ResilienceMode) -> None:
         self.knobs, self.resilience, self._mode = knobs, resilience, mode
-        self.dispatcher.put_in_force(knobs, mode)
+        self.dispatcher.put_in_force(self._own_part(knobs), mode)
+
+    def _own_part(self, knobs: Knobs) -> Knobs:
+        """With the instances of this front alone; in `knobs` they are those of all fronts together."""
+        return replace(knobs, instances=self.surroundings.share.of(knobs.instances))
 
     async def _check_threads(self, mode: ResilienceMode, knobs: Knobs) -> None:
         """Raises ModelFailed where the system has no room for the threads of all workers."""
-        redundant = len(mode.lanes) * mode.settings.redundant(knobs.instances)
-        workers = mode.deployed_instances(knobs.instances) + redundant
+        instances = self._own_part(knobs).instances
+        redundant = len(mode.lanes) * mode.settings.redundant(instances)
+        workers = mode.deployed_instances(instances) + redundant
         pids = [worker.pid for pool in self.pools for worker in pool.workers]
         await self.surroundings.check_threads(pids, workers, knobs.intra_op_threads)
 
     async def _reshape(self, mode: ResilienceMode, knobs: Knobs, insists: bool = False) -> None:
         """More workers first, so that what waits has someone to run it."""
-        deployed = mode.deployed_instances(knobs.instances)
-        await mode.reshape(knobs.parallelism, insists)
-        wanted = replace(knobs.parallelism, instances=deployed)
+        parallelism = self._own_part(knobs).parallelism
+        await mode.reshape(parallelism, insists)
+        wanted = replace(parallelism, instances=mode.deployed_instances(parallelism.instances))
         await self.pool.reshape(wanted, insists, mode.shared_models)
 
     async def close(self, grace_s: float) -> None:

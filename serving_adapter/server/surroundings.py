@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.launching import Launch, launch_zygote
 from serving_adapter.server.workers.thread_room import CheckThreads, try_threads
 
@@ -21,6 +22,7 @@ class Surroundings:
     launch: Launch = launch_zygote
     check_threads: CheckThreads = try_threads
     on_cluster: bool = False  # the processes are on its nodes
+    share: Share = ALL  # of the instances, where several fronts serve together
     start_timeout_s: float = 120.0  # that a model may take to be built, and a worker to warm up
 
 

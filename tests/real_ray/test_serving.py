@@ -28,9 +28,15 @@ def server(ray_cluster: RayCluster) -> Iterator[RunningServer]:
         running.process.stdout.close()
 
 
-def load(server: RunningServer, knobs: Mapping[str, int], nodes: int = 0, placement: str = "spread") -> None:
+def load(
+    server: RunningServer,
+    knobs: Mapping[str, int],
+    nodes: int = 0,
+    placement: str = "spread",
+    metadata: tuple[tuple[str, str], ...] = (),
+) -> None:
     """Puts a configuration in force."""
-    put_in_force(server, "burn", knobs, CLUSTER_NODES=nodes, CLUSTER_PLACEMENT=placement)
+    put_in_force(server, "burn", knobs, metadata, CLUSTER_NODES=nodes, CLUSTER_PLACEMENT=placement)
 
 
 def has_workers(server: RunningServer, count: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 from importlib import metadata
 
 import grpc
@@ -18,28 +17,22 @@ from serving_adapter import model_configuration
 from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
-from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.protocol.inference import Inference
-from serving_adapter.server.protocol.lease import LEASE_PARAMETERS, LeaseHeld, LeaseRequest, ModelLease
+from serving_adapter.server.protocol.loads import Load, ModelLoads
 from serving_adapter.server.protocol.named_models import known_model, open_model
-from serving_adapter.server.protocol.overrides import model_config, override
+from serving_adapter.server.protocol.overrides import model_config
 from serving_adapter.server.protocol.received import InferenceMessage
 from serving_adapter.server.protocol.refusals import Refused, answers, invalid
 from serving_adapter.server.protocol.sent import LARGE_BYTES, response_bytes
 from serving_adapter.server.protocol.statistics_message import statistics_message
 from serving_adapter.server.protocol.unread_answers import UnreadAnswers
-from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.tensors import TensorSpec
-
-log = logging.getLogger(__name__)
 
 try:
     SERVER_VERSION = metadata.version("rrl-tune")
 except metadata.PackageNotFoundError:  # run from a checkout that was never installed
     SERVER_VERSION = "unknown"
-
-LOAD_PARAMETERS = ("config", *LEASE_PARAMETERS)
 
 
 class InferenceService:
@@ -53,12 +46,13 @@ class InferenceService:
         http_port: int | None = None,
         max_unread_bytes: int,
         control_key: str | None = None,
+        load: Load | None = None,
     ) -> None:
+        """`load` does what a load asks for; without it that concerns this server alone."""
         self._models = models
         self.inference = Inference(models, UnreadAnswers(max_unread_bytes))
         self._control_key = control_key
-        self._defaults = {name: (model.knobs, model.resilience) for name, model in models.items()}
-        self._leases = {name: ModelLease(name, model.surroundings.now_ns) for name, model in models.items()}
+        self._load = load or ModelLoads(models).load
         self._extensions = [
             "statistics",
             "model_configuration",
@@ -163,23 +157,7 @@ class InferenceService:
     ) -> Message:
         self._check_control_key(context)
         _check_repository(request)
-        model = open_model(self._models, request.model_name)
-        unknown = set(request.parameters) - set(LOAD_PARAMETERS)
-        if unknown:
-            known = ", ".join(LOAD_PARAMETERS)
-            raise invalid(f"load takes the parameters {known} only, got {', '.join(sorted(unknown))}")
-        knobs, resilience = model.knobs, model.resilience
-        if "config" in request.parameters:
-            knobs, resilience = self._override(model, request.parameters["config"])
-        lease = self._taken_lease(request)
-        if "config" not in request.parameters and lease is not None:
-            return pb.RepositoryModelLoadResponse()
-        # It runs to its end even if the client does not wait: a change is in force whole or not at all.
-        changing = asyncio.ensure_future(model.apply(knobs, resilience))
-        changing.add_done_callback(_note_failed_change)
-        if lease is not None:
-            lease.last_until(changing)
-        await asyncio.shield(changing)
+        await self._load(request)
         return pb.RepositoryModelLoadResponse()
 
     @answers
@@ -193,30 +171,6 @@ class InferenceService:
             grpc.StatusCode.UNIMPLEMENTED,
             f"model {request.model_name!r} is served for as long as the server runs; end the server instead",
         )
-
-    def _override(
-        self, model: ServedModel, parameter: pb.ModelRepositoryParameter
-    ) -> tuple[Knobs, ResilienceSettings]:
-        if parameter.WhichOneof("parameter_choice") != "string_param":
-            raise invalid("the parameter 'config' must be a string_param: a ModelConfig in JSON")
-        try:
-            return override(model, parameter.string_param, *self._defaults[model.name])
-        except ValueError as error:
-            raise invalid(str(error)) from None
-
-    def _taken_lease(self, request: pb.RepositoryModelLoadRequest) -> ModelLease | None:
-        """Takes or prolongs the lease that a load asks for; a load that asks for none is let through."""
-        try:
-            asked = LeaseRequest.of(request)
-            if asked is None:
-                return None
-            lease = self._leases[request.model_name]
-            lease.take(*asked)
-        except ValueError as error:
-            raise invalid(str(error)) from None
-        except LeaseHeld as held:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(held)) from None
-        return lease
 
     def _check_control_key(self, context: grpc.aio.ServicerContext) -> None:
         if self._control_key is None:
@@ -235,9 +189,3 @@ def _check_repository(
 ) -> None:
     if request.repository_name:
         raise invalid(f"models are in no repository {request.repository_name!r}; leave its name out")
-
-
-def _note_failed_change(changing: asyncio.Future[None]) -> None:
-    """Its client hears why, unless it has gone away meanwhile."""
-    if not changing.cancelled() and (error := changing.exception()) is not None:
-        log.warning("a change of the configuration failed: %s", error)

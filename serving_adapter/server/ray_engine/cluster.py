@@ -22,6 +22,7 @@ from serving_adapter.server.ray_engine.agent import AgentReport, NodeAgent
 from serving_adapter.server.ray_engine.link import AgentAddress
 from serving_adapter.server.ray_engine.placing import Unplaceable, place
 from serving_adapter.server.ray_engine.versions import versions
+from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.messages import (
     BuildError,
     BuildModels,
@@ -50,6 +51,7 @@ class Node:
     id: str
     name: str
     cpus: float
+    is_home: bool = False  # this process is there, and so is its front, which is one of several
     agent: Any = None
     address: AgentAddress | None = None  # where the agent takes workers' connections
     serves: bool = False  # its agent has built the models
@@ -72,8 +74,9 @@ class Cluster:
         order: BuildModels,
         on_lost: Callable[[Node], None],
         on_change: Callable[[], None],
+        share: Share = ALL,
     ) -> None:
-        self.address, self._order = address, order
+        self.address, self._order, self._share = address, order, share
         self._on_lost, self._on_change = on_lost, on_change
         self.nodes: dict[str, Node] = {}
         self._description: ModelDescription | None = None
@@ -107,7 +110,7 @@ class Cluster:
     def place(self, order: ForkWorker) -> tuple[Node, ...]:
         """The node for one more worker, or those of a unit's members; Unplaceable for none."""
         serving = [node for node in self.nodes.values() if node.serves]
-        return place(serving, order.instances, order.placement, self.address)
+        return place(serving, order.instances, order.placement, self.address, self._share)
 
     def lose(self, node: Node) -> None:
         """Its agent is gone, or of no use: its workers are none any more, and it may get another."""
@@ -173,7 +176,8 @@ class Cluster:
             name = _name(told)
             if names.count(name) > 1:
                 name = f"{name}:{told['NodeManagerPort']}"
-            node = self.nodes[node_id] = Node(node_id, name, told["Resources"]["CPU"])
+            is_home = self._share != ALL and node_id == ray.get_runtime_context().get_node_id()
+            node = self.nodes[node_id] = Node(node_id, name, told["Resources"]["CPU"], is_home)
             self._attending[node_id] = asyncio.create_task(self._attend(node))
 
     async def _attend(self, node: Node) -> None:

@@ -32,6 +32,7 @@ from serving_adapter.server.ray_engine.cluster import Cluster, Node
 from serving_adapter.server.ray_engine.placing import Unplaceable
 from serving_adapter.server.ray_engine.reserving import Reservations
 from serving_adapter.server.server_log import log_to_standard_error
+from serving_adapter.server.share import Share
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import (
@@ -91,8 +92,8 @@ class RemoteWorker:
 class Driver:
     """Answers the front's orders at the control channel, and its batches at each worker's."""
 
-    def __init__(self, control: socket.socket, address: str) -> None:
-        self._control, self._address = control, address
+    def __init__(self, control: socket.socket, address: str, share: Share) -> None:
+        self._control, self._address, self._share = control, address, share
         self._workers: dict[int, RemoteWorker] = {}
         self._reservations = Reservations()
         self._numbers = itertools.count(FIRST_NUMBER)
@@ -110,7 +111,7 @@ class Driver:
             connect("--address", self._address)
             for signum in (signal.SIGINT, signal.SIGTERM):  # Ray has its own handler; the front says when
                 signal.signal(signum, signal.SIG_IGN)
-            self._cluster = Cluster(self._address, order, self._node_lost, self._tell)
+            self._cluster = Cluster(self._address, order, self._node_lost, self._tell, self._share)
             description = await self._cluster.start()
         except (ClusterError, Unplaceable) as error:
             messages.send(self._control, BuildError(str(error)))
@@ -364,7 +365,8 @@ def main() -> None:
     end_with_parent(int(sys.argv[1]), signal.SIGKILL)
     keep_standard_streams(prints_to=ERROR)
     log_to_standard_error()
-    serving = Driver(socket.socket(fileno=int(sys.argv[2])), sys.argv[3]).serve()
+    share = Share(int(sys.argv[4]), int(sys.argv[5]))
+    serving = Driver(socket.socket(fileno=int(sys.argv[2])), sys.argv[3], share).serve()
     try:
         import uvloop
     except ImportError:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from serving_adapter import own_process
 from serving_adapter.ray_connection import check_installed
+from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.launching import ENVIRONMENT, Launch, ZygoteProcess
 
 RAY_ENVIRONMENT = {
@@ -30,11 +31,12 @@ def check_ray(device: str) -> None:
         raise ValueError(f"--engine ray runs models on CPUs, got --device {device}; use --engine local")
 
 
-def driver_of(address: str) -> Launch:
+def driver_of(address: str, share: Share = ALL) -> Launch:
     """Starts drivers of the cluster whose head is there; they and their workers end when the front does."""
 
     async def launch(channel: socket.socket) -> ZygoteProcess:
-        arguments = (str(os.getpid()), str(channel.fileno()), address)
+        channel_fd = str(channel.fileno())
+        arguments = (str(os.getpid()), channel_fd, address, str(share.front), str(share.fronts))
         return await asyncio.create_subprocess_exec(
             *own_process.command("serving_adapter.server.ray_engine.driver", *arguments),
             pass_fds=[channel.fileno()],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MOST_FRONTS = 1000
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -17,6 +19,8 @@ class EngineOptions:
     """HOST:PORT of the head of the Ray cluster, with --engine ray."""
     nodes: int = 0
     """Nodes of the cluster that may be used at most; 0 is all."""
+    fronts: int = 1
+    """Servers that serve together with one configuration, one a node; each has its part of --instances."""
     placement: Literal["spread", "pack"] = "spread"
     """Spreads workers over these nodes in proportion to their CPUs, or packs them on as few as may be."""
     nodes_per_unit: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.parallelism import PACK, NodePlacement
 
 
@@ -16,7 +17,14 @@ class HasRoom(Protocol):
     """What is asked of a node that serves."""
 
     @property
+    def id(self) -> str: ...
+
+    @property
     def cpus(self) -> float: ...
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the front is there."""
 
     def worker_count(self, placement: NodePlacement | None = None) -> int:
         """Workers on it; those of one placement only, where one is given."""
@@ -25,37 +33,50 @@ class HasRoom(Protocol):
 N = TypeVar("N", bound=HasRoom)
 
 
-def place(nodes: Sequence[N], instances: int, placement: NodePlacement, address: str) -> tuple[N, ...]:
+def place(
+    nodes: Sequence[N], instances: int, placement: NodePlacement, address: str, share: Share = ALL
+) -> tuple[N, ...]:
     """The node for one more worker, when there are to be `instances` of them; Unplaceable for none.
 
     They are spread over the nodes in proportion to their processors, or packed on as few nodes as may be.
     Each needs a processor. There may be more of them for the while in which new ones replace the old.
 
-    An instance that is a unit gets as many different nodes as it has members.
+    An instance that is a unit gets as many different nodes as it has members. Of several fronts each uses the
+    processors of its `share`, those of its own node first.
     """
     if not nodes:
         raise Unplaceable(
             f"no node of the cluster at {address} serves; start one with ray start --address {address}"
         )
-    allowed, members = _allowed(nodes, placement), placement.nodes_per_unit
-    if members > len(allowed):
+    listed = nodes if share == ALL else sorted(nodes, key=lambda node: node.id)
+    allowed, members = _allowed(listed, placement), placement.nodes_per_unit
+    own_cpus = _own_cpus(allowed, share)
+    usable = [node for node in allowed if own_cpus[node.id]]
+    if members > len(usable):
         raise Unplaceable(
             f"the cluster at {address} has {_counted(allowed, nodes)}, and nodes_per_unit={members} needs as "
             f"many; lower it, or add a node with ray start --address {address}"
         )
     # A unit has no two of its members on one node, so a node has no use for more processors than instances.
-    room, workers = sum(min(int(node.cpus), instances) for node in allowed), _workers(allowed)
+    room, workers = sum(min(int(own), instances) for own in own_cpus.values()), _workers(allowed)
     if members * instances > room and workers + members > room:
-        cpus = sum(int(node.cpus) for node in allowed)
+        cpus = sum(int(own) for own in own_cpus.values())
+        whose = "" if share == ALL else " for this front"
         needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
         raise Unplaceable(
-            f"the cluster at {address} has {cpus} CPUs on {_counted(allowed, nodes)}, and {instances} "
+            f"the cluster at {address} has {cpus} CPUs{whose} on {_counted(allowed, nodes)}, and {instances} "
             f"instances {needed}; lower instances, or add a node with ray start --address {address}"
         )
-    by_load = sorted(allowed, key=lambda node: (node.worker_count(placement) + 1) / max(1.0, node.cpus))
+    by_load = sorted(
+        usable,
+        key=lambda node: (
+            (node.worker_count(placement) + 1) / max(1.0, own_cpus[node.id]),
+            not node.is_home,
+        ),
+    )
     if placement.strategy == PACK:
-        free = [node for node in allowed if node.worker_count(placement) < int(node.cpus)]
-        free.sort(key=lambda node: (-node.worker_count(placement), -node.cpus))
+        free = [node for node in usable if node.worker_count(placement) < int(own_cpus[node.id])]
+        free.sort(key=lambda node: (-node.worker_count(placement), not node.is_home, -node.cpus))
         by_load = free + [node for node in by_load if node not in free]
     return tuple(by_load[:members])
 
@@ -64,7 +85,16 @@ def _workers(nodes: Iterable[HasRoom]) -> int:
     return sum(node.worker_count() for node in nodes)
 
 
-def _allowed(nodes: Iterable[N], placement: NodePlacement) -> list[N]:
+def _own_cpus(nodes: Sequence[HasRoom], share: Share) -> dict[str, float]:
+    """The processors of each node that are for this front. All fronts agree who has which."""
+    if share == ALL:
+        return {node.id: node.cpus for node in nodes}
+    in_order = sorted(nodes, key=lambda node: node.id)
+    parts = share.by_node([int(node.cpus) for node in in_order])
+    return {node.id: part for node, part in zip(in_order, parts, strict=True)}
+
+
+def _allowed(nodes: Sequence[N], placement: NodePlacement) -> list[N]:
     """As many as may be used: those that are, then the largest."""
     by_use = sorted(nodes, key=lambda node: (-bool(node.worker_count(placement)), -node.cpus))
     return by_use[: placement.nodes or None]

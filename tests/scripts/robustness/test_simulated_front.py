@@ -18,7 +18,7 @@ from serving_adapter.server.batching import Batching
 from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.protocol.lease import ModelLease
-from serving_adapter.server.protocol.servicer import InferenceService
+from serving_adapter.server.protocol.loads import ModelLoads
 from serving_adapter.server.redundancy.parity_mode import Parity
 from serving_adapter.server.requests import OutputTensor, Request, Specs
 from serving_adapter.server.statistics import ModelStatistics
@@ -148,15 +148,15 @@ def leases_that_end_before_their_changes(patch: pytest.MonkeyPatch) -> None:
 
 def changes_without_the_lease(patch: pytest.MonkeyPatch) -> None:
     """A change is made before the lease that it asks for is looked at."""
-    taken_lease = InferenceService._taken_lease
+    taken_lease = ModelLoads._taken_lease
 
-    def changed_first(self: InferenceService, request: Any) -> ModelLease | None:
+    def changed_first(self: ModelLoads, request: Any) -> ModelLease | None:
         model = self._models[request.model_name]
         if "config" in request.parameters:
             model.dispatcher.put_in_force(self._override(model, request.parameters["config"])[0], model._mode)
         return taken_lease(self, request)
 
-    patch.setattr(InferenceService, "_taken_lease", changed_first)
+    patch.setattr(ModelLoads, "_taken_lease", changed_first)
 
 
 def workers_lent_against_the_settings(patch: pytest.MonkeyPatch) -> None:

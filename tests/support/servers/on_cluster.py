@@ -25,6 +25,18 @@ def on(cluster: RayCluster) -> tuple[str, ...]:
     return ("--engine", "ray", "--address", cluster.address)
 
 
+def request_of(model: str, number: int) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=model)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
+    request.raw_input_contents.append(np.full((1, 16), number, np.float32).tobytes())
+    return request
+
+
+def is_answer_of(answered: pb.ModelInferResponse, number: int) -> bool:
+    answer = np.frombuffer(answered.raw_output_contents[0], np.float32)
+    return np.array_equal(answer, np.full(16, number, np.float32))
+
+
 class Asked:
     """What clients saw who asked for one thing after the other, each for its own.
 
@@ -39,17 +51,13 @@ class Asked:
         with grpc.insecure_channel(self._server.address) as channel:
             infer = GRPCInferenceServiceStub(channel).ModelInfer
             while not self._over.wait(PAUSE_S):
-                request = pb.ModelInferRequest(model_name=self._model)
-                request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
-                request.raw_input_contents.append(np.full((1, 16), number, np.float32).tobytes())
                 try:
-                    answered = infer(request, timeout=DEADLINE_S)
+                    answered = infer(request_of(self._model, number), timeout=DEADLINE_S)
                 except grpc.RpcError as error:
                     self.failed.append(str(error))
                     continue
-                answer = np.frombuffer(answered.raw_output_contents[0], np.float32)
-                if not np.array_equal(answer, np.full(16, self._times * number, np.float32)):
-                    self.failed.append(f"{answer} for {number}")
+                if not is_answer_of(answered, self._times * number):
+                    self.failed.append(f"{answered} for {number}")
                 self.answered += 1
 
     def end(self) -> None:
@@ -80,7 +88,13 @@ def knobs(**changed: int) -> dict[str, int]:
     return usual | {"max_batch_size": 4, "max_queue_delay_us": 0} | changed
 
 
-def put_in_force(server: RunningServer, model: str, knobs: Mapping[str, int], **parameters: object) -> None:
+def put_in_force(
+    server: RunningServer,
+    model: str,
+    knobs: Mapping[str, int],
+    metadata: tuple[tuple[str, str], ...] = (),
+    **parameters: object,
+) -> None:
     """A configuration, with more of its parameters."""
     threads = {
         "INTRA_OP_THREAD_COUNT": knobs["intra_op_threads"],
@@ -95,7 +109,7 @@ def put_in_force(server: RunningServer, model: str, knobs: Mapping[str, int], **
     with grpc.insecure_channel(server.address) as channel:
         request = pb.RepositoryModelLoadRequest(model_name=model)
         request.parameters["config"].string_param = json.dumps(override)
-        GRPCInferenceServiceStub(channel).RepositoryModelLoad(request, timeout=60)
+        GRPCInferenceServiceStub(channel).RepositoryModelLoad(request, timeout=60, metadata=metadata)
 
 
 def forked_on(cluster: RayCluster, *nodes: RayNode) -> set[int]:

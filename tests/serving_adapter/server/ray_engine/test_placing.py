@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving_adapter.server.ray_engine.placing import Unplaceable, place
+from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.parallelism import ANYWHERE, PACK, SPREAD, NodePlacement
 
 ADDRESS = "10.0.0.1:6379"
@@ -13,17 +16,27 @@ ADDRESS = "10.0.0.1:6379"
 class Machine:
     """A node with workers of some placement on it."""
 
-    def __init__(self, cpus: float, workers: int = 0, placement: NodePlacement = ANYWHERE) -> None:
-        self.cpus, self.workers = cpus, [placement] * workers
+    def __init__(
+        self,
+        cpus: float,
+        workers: int = 0,
+        placement: NodePlacement = ANYWHERE,
+        name: str = "",
+        is_home: bool = False,
+    ) -> None:
+        self.id, self.cpus, self.workers = name or str(id(self)), cpus, [placement] * workers
+        self.is_home = is_home
 
     def worker_count(self, placement: NodePlacement | None = None) -> int:
         return len(self.workers) if placement is None else self.workers.count(placement)
 
 
-def placed(nodes: list[Machine], instances: int, placement: NodePlacement = ANYWHERE) -> list[int]:
+def placed(
+    nodes: list[Machine], instances: int, placement: NodePlacement = ANYWHERE, share: Share = ALL
+) -> list[int]:
     """How many workers of it each node has, once all instances were placed one by one."""
     for _ in range(instances):
-        chosen = place(nodes, instances, placement, ADDRESS)
+        chosen = place(nodes, instances, placement, ADDRESS, share)
         assert len(set(map(id, chosen))) == placement.nodes_per_unit
         for node in chosen:
             node.workers.append(placement)
@@ -104,3 +117,43 @@ def test_what_is_left_of_a_cluster_takes_as_many_as_it_bears() -> None:
 def test_without_a_node_it_says_how_to_start_one() -> None:
     with pytest.raises(Unplaceable, match=f"ray start --address {ADDRESS}"):
         place([], 1, ANYWHERE, ADDRESS)
+
+
+def of_each_front(cpus: list[int], instances: int, fronts: int, placement: NodePlacement) -> list[list[int]]:
+    """What each front has on the nodes, which every one lists in another order."""
+    found = []
+    for front in range(fronts):
+        nodes = [Machine(count, name=f"n{k}", is_home=k == front) for k, count in enumerate(cpus)]
+        share = Share(front, fronts)
+        placed(nodes[front:] + nodes[:front], share.of(instances), placement, share)
+        found.append([node.worker_count() for node in nodes])
+    return found
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=2, max_size=6),
+    st.data(),
+    st.sampled_from([ANYWHERE, NodePlacement(0, PACK)]),
+)
+def test_fronts_put_no_more_on_a_node_than_it_bears_without_a_word_between_them(
+    cpus: list[int], data: st.DataObject, placement: NodePlacement
+) -> None:
+    fronts = data.draw(st.integers(2, len(cpus)))
+    instances = data.draw(st.integers(fronts, max(fronts, sum(cpus))))
+    on_nodes = [sum(each) for each in zip(*of_each_front(cpus, instances, fronts, placement), strict=True)]
+    assert sum(on_nodes) == instances
+    assert all(count <= bears for count, bears in zip(on_nodes, cpus, strict=True))
+
+
+@pytest.mark.parametrize("placement", [ANYWHERE, NodePlacement(0, PACK)])
+def test_a_front_has_its_own_node_first(placement: NodePlacement) -> None:
+    assert of_each_front([2, 2], 2, 2, placement) == [[1, 0], [0, 1]]
+
+
+def test_fronts_that_may_use_some_nodes_only_use_the_same() -> None:
+    assert of_each_front([2, 2], 2, 2, NodePlacement(1, SPREAD)) == [[1, 0], [1, 0]]
+
+
+def test_a_front_is_told_how_many_processors_are_for_it() -> None:
+    with pytest.raises(Unplaceable, match="has 2 CPUs for this front on 2 nodes, and 3 instances need one"):
+        placed([Machine(2), Machine(2)], 3, ANYWHERE, Share(0, 2))

@@ -1,0 +1,172 @@
+"""Two fronts on the nodes of a real cluster: one configuration, and nothing lost while it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving_adapter.control_key import CONTROL_KEY_HEADER
+from serving_adapter.model_configuration import knob_values
+from tests.real_ray.test_serving import MODEL, refused
+from tests.real_ray.test_serving import load as load_at
+from tests.support.servers.on_cluster import DEADLINE_S, is_answer_of, knobs, on, request_of, under_load
+from tests.support.servers.ray_cluster import RayCluster
+from tests.support.servers.running_server import RunningServer, start
+from tests.support.waiting import until
+
+FRONT = re.compile(r"front 2 is on (\S+:\d+), metrics on (\S+)")
+FRONT_PROCESS = "serving_adapter.server.front_process"
+KEY = "open sesame"
+load = partial(load_at, metadata=((CONTROL_KEY_HEADER, KEY),))
+
+
+class Fronts:
+    """The first front, and where it says that the other one is."""
+
+    def __init__(self, cluster: RayCluster, key_file: Path) -> None:
+        given = ("--fronts", 2, "--instances", 2, "--max-batch-size", 4, "--control-key-file", key_file)
+        self.first = start(*MODEL, *on(cluster), *given)
+        self.other = self.next_other()
+
+    def next_other(self) -> RunningServer:
+        """Waits until the other front serves, or serves anew."""
+        assert self.first.process.stdout is not None
+        for line in self.first.process.stdout:
+            if (found := FRONT.match(line)) is not None:
+                self.other = RunningServer(self.first.process, found[1], found[2])
+                return self.other
+        raise RuntimeError("the first front ended")
+
+    def end(self) -> None:
+        self.first.stop(signal.SIGKILL)
+        assert self.first.process.stdout is not None
+        self.first.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def fronts(ray_cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronts]:
+    key_file = tmp_path_factory.mktemp("keys") / "control.key"
+    key_file.write_text(KEY)
+    key_file.chmod(0o600)
+    running = Fronts(ray_cluster, key_file)
+    yield running
+    running.end()
+
+
+def in_force(server: RunningServer) -> dict[str, int]:
+    with grpc.insecure_channel(server.address) as channel:
+        asked = pb.ModelConfigRequest(name="burn")
+        return knob_values(GRPCInferenceServiceStub(channel).ModelConfig(asked, timeout=60).config)
+
+
+def other_processes(cluster: RayCluster) -> list[psutil.Process]:
+    """Of the other front itself, on whatever node it is."""
+    found = []
+    for node in cluster.nodes:
+        for process_id in node.process_ids():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(process_id)
+                if FRONT_PROCESS in process.cmdline():
+                    found.append(process)
+    return found
+
+
+def test_a_change_asked_of_the_second_is_in_force_on_both_and_no_request_fails(fronts: Fronts) -> None:
+    with under_load(fronts.first, "burn") as of_first, under_load(fronts.other, "burn") as of_other:
+        for asked_of, changed in (
+            (fronts.other, knobs(instances=4, max_batch_size=8)),
+            (fronts.first, knobs(instances=3, intra_op_threads=2)),
+            (fronts.other, knobs(max_queue_delay_us=2000)),
+        ):
+            load(asked_of, changed)
+            assert in_force(fronts.first) == in_force(fronts.other) == changed
+            of_first.some_more()
+            of_other.some_more()
+    assert of_first.failed == of_other.failed == []
+    assert fronts.first.counted("rrl_front_answers") == 2
+
+
+def test_the_workers_are_shared_out_and_more_than_there_are_processors_are_refused(fronts: Fronts) -> None:
+    load(fronts.other, knobs(instances=4))
+    for each in (fronts.first, fronts.other):
+        until(partial(lambda server: server.counted("rrl_node_workers") == 2, each), "a half is on each")
+    for each in (fronts.first, fronts.other):
+        with pytest.raises(grpc.RpcError, match="CPUs for this front on 2 nodes, and 3 instances need one"):
+            load(each, knobs(instances=5))
+        assert in_force(fronts.first) == in_force(fronts.other) == knobs(instances=4)
+    with pytest.raises(grpc.RpcError, match="instances=1 is below the 2 fronts"):
+        load(fronts.other, knobs(instances=1))
+
+
+def test_the_key_is_asked_for_at_each(fronts: Fronts) -> None:
+    for each in (fronts.first, fronts.other):
+        with pytest.raises(grpc.RpcError, match="control of this server is locked"):
+            load_at(each, knobs())
+
+
+def test_a_front_killed_comes_back_with_the_newest_configuration_and_the_other_goes_on(
+    ray_cluster: RayCluster, fronts: Fronts
+) -> None:
+    (process,) = other_processes(ray_cluster)
+    with under_load(fronts.first, "burn") as asked:
+        process.kill()
+        until(lambda: fronts.first.counted("rrl_front_answers") == 1, "its end is noticed")
+        load(fronts.first, knobs(instances=2, max_batch_size=2))
+        asked.some_more()
+        other = fronts.next_other()
+        asked.some_more()
+    assert asked.failed == []
+    assert fronts.first.counted("rrl_front_answers") == 2
+    assert in_force(other) == knobs(instances=2, max_batch_size=2)
+    with under_load(other, "burn") as of_other:
+        of_other.some_more()
+    assert of_other.failed == []
+
+
+def test_a_front_whose_node_dies_comes_back_on_one_that_comes(
+    ray_cluster: RayCluster, fronts: Fronts
+) -> None:
+    _, node = ray_cluster.nodes
+    with under_load(fronts.first, "burn") as asked:
+        ray_cluster.kill(node)
+        until(lambda: fronts.first.counted("rrl_front_answers") == 1, "its end is noticed")
+        load(fronts.first, knobs(instances=2, max_batch_size=8))
+        asked.some_more()
+        ray_cluster.add_node()
+        other = fronts.next_other()
+        asked.some_more()
+    assert asked.failed == []
+    assert in_force(other) == knobs(instances=2, max_batch_size=8)
+    with under_load(other, "burn") as of_other:
+        of_other.some_more()
+    assert of_other.failed == []
+
+
+def test_the_end_of_the_first_ends_the_other_which_answers_what_it_has(
+    ray_cluster: RayCluster, fronts: Fronts
+) -> None:
+    load(fronts.first, knobs(max_batch_size=8, max_queue_delay_us=2_000_000))
+    with grpc.insecure_channel(fronts.other.address) as channel:
+        asking = GRPCInferenceServiceStub(channel).ModelInfer.future(
+            request_of("burn", 7), timeout=DEADLINE_S
+        )
+        until(lambda: fronts.other.counted("rrl_in_flight_request_count") == 1, "it has the request")
+        assert fronts.first.stop() == 0
+        assert is_answer_of(asking.result(), 7)
+    until(lambda: not other_processes(ray_cluster), "it ends")
+
+
+def test_more_fronts_than_nodes_are_refused(ray_cluster: RayCluster) -> None:
+    said = refused(*on(ray_cluster), "--fronts", 3, "--instances", 3)
+    assert "--fronts 3 needs as many nodes, and the Ray cluster at" in said
+    assert "has 2; lower it, or add a node with ray start --address" in said

@@ -1,0 +1,34 @@
+"""What is counted for the whole cluster is shared out by all fronts alike, without a word between them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving_adapter.server.share import ALL, Share
+
+counts, fronts = st.integers(0, 1000), st.integers(1, 20)
+
+
+def shares(of: int) -> list[Share]:
+    return [Share(front, of) for front in range(of)]
+
+
+@given(counts, fronts)
+def test_the_parts_add_up_and_differ_by_one_at_most(count: int, fronts: int) -> None:
+    parts = [share.of(count) for share in shares(fronts)]
+    assert sum(parts) == count
+    assert max(parts) - min(parts) <= 1
+    assert min(parts) == shares(fronts)[0].least(count)
+
+
+@given(st.lists(st.integers(0, 50), max_size=10), fronts)
+def test_each_cpu_of_each_node_is_of_one_front(cpus: list[int], fronts: int) -> None:
+    parts = [share.by_node(cpus) for share in shares(fronts)]
+    assert [sum(each) for each in zip(*parts, strict=True)] == cpus
+    assert [sum(part) for part in parts] == [share.of(sum(cpus)) for share in shares(fronts)]
+
+
+def test_the_only_front_has_all() -> None:
+    assert ALL.of(7) == ALL.least(7) == 7
+    assert ALL.by_node([2, 3]) == [2, 3]
