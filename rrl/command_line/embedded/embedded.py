@@ -97,12 +97,15 @@ class Embedded:
         if self.load.status == 0:
             raise LoadEnded("the load's trace is over, and the run with it")
 
-    def revive(self) -> None:
+    def revive(self, load: bool = True) -> None:
         """Starts again what has died, the server first. TargetLost while it has to wait, or if it fails.
 
+        Without the `load` where nothing is to be measured.
         A load begins anew with its first request: its report and its rows go to a folder of their own.
         """
         for process in self._dead():
+            if process is self.load and not load:
+                continue
             how = process.how_it_ended()
             if process.wait_left_s > 0:
                 raise TargetLost(f"{how}, and starts again in {process.wait_left_s:.0f} s")

@@ -25,7 +25,7 @@ class EmbeddedTarget(OpenInferenceTarget):
         self._embedded = embedded
 
     def connect(self, control: bool = True, counters: bool = True) -> None:
-        self._embedded.revive()
+        self._embedded.revive(load=counters)
         super().connect(control, counters)
 
     def read(self) -> Reading:

@@ -90,10 +90,15 @@ def test_what_does_not_come_up_again_waits_ever_longer(
         assert embedded.server.wait_left_s == FIRST_WAIT_S
 
 
-def test_a_load_that_cannot_work_ends_the_run(tmp_path: Path) -> None:
-    embedded = Embedded(tmp_path, EmbeddedSettings(rate_per_s=1.0))
+def test_a_load_that_cannot_work_ends_the_run_and_is_not_needed_to_put_its_target_in_order(
+    tmp_path: Path,
+) -> None:
+    embedded = Embedded(tmp_path, EmbeddedSettings(rate_per_s=1.0), clock=lambda: 0.0)
     embedded.address = "nowhere"
     embedded.start_load()
     until(lambda: embedded.load.status is not None)
     with pytest.raises(EmbeddedFailed, match="the embedded load broke: --target must be HOST:PORT"):
         embedded.check()
+    with pytest.raises(TargetLost, match=r"the embedded load has ended .* and starts again in 1 s"):
+        embedded.revive()
+    embedded.revive(load=False)
