@@ -241,6 +241,7 @@ def test_redundant_workers_run_single_requests_when_all_others_are_busy(
 
     async def drive(stub):
         await stub.RepositoryModelLoad(change)
+        await eventually(lambda: len(deployed_workers(guarded)) == 2)  # those retired have ended
         with stalled(guarded, workers=2):
             held = [asyncio.ensure_future(stub.ModelInfer(request_of(values_of(i)))) for i in range(3)]
             if helps:
@@ -305,10 +306,14 @@ def test_workers_killed_again_and_again_fail_no_request_and_every_answer_is_righ
     def is_replaced(wanted: int) -> bool:
         return guarded.counted("rrl_worker_replacements") >= wanted
 
+    def has_begun(asked: asyncio.Future) -> bool:
+        """They may all be answered before one is seen in flight."""
+        return asked.done() or guarded.counted("rrl_in_flight_request_count") > 0
+
     async def drive(stub):
         for wanted in range(before + 1, before + 9):
             asked = asyncio.ensure_future(answers(stub, 20))
-            await eventually(lambda: guarded.counted("rrl_in_flight_request_count") > 0)
+            await eventually(partial(has_begun, asked))
             deployed_workers(guarded)[0].kill()
             await asked
             await eventually(partial(is_replaced, wanted))
