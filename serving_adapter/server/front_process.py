@@ -48,6 +48,7 @@ def main() -> None:
     keep_standard_streams()
     log_to_standard_error()
     node_host, order = sys.argv[1], FrontOrder.from_text(sys.stdin.read())
+    os.environ.pop(KEY_VARIABLE, None)  # of the node
     if order.control_key is not None:
         os.environ[KEY_VARIABLE] = order.control_key
     run(serve(on_node(parse(ServeOptions, order.arguments), node_host), order))

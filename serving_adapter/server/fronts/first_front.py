@@ -58,6 +58,7 @@ class JoinedFront:
     def __init__(self, number: int, talking: Talk) -> None:
         self.number, self.talk = number, talking
         self.address = ""  # where it serves
+        self.is_leaving = False
 
     async def put_in_force(self, model: str, wanted: FrontConfiguration) -> None:
         answer = await self.talk.ask(Saying(Word.CHANGE, {"model": model} | talk.as_wire(wanted)))
@@ -88,6 +89,8 @@ class FirstFront:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._left = asyncio.Event()  # one of the others did
+        self._serves = asyncio.Event()  # this one does
+        self._is_draining = False
         self.address = ""
         self.collectors = (FrontCollector(self),)
 
@@ -115,8 +118,10 @@ class FirstFront:
 
     async def serving(self, address: str, metrics_url: str) -> None:
         self.address = address
+        self._serves.set()
 
     async def drain(self, drain_s: float) -> None:
+        self._is_draining = True
         self._nodes.start_no_more()
         for front in self._joined.values():
             front.talk.say(Saying(Word.END))
@@ -155,7 +160,7 @@ class FirstFront:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talking = Talk(reader, writer)
         number = await self._number(talking)
-        if number is None:
+        if number is None or self._is_draining:
             talking.end()
             return
         front = JoinedFront(number, talking)
@@ -181,7 +186,7 @@ class FirstFront:
             number, secret = saying.content["number"], saying.content["secret"]
             is_ours = hmac.compare_digest(secret.encode(), self._secret.encode())
             return number if is_ours and number in range(1, self.fronts) else None
-        except (AttributeError, KeyError, TimeoutError, TypeError):
+        except (AttributeError, KeyError, TimeoutError, TypeError, ValueError):
             return None
 
     def _said(self, front: JoinedFront, saying: Saying) -> None:
@@ -189,6 +194,7 @@ class FirstFront:
             case Word.STARTED:
                 self._do(self._admit(front, **saying.content))
             case Word.LEAVING:
+                front.is_leaving = True
                 self._agreement.lose(front)
             case Word.LOAD:
                 self._do(self._load_for(front, saying))
@@ -203,9 +209,10 @@ class FirstFront:
             log.warning("front %d cannot serve with the others yet: %s", front.number + 1, refused)
             front.leave()
             return
-        if self._joined.get(front.number) is not front:  # it left in this instant
+        if front.is_leaving or self._joined.get(front.number) is not front:  # in this instant
             self._agreement.lose(front)
         else:
+            await self._serves.wait()  # its own line is the first
             print(f"front {front.number + 1} is on {address}, metrics on {metrics_url}", flush=True)
 
     async def _load_for(self, front: JoinedFront, saying: Saying) -> None:

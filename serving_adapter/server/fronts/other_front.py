@@ -37,6 +37,7 @@ class OtherFront:
         self._order, self._models = order, models
         self._talk: Talk | None = None
         self._where: dict[str, str] = {}  # once it serves
+        self._is_leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -57,8 +58,8 @@ class OtherFront:
             self._talk.say(Saying(Word.STARTED, self._where))
 
     async def drain(self, drain_s: float) -> None:
+        self._is_leaving, self._where = True, {}
         if self._talk is not None:
-            self._where = {}
             self._talk.say(Saying(Word.LEAVING))
 
     async def close(self) -> None:
@@ -100,17 +101,21 @@ class OtherFront:
         return talking, answer.content["models"]
 
     async def _follow(self, talking: Talk) -> None:
-        """Does what the first front says, and finds it again where the connection ends."""
+        """Does what the first front says, and finds it again where the connection ends before this front."""
         while True:
             self._talk = talking
             if self._where:
                 talking.say(Saying(Word.STARTED, self._where))
             await talking.listen(partial(self._said, talking))
             self._talk = None
+            if self._is_leaving:
+                return
             log.warning("the connection to the first front ended; this front goes on as it is")
             joined = None
             while joined is None:
                 await asyncio.sleep(TRY_AGAIN_S)
+                if self._is_leaving:  # another has its number by now
+                    return
                 joined = await self._join()
             talking, _ = joined
 
@@ -121,7 +126,8 @@ class OtherFront:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case Word.END:
-                os.kill(os.getpid(), signal.SIGTERM)
+                if not self._is_leaving:  # a second signal would end it at once
+                    os.kill(os.getpid(), signal.SIGTERM)
 
     async def _change(self, by: Talk, saying: Saying) -> None:
         refusal = {}

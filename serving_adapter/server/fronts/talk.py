@@ -67,7 +67,7 @@ class Talk:
         self._is_over = False
 
     def say(self, saying: Saying) -> None:
-        with contextlib.suppress(OSError):  # who listens here hears of the end
+        with contextlib.suppress(OSError, RuntimeError):  # who listens here hears of the end
             link.send(self._writer, saying, saying.data)
 
     async def ask(self, saying: Saying) -> Mapping[str, Any]:

@@ -34,8 +34,8 @@ STEADY_S = 60.0  # a front that ran for so long did not end at once
 class FrontLauncher:
     """Serves the first front, at the other end of `control`."""
 
-    def __init__(self, control: socket.socket, address: str, fronts: int) -> None:
-        self._control, self._address, self._fronts = control, address, fronts
+    def __init__(self, control: socket.socket, address: str, least_nodes: int) -> None:
+        self._control, self._address, self._least_nodes = control, address, least_nodes
         self._taken: dict[int, str] = {}  # the node of each front, by number
         self._starts_more = True
         self._is_over = asyncio.Event()
@@ -47,7 +47,7 @@ class FrontLauncher:
             ray_connection.connect("--address", self._address)
             for signum in (signal.SIGINT, signal.SIGTERM):  # Ray has its own handler; the first front ends us
                 signal.signal(signum, signal.SIG_IGN)
-            check_nodes(self._nodes(), self._fronts, self._address)
+            check_nodes(self._nodes(), self._least_nodes, self._address)
         except ClusterError as error:
             messages.send(self._control, {ERROR: str(error)})
             return

@@ -41,7 +41,7 @@ class FrontsOnNodes:
 
     async def open(self) -> str:
         """The address of this node; ModelFailed, in one sentence, where there are no such fronts."""
-        said = await self._launch()
+        said = await self._launch(self._fronts)
         if HOST not in said:
             raise ModelFailed(said.get(ERROR, "the process that starts the other fronts ended"))
         return str(said[HOST])
@@ -73,17 +73,19 @@ class FrontsOnNodes:
             self._process.kill()
             await self._process.wait()
 
-    async def _launch(self) -> dict[str, Any]:
+    async def _launch(self, least_nodes: int) -> dict[str, Any]:
         """What a new launcher answers; empty if it ends before."""
         ours, theirs = messages.socket_pair()
         with theirs:
-            arguments = (str(os.getpid()), str(theirs.fileno()), self._address, str(self._fronts))
+            arguments = (str(os.getpid()), str(theirs.fileno()), self._address, str(least_nodes))
             self._process = await asyncio.create_subprocess_exec(
                 *own_process.command("serving_adapter.server.ray_engine.front_launcher", *arguments),
                 pass_fds=[theirs.fileno()],
                 env=RAY_ENVIRONMENT | dict(os.environ),
                 stdin=asyncio.subprocess.DEVNULL,
             )
+        if self._channel is not None:
+            self._channel.close()
         self._channel = ours
         return await asyncio.to_thread(messages.receive, ours) or {}
 
@@ -94,7 +96,7 @@ class FrontsOnNodes:
             status = await self._process.wait()
             log.warning("the process that starts the other fronts ended with status %d", status)
             await asyncio.sleep(START_AGAIN_S)
-            said = await self._launch()
+            said = await self._launch(least_nodes=1)  # those that are left get the fronts
             if HOST in said:
                 self._say_orders()
             elif ERROR in said:

@@ -204,11 +204,33 @@ def test_the_first_ends_when_the_other_has_finished_which_is_asked_for_no_change
     run(scenario)
 
 
-def test_who_does_not_know_the_secret_is_no_front() -> None:
+def test_one_that_ends_is_not_told_to_once_more_and_does_not_come_back() -> None:
     async def scenario(two: Two) -> None:
-        stranger = OtherFront(dataclasses.replace(two.order, secret="guessed"), {"noop": two.other_model})
+        await two.start()
+        signals: list[int] = []
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signals.append, signal.SIGTERM)
+        await two.other.drain(100.0)
+        draining = asyncio.create_task(two.first.drain(100.0))
+        await two.other.load(load_of(instances=3))  # answered after the first has told it to end
+        assert not signals
+        next(iter(two.first._joined.values())).leave()
+        assert two.other._following is not None
+        await two.other._following
+        await draining
+        assert list(two.first.answering) == [0]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("secret", ["guessed", "\ud800"])
+def test_who_does_not_know_the_secret_is_no_front(secret: str) -> None:
+    async def scenario(two: Two) -> None:
+        broken: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+        stranger = OtherFront(dataclasses.replace(two.order, secret=secret), {"noop": two.other_model})
         with pytest.raises(ModelFailed, match=r"the first front does not answer at 127\.0\.0\.1:"):
             await stranger.open()
         assert list(two.first.answering) == [0]
+        assert not broken
 
     run(scenario)
