@@ -16,10 +16,10 @@ from serving_adapter.server.ray_engine.launching import ask_no_system, check_ray
 from serving_adapter.server.redundancy.redundant_models import RedundantModels, parity_model
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.share import Share
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.messages import ModelReference
 from serving_adapter.server.workers.parallelism import NodePlacement
+from serving_adapter.server.workers.share import Share
 from serving_adapter.tensors import UNREADABLE_ARRAYS
 
 FILE_SUFFIXES = (".pt", ".pt2", ".ts", ".safetensors")  # a model reference with one of these is a file

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.launching import Launch, launch_zygote
+from serving_adapter.server.workers.share import ALL, Share
 from serving_adapter.server.workers.thread_room import CheckThreads, try_threads
 
 Clock = Callable[[], int]

@@ -22,7 +22,6 @@ from serving_adapter.server.ray_engine.agent import AgentReport, NodeAgent
 from serving_adapter.server.ray_engine.link import AgentAddress
 from serving_adapter.server.ray_engine.placing import Unplaceable, place
 from serving_adapter.server.ray_engine.versions import versions
-from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.messages import (
     BuildError,
     BuildModels,
@@ -32,6 +31,7 @@ from serving_adapter.server.workers.messages import (
     NodeUse,
 )
 from serving_adapter.server.workers.parallelism import NodePlacement
+from serving_adapter.server.workers.share import ALL, Share
 from serving_adapter.server.workers.zygote_handle import STORE_SHARE
 
 log = logging.getLogger(__name__)

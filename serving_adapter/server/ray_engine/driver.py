@@ -32,7 +32,6 @@ from serving_adapter.server.ray_engine.cluster import Cluster, Node
 from serving_adapter.server.ray_engine.placing import Unplaceable
 from serving_adapter.server.ray_engine.reserving import Reservations
 from serving_adapter.server.server_log import log_to_standard_error
-from serving_adapter.server.share import Share
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import (
@@ -50,6 +49,7 @@ from serving_adapter.server.workers.messages import (
     parse_zygote_order,
 )
 from serving_adapter.server.workers.parallelism import UnitMember
+from serving_adapter.server.workers.share import Share
 from serving_adapter.standard_streams import ERROR, keep_standard_streams
 
 log = logging.getLogger(__name__)

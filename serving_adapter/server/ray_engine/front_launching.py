@@ -23,7 +23,7 @@ from serving_adapter.server.workers.handles import ModelFailed
 
 log = logging.getLogger(__name__)
 
-START_AGAIN_S = 5.0
+LAUNCH_AGAIN_S = 5.0
 END_TIMEOUT_S = 5.0
 HOST, ERROR, NUMBER, ORDER, FOLDER, NO_MORE = "host", "error", "number", "order", "folder", "no_more"
 """The fields of the messages."""
@@ -95,7 +95,7 @@ class FrontsOnNodes:
             assert self._process is not None
             status = await self._process.wait()
             log.warning("the process that starts the other fronts ended with status %d", status)
-            await asyncio.sleep(START_AGAIN_S)
+            await asyncio.sleep(LAUNCH_AGAIN_S)
             said = await self._launch(least_nodes=1)  # those that are left get the fronts
             if HOST in said:
                 self._say_orders()

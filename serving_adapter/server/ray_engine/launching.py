@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from serving_adapter import own_process
 from serving_adapter.ray_connection import check_installed
-from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.launching import ENVIRONMENT, Launch, ZygoteProcess
+from serving_adapter.server.workers.share import ALL, Share
 
 RAY_ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of calls to agents that are gone, which the driver knows by others

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.parallelism import PACK, NodePlacement
+from serving_adapter.server.workers.share import ALL, Share
 
 
 class Unplaceable(Exception):

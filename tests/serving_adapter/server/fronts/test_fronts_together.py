@@ -20,10 +20,10 @@ from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.share import Share
 from serving_adapter.server.surroundings import THIS_MACHINE
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference
+from serving_adapter.server.workers.share import Share
 from tests.support.waiting import eventually
 
 OPTIONS = ServeOptions(model=("noop",), engine="ray", fronts=2, instances=2)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving_adapter.server.ray_engine.placing import Unplaceable, place
-from serving_adapter.server.share import ALL, Share
 from serving_adapter.server.workers.parallelism import ANYWHERE, PACK, SPREAD, NodePlacement
+from serving_adapter.server.workers.share import ALL, Share
 
 ADDRESS = "10.0.0.1:6379"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving_adapter.server.share import ALL, Share
+from serving_adapter.server.workers.share import ALL, Share
 
 counts, fronts = st.integers(0, 1000), st.integers(1, 20)
 
