@@ -14,6 +14,12 @@ def factored(matrix: np.ndarray) -> np.ndarray:
     return np.asarray(lower)
 
 
+def half_solved(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """x of L x = right, of several columns."""
+    found, _ = lapack.dtrtrs(lower, right, lower=1)
+    return np.asarray(found)
+
+
 def solved(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     """x of L Lᵀ x = right, of one or several columns."""
     found, _ = lapack.dpotrs(lower, right, lower=1)

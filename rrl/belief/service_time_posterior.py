@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from rrl.belief import cholesky
 from rrl.belief import service_time_process as process
@@ -71,16 +70,23 @@ class ServiceTimePosterior:
         self._cross.clear()
 
     def conditioned(self, evidence: Evidence, hypotheses: list[Hypothesis]) -> list[Fit]:
-        """The likeliest first."""
+        """The likeliest first. What several hypotheses share is computed once."""
         y = evidence.log_times - self._first_log_time
+        smooth, crowding = self._smooth[self.seen], self._crowding[self.seen]
+        expected: dict[tuple[float, float, str], tuple[np.ndarray, np.ndarray]] = {}
+        beside: dict[tuple[float, bool, float], np.ndarray] = {}  # covariances of f + χ·h and noise
         fits = []
         for h in hypotheses:
-            covariance = h.field**2 * self._smooth[self.seen] + evidence.noise
-            if h.crowding:
-                covariance += self._crowding[self.seen]
-            mean, factor = self._terms[h]
-            seen = Terms(mean[self.seen], factor[self.seen])
-            fits.append(process.conditioned(y, seen, covariance, h, self._usual_cores))
+            of_terms, of_field = (h.cores, h.utilisation, h.kind), (h.field, h.crowding, h.noise_sd)
+            if of_terms not in expected:
+                mean, factor = self._terms[h].mean[self.seen], self._terms[h].factor[self.seen]
+                expected[of_terms] = y - mean, factor @ factor.T
+            if of_field not in beside:
+                told = h.field**2 * smooth + evidence.noise
+                told = told + crowding if h.crowding else told
+                beside[of_field] = told + h.noise_sd**2 * np.eye(len(y))
+            residual, covariance = expected[of_terms]
+            fits.append(process.conditioned(residual, covariance + beside[of_field], h, self._usual_cores))
         return sorted(fits, key=lambda fit: -fit.plausibility)
 
     def take(self, fits: list[Fit]) -> None:
@@ -116,7 +122,7 @@ class ServiceTimePosterior:
     def _variances(self, fit: Fit, numbers: np.ndarray, beside: int | None) -> np.ndarray:
         """(K,) of ln S under one hypothesis, or of its difference from that of the last of the numbers."""
         own = self._terms[fit.hypothesis].factor[numbers]
-        v = solve_triangular(fit.cholesky, self._shared(fit, numbers), lower=True, check_finite=False)
+        v = cholesky.half_solved(fit.cholesky, self._shared(fit, numbers))
         h = fit.hypothesis
         smooth = h.field**2 * process.smooth_variance(self._points) + h.crowding * CROWDING_SD**2
         variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
@@ -132,7 +138,7 @@ class ServiceTimePosterior:
         fit = self._fits[k]
         own = self._terms[fit.hypothesis].factor
         covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis)
-        v = solve_triangular(fit.cholesky, self._shared(fit, np.arange(len(own))), lower=True)
+        v = cholesky.half_solved(fit.cholesky, self._shared(fit, np.arange(len(own))))
         covariance -= v.T @ v
         factor = cholesky.factored(covariance + JITTER * np.eye(len(own)))
         deviations = factor @ rng.standard_normal((len(own), count))

@@ -91,12 +91,13 @@ def _with_nodes(known: Terms, points: np.ndarray) -> Terms:
 
 
 def conditioned(
-    y: np.ndarray, seen: Terms, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
+    residual: np.ndarray, covariance: np.ndarray, hypothesis: Hypothesis, usual_cores: float
 ) -> Fit:
-    """The process given y = ln S/S_1 of the entries seen; `covariance` is that of f + χ·h and their noise."""
-    covariance = covariance + hypothesis.noise_sd**2 * np.eye(len(y))
-    factor = cholesky.factored(seen.factor @ seen.factor.T + covariance)
-    residual = y - seen.mean
+    """The process given what ln S/S_1 of the entries seen is beyond w · φ in the mean.
+
+    `covariance` is that of w · φ + f + χ·h and of all noise.
+    """
+    factor = cholesky.factored(covariance)
     alpha = cholesky.solved(factor, residual)
     log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
     plausibility = TEMPER * (log_prior(hypothesis, usual_cores) + float(log_likelihood))

@@ -401,6 +401,16 @@ def _percentile(ascending: np.ndarray, fraction: float) -> float:
     return ascending[low] + (position - low) * (ascending[high] - ascending[low])
 
 
+@_inlined
+def _p95(values: np.ndarray) -> float:
+    """np.percentile's default, of values in any order: those around it are found, and no others sorted."""
+    position = 0.95 * (len(values) - 1)
+    low = int(position)
+    parted = np.partition(values, low)
+    above = parted[low + 1 :].min() if low + 1 < len(values) else parted[low]
+    return parted[low] + (position - low) * (above - parted[low])
+
+
 @_compiled
 def summaries_ms(arrival_s: np.ndarray, start_s: np.ndarray, finish_s: np.ndarray) -> np.ndarray:
     """(3, 4): mean, p50, p95, p99 of latency, queue, service; np.percentile's default, much faster."""
@@ -517,8 +527,7 @@ def interval_latencies_ms(rules: Rules, service: Service, intervals: Intervals) 
         if n_done > 0:
             latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
             result[k, 0] = 1e3 * np.mean(latency_s)
-            latency_s.sort()
-            result[k, 1] = 1e3 * _percentile(latency_s, 0.95)
+            result[k, 1] = 1e3 * _p95(latency_s)
     return result
 
 
@@ -572,8 +581,7 @@ def replayed_ms(
             if n_done > 0:
                 latency_s = done[FINISH, :n_done] - done[ARRIVAL, :n_done]
                 result[k, w, 0] = 1e3 * np.mean(latency_s)
-                latency_s.sort()
-                result[k, w, 1] = 1e3 * _percentile(latency_s, 0.95)
+                result[k, w, 1] = 1e3 * _p95(latency_s)
     return result
 
 
