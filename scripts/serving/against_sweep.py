@@ -1,11 +1,13 @@
 """Agents that tune a real server, against an exhaustive sweep of it.
 
 First every configuration is measured for a window, then each agent tunes. At the end the clients measure what
-each kept, and the contenders of the sweep, in turns: the least of many short windows is luck in part.
+each kept, and the contenders of the sweep, in turns. The least of many windows is luck in part, and so is
+that of many means. So the best of each turn is what the other turns have as the best.
 
 | word | meaning |
 |---|---|
 | *contenders* | configurations that the sweep has within 20 % of its least latency |
+| *over the best* | latency in a turn over that of its best, geometric mean of the turns |
 | *measurements* | intervals until what is in force is near the best, and nine in ten after |
 | *failed* | requests that failed while an agent tuned |
 """
@@ -64,7 +66,7 @@ class AgainstSweep:
             for n in np.random.default_rng(turn).permutation(kept).tolist():
                 seen = self.done(f"end {turn} {n}", partial(self.window, n, 2 * self.window_s))
                 ends[n].append(seen["mean_ms"])
-        return outcome(self.agents, runs, {n: mean(each) for n, each in ends.items()}, reach)
+        return outcome(self.agents, runs, over_the_best(ends), reach)
 
     def done(self, what: str, do: Callable[[], Any]) -> Any:
         """What was found when this was done, which is now if it was not before."""
@@ -75,16 +77,29 @@ class AgainstSweep:
         return self.rows[row]["found"]
 
 
+def over_the_best(ends: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """Each configuration's latency over the best's, given those of each in all turns.
+
+    One turn is its own judge.
+    """
+    turns = len(next(iter(ends.values())))
+    others = [[other for other in range(turns) if other != turn] or [turn] for turn in range(turns)]
+    best = [min(ends, key=lambda n: sum(ends[n][other] for other in each)) for each in others]
+    return {
+        n: geometric_mean(each[turn] / ends[best[turn]][turn] for turn in range(turns))
+        for n, each in ends.items()
+    }
+
+
 def outcome(
     agents: Sequence[str], runs: Mapping[tuple[str, int], Run], ends: Mapping[int, float], reach: float
 ) -> dict[str, Any]:
-    """The first of the agents beside the others. `ends` has the latency in turns by configuration, in ms."""
-    least_ms = min(ends.values())
-    near = {number for number, each_ms in ends.items() if each_ms <= reach * least_ms}
+    """The first of the agents beside the others. `ends` has the latency over the best's by configuration."""
+    near = {number for number, ratio in ends.items() if ratio <= reach}
     finals, needed, failed = {}, {}, {}
     for agent in agents:
         own = [each for (name, _), each in runs.items() if name == agent]
-        finals[agent] = geometric_mean(ends[each["kept"]] / least_ms for each in own)
+        finals[agent] = geometric_mean(ends[each["kept"]] for each in own)
         needed[agent] = mean(_measurements(each["numbers"], near) for each in own)
         failed[agent] = sum(each["failed"] for each in own)
         print(

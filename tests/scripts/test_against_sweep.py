@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scripts.kept_rows import KeptRows
-from scripts.serving.against_sweep import AgainstSweep
+from scripts.serving.against_sweep import AgainstSweep, over_the_best
 
 LATENCY_MS = {0: 100.0, 1: 50.0, 2: 55.0, 3: 80.0}
 RUNS = {
@@ -43,6 +44,17 @@ def test_what_an_agent_kept_is_told_over_the_best_and_how_soon_it_was_there() ->
     assert found["failed"] == {"guided": 0, "other": 4}
     assert found["ratio"] == pytest.approx(1 / 1.6, abs=1e-3)
     assert found["holds"]
+
+
+def test_configurations_alike_are_as_good_as_the_best_whichever_was_lucky() -> None:
+    rng = np.random.default_rng(0)
+    ratios = [over_the_best({n: list(rng.normal(40, 4, 3)) for n in range(20)}) for _ in range(200)]
+    typical = np.mean([list(each.values()) for each in ratios])
+    assert typical == pytest.approx(1, abs=0.02)
+
+
+def test_one_turn_is_its_own_judge() -> None:
+    assert over_the_best({0: [40.0], 1: [50.0]}) == {0: 1.0, 1: 1.25}
 
 
 def test_in_turns_are_what_was_kept_and_what_the_sweep_has_near_its_best_for_twice_as_long() -> None:
