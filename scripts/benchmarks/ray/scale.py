@@ -9,7 +9,7 @@ The clusters are those of `envs.scenarios.cluster`: nodes of unequal speed that 
 |---|---|---|
 | ms | median, p99 | CPU time of a decision and its learning, with the telemetry of all nodes merged |
 | merged | median | CPU time of that merging alone, in ms |
-| soon | median | decisions until within 10 % of the best, and staying (running median of 5) |
+| soon | median | decisions until within 10 % of the best, and staying (`baselines.comparison.summary`) |
 | first ten | geometric mean | expected latency of the first ten decisions, over the best at the time |
 | after 30 | median, worst | that from decision 30 on |
 | regret | mean | latency above the best's, summed over all decisions, in intervals at the best |
@@ -34,6 +34,7 @@ import numpy as np
 
 from baselines import AGENTS, make_agent
 from baselines.comparison.run import TimedAgent, compile_kernels
+from baselines.comparison.summary import decisions_until_within
 from baselines.comparison.workers import JobExecutor, Workers
 from baselines.one_thread import use_one_thread
 from envs.scenarios.cluster import ClusterNature, SimulatedCluster
@@ -51,8 +52,7 @@ TRUTH = "backlog"  # What waits at an interval's end waits into the next, as on 
 RATES_PER_S = RATE_PER_S * np.geomspace(0.7, 1.7, 7)
 """Where expected costs are simulated. Between them they are interpolated in logarithms."""
 
-FIRST, WARM_UP, WINDOW = 10, 30, 5  # decisions
-NEAR = 1.1  # times the best
+FIRST, WARM_UP = 10, 30  # decisions
 LONGEST_DECISION_MS, LARGEST_RATIO = 50.0, 1.05
 MANY = 1000  # nodes, to which the limits apply
 DEFAULT_GAP = ClusterNature.gap_share
@@ -172,7 +172,7 @@ class ScaleLine(NamedTuple):
             decide_median_ms=float(np.median(decide_ms)),
             decide_p99_ms=float(np.quantile(decide_ms, 0.99)),
             merge_median_ms=float(np.median(np.concatenate([run.merge_ms for run in runs]))),
-            soon=median(near_from(run.chosen / run.best) for run in runs),
+            soon=median(decisions_until_within(run.chosen / run.best) for run in runs),
             first_ten=geometric_mean(ratio(run, slice(FIRST)) for run in runs),
             after_30_median=median(after),
             after_30_worst=max(after),
@@ -183,15 +183,6 @@ class ScaleLine(NamedTuple):
 
 def ratio(run: LivedRun, which: slice) -> float:
     return float(run.chosen[which].sum() / run.best[which].sum())
-
-
-def near_from(ratios: np.ndarray) -> int:
-    """The first decision from which on the running median stays near the best; their number if none."""
-    medians = np.median(np.lib.stride_tricks.sliding_window_view(ratios, WINDOW), axis=1)
-    far = np.flatnonzero(medians > NEAR)
-    if len(far) == 0:
-        return 0
-    return len(ratios) if far[-1] == len(medians) - 1 else int(far[-1]) + 1
 
 
 def run() -> dict[str, Any]:

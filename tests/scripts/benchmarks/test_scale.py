@@ -1,4 +1,4 @@
-"""The study of scale: how near to the best a run is, and from when on."""
+"""The study of scale: how near to the best a run is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import scenarios
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
-from scripts.benchmarks.ray.scale import RATES_PER_S, TRUTH, ScaleJob, ScaleLine, line_of, near_from
+from scripts.benchmarks.ray.scale import RATES_PER_S, TRUTH, ScaleJob, ScaleLine, line_of
 
 SPACE = ConfigurationSpace.parse("instances=1:3,intra_op_threads=1,2,4")
 
@@ -40,11 +40,3 @@ def test_a_run_is_judged_by_what_its_choices_cost_at_the_time(job: ScaleJob) -> 
     line = ScaleLine.of([run, run])
     assert line.regret == pytest.approx((run.chosen / run.best - 1).sum())
     assert line_of("random", 4, 0.05, line).startswith("random       4       5%")
-
-
-@pytest.mark.parametrize(
-    ("ratios", "first"),
-    [([1.0] * 8, 0), ([2.0] * 8, 8), ([2, 2, 2, 2, 1, 1, 1, 1, 1], 2), ([1, 1, 1, 1, 1, 1, 2, 1, 1], 0)],
-)
-def test_near_is_counted_from_where_the_median_stays_near(ratios: list[float], first: int) -> None:
-    assert near_from(np.array(ratios, float)) == first
