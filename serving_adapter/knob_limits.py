@@ -33,6 +33,9 @@ KNOBS: dict[str, Limits] = {
     "max_queue_delay_us": Limits(0, 10_000_000),
 }
 
+CLUSTER_KNOBS: dict[str, Limits] = {"nodes_per_unit": Limits(1, 10_000)}
+"""Those of our own server on a cluster."""
+
 
 def check(configuration: Mapping[str, object], limits: Mapping[str, Limits] = KNOBS) -> None:
     """Raises ValueError, in one sentence, for an unknown knob or a value no integer or out of limits."""

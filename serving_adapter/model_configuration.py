@@ -7,6 +7,7 @@
 | `inter_op_threads` | `parameters.INTER_OP_THREAD_COUNT` |
 | `max_batch_size` | `max_batch_size` (0 means that the model takes no batches: no knob) |
 | `max_queue_delay_us` | `dynamic_batching.max_queue_delay_microseconds` |
+| `nodes_per_unit` | `parameters.CLUSTER_NODES_PER_UNIT` (our own server's, for models that carry a plan) |
 
 A server that loads an override replaces the whole configuration by it, so an override is always the
 configuration that was read, with only the knobs edited.
@@ -22,14 +23,16 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serving_adapter.json_text import parsed
-from serving_adapter.knob_limits import KNOBS, Configuration, Limits, check
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, Configuration, Limits, check
 
 SERVER_NAME = "rrl-serve"  # what our own server calls itself; a Triton may have any name (--id)
 _PARAMETER = {
     "intra_op_threads": "INTRA_OP_THREAD_COUNT",
     "inter_op_threads": "INTER_OP_THREAD_COUNT",
+    "nodes_per_unit": "CLUSTER_NODES_PER_UNIT",
 }
 LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"  # a parameter: the rows that the model's file says it takes
+LIMIT_OF_NODES = "LIMIT_NODES_PER_UNIT"  # a parameter: the parts that the model's plan splits it into
 PARAMETERS_EXAMPLE = '{"INTRA_OP_THREAD_COUNT": {"string_value": "2"}}'
 
 
@@ -98,11 +101,20 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
 
 
 def limits(config: ModelConfig) -> dict[str, Limits]:
-    """The limits of every knob. Batches are no larger than the configuration says that the model takes."""
-    told = config.parameters[LIMIT_OF_ROWS].string_value if LIMIT_OF_ROWS in config.parameters else ""
-    low, high = KNOBS["max_batch_size"]
-    rows = max(low, min(high, whole_number(told) or high))
-    return KNOBS | {"max_batch_size": Limits(low, rows)}
+    """The limits of every knob; of `nodes_per_unit` only where the model can be split.
+
+    Batches are no larger than the configuration says that the model takes.
+    """
+    found = KNOBS | {"max_batch_size": _limited(config, LIMIT_OF_ROWS, KNOBS["max_batch_size"])}
+    if LIMIT_OF_NODES in config.parameters:
+        found["nodes_per_unit"] = _limited(config, LIMIT_OF_NODES, CLUSTER_KNOBS["nodes_per_unit"])
+    return found
+
+
+def _limited(config: ModelConfig, parameter: str, limits: Limits) -> Limits:
+    """These, no higher than the parameter says, where there is one."""
+    told = config.parameters[parameter].string_value if parameter in config.parameters else ""
+    return Limits(limits.low, max(limits.low, min(limits.high, whole_number(told) or limits.high)))
 
 
 def all_instances(config: ModelConfig) -> int:
@@ -141,7 +153,7 @@ def clear_knobs(config: ModelConfig) -> None:
     for group in config.instance_group:
         group.count = 0
     for name in _PARAMETER:
-        for key in (_PARAMETER[name], _PARAMETER[name].lower()):
+        for key in _spellings(name):
             config.parameters.pop(key, None)
     if config.HasField("dynamic_batching"):
         config.dynamic_batching.max_queue_delay_microseconds = 0
@@ -152,9 +164,14 @@ def _places(group: ModelInstanceGroup) -> int:
 
 
 def _parameter(config: ModelConfig, name: str) -> str:
-    """The key of a number of threads: the ONNX Runtime backend spells it in lower case."""
+    """The key of the parameter, in the spelling that is there."""
+    return next((key for key in _spellings(name) if key in config.parameters), _PARAMETER[name])
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """The ONNX Runtime backend has numbers of threads in lower case."""
     upper = _PARAMETER[name]
-    return upper.lower() if upper.lower() in config.parameters else upper
+    return (upper,) if name in CLUSTER_KNOBS else (upper.lower(), upper)
 
 
 def _set_max_batch_size(config: ModelConfig, value: int) -> None:

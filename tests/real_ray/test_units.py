@@ -15,6 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
 from tests.support.models.split import UNITS
 from tests.support.servers.on_cluster import forked_on, knobs, on, put_in_force, under_load
 from tests.support.servers.ray_cluster import RayCluster, RayNode
@@ -75,6 +76,10 @@ def has_workers(server: RunningServer, nodes: list[str], each: int) -> bool:
     return all(server.counted("rrl_node_workers", node=node) == each for node in nodes)
 
 
+def has_members(server: RunningServer, nodes: list[str], count: int) -> bool:
+    return sum(server.counted("rrl_node_workers", node=node) for node in nodes) == count
+
+
 def test_units_come_and_go_live_and_no_request_fails(ray_cluster: RayCluster, server: RunningServer) -> None:
     names = [node.name for node in ray_cluster.nodes]
     with under_load(server, "told", times=UNITS) as asked:
@@ -98,6 +103,26 @@ def test_what_no_unit_can_do_is_refused_in_one_sentence_and_changes_nothing(serv
             load(server, instances, nodes_per_unit)
         assert units_at_one_node(server) == UNITS / 2
     until(lambda: server.counted("rrl_node_workers") == 2, "the old unit is there")
+
+
+def test_a_tuner_changes_the_nodes_of_a_unit_like_any_knob(
+    ray_cluster: RayCluster, server: RunningServer
+) -> None:
+    load(server, instances=1, nodes_per_unit=1)
+    target = OpenInferenceTarget(server.address, "told", metrics_url=server.metrics_url)
+    target.connect()
+    try:
+        assert target.knobs()["nodes_per_unit"] == (1, 6)
+        names = [node.name for node in ray_cluster.nodes]
+        with under_load(server, "told", times=UNITS) as asked:
+            for nodes in (2, 1):
+                assert target.apply({"nodes_per_unit": nodes}).in_place
+                assert target.configuration()["nodes_per_unit"] == nodes
+                until(partial(has_members, server, names, nodes), "the unit is there, and no other")
+                asked.some_more()
+        assert asked.failed == []
+    finally:
+        target.close()
 
 
 def test_a_model_without_a_plan_runs_on_one_node(ray_cluster: RayCluster) -> None:

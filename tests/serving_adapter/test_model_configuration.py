@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.knob_limits import KNOBS, Configuration, check
-from serving_adapter.model_configuration import as_json, edited, knob_values, parse
+from serving_adapter.model_configuration import as_json, edited, knob_values, limits, parse
 
 FULL = """{
   "name": "m", "backend": "python", "max_batch_size": 4,
@@ -46,6 +46,24 @@ def test_reads_only_the_knobs_that_the_configuration_has():
     assert knob_values('{"name": "m"}') == {}
     assert knob_values('{"instance_group": [{"count": 3}]}') == {"instances": 3}
     assert knob_values('{"dynamic_batching": {}}') == {"max_queue_delay_us": 0}
+
+
+CLUSTERED = """{"name": "m", "parameters": {"CLUSTER_NODES_PER_UNIT": {"string_value": "2"},
+                                            "LIMIT_NODES_PER_UNIT": {"string_value": "6"}}}"""
+
+
+def test_the_nodes_of_a_unit_are_a_knob_up_to_the_parts_of_the_model():
+    assert knob_values(CLUSTERED) == {"nodes_per_unit": 2}
+    assert limits(parse(CLUSTERED))["nodes_per_unit"] == (1, 6)
+    assert knob_values(with_knobs(CLUSTERED, {"nodes_per_unit": 6})) == {"nodes_per_unit": 6}
+    with pytest.raises(ValueError, match="nodes_per_unit must be from 1 to 6, got 7"):
+        edited(parse(CLUSTERED), {"nodes_per_unit": 7})
+
+
+def test_a_model_that_cannot_be_split_has_no_limit_for_the_nodes_of_a_unit():
+    assert "nodes_per_unit" not in limits(parse(FULL))
+    with pytest.raises(ValueError, match="unknown knob 'nodes_per_unit'"):
+        edited(parse(FULL), {"nodes_per_unit": 2})
 
 
 def test_camel_case_and_snake_case_read_alike():

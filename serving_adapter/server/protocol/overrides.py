@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 from serving_adapter import model_configuration
-from serving_adapter.knob_limits import KNOBS
-from serving_adapter.model_configuration import LIMIT_OF_ROWS
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS
+from serving_adapter.model_configuration import LIMIT_OF_NODES, LIMIT_OF_ROWS
 from serving_adapter.server import placement
 from serving_adapter.server.configuration import Knobs
 from serving_adapter.server.redundancy.settings import (
@@ -67,14 +67,16 @@ def model_config(model: ServedModel) -> mc.ModelConfig:
 
 
 def _limits(model: ServedModel) -> dict[str, int]:
-    """What the model's file says about the sizes it takes, as parameters that are no knobs."""
+    """What the model's file says about the sizes it takes and its parts, as parameters that are no knobs."""
     rows = {LIMIT_OF_ROWS: model.max_rows} if model.max_rows < KNOBS["max_batch_size"].high else {}
     sizes = {
         f"{LIMIT_OF_SIZE}{spec.name}": spec.max_size
         for spec in model.inputs.values()
         if spec.max_size is not None
     }
-    return rows | sizes
+    can_be_split = model.surroundings.on_cluster and model.parts > 1
+    parts = {LIMIT_OF_NODES: model.parts} if can_be_split else {}
+    return rows | sizes | parts
 
 
 def override(
@@ -87,7 +89,8 @@ def override(
     if len(text) > MAX_TEXT_BYTES:
         raise ValueError(f"a configuration may have at most {MAX_TEXT_BYTES} characters, got {len(text)}")
     asked = model_configuration.parse(text)
-    values = model_configuration.knob_values(asked) | _no_batching(text)
+    asked_for = model_configuration.knob_values(asked) | _no_batching(text)
+    values = {name: value for name, value in asked_for.items() if name not in CLUSTER_KNOBS}
     model_configuration.check(values)
     parameters = {name: parameter.string_value for name, parameter in asked.parameters.items()}
     resilience = from_parameters(parameters, default_resilience)

@@ -12,7 +12,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter.knob_limits import KNOBS
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.model_configuration import SERVER_NAME
 from serving_adapter.recent_arrivals import METHOD, Question, Told, pack_question, unpack_answer
@@ -54,7 +54,7 @@ class InferenceServer:
     @property
     def in_place_knobs(self) -> frozenset[str]:
         """The knobs that change without a reload of the model."""
-        return frozenset(KNOBS) if self.is_rrl_serve else frozenset({"instances"})
+        return frozenset(KNOBS | CLUSTER_KNOBS) if self.is_rrl_serve else frozenset({"instances"})
 
     # --- the connection ----------------------------------------------------------------------------
 

@@ -35,6 +35,19 @@ def test_a_step_takes_as_large_batches_as_its_ensemble_and_that_is_refused(trito
     target.apply({"max_batch_size": 2})
 
 
+def test_the_nodes_of_a_unit_are_a_knob_where_the_model_can_be_split(triton, make_target):
+    parameters = triton.configs["m"].parameters
+    parameters["CLUSTER_NODES_PER_UNIT"].string_value = "1"
+    target = make_target(triton.address, "m")
+    target.connect()
+    assert "nodes_per_unit" not in target.knobs()
+    assert "nodes_per_unit" not in target.configuration()
+    parameters["LIMIT_NODES_PER_UNIT"].string_value = "12"
+    assert target.knobs()["nodes_per_unit"] == (1, 12)
+    target.apply({"nodes_per_unit": 3})
+    assert target.configuration()["nodes_per_unit"] == 3
+
+
 def test_a_sequence_batcher_leaves_the_instances_alone_to_tune(triton, make_target):
     """A new load cuts the sequences in progress; with the strategy `oldest` a Triton that shrinks crashes."""
     triton.configs["m"].sequence_batching.direct.SetInParent()  # it takes the dynamic batcher's place
