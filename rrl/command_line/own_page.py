@@ -34,7 +34,7 @@ def watched_by_others(grid: SearchGrid, header: Header, console: Console) -> Ite
 @contextmanager
 def own_page(metrics: RunMetrics, header: Header, host: str, port: int) -> Iterator[str]:
     """Serves the page until the run is over; yields its address. ValueError where the port cannot be had."""
-    from serving_adapter.server.metrics_page import open_page  # Linux alone has the server.
+    from serving_adapter.server.metrics.page_server import open_page  # Linux alone has the server.
     from serving_adapter.server.protocol.listening import check_free
 
     stuck_after_s = MAX_INTERVAL_LENGTHS * header.interval_s + LONGEST_CHANGE_S

@@ -22,7 +22,7 @@ from serving_adapter.server.fronts.first_front import FirstFront
 from serving_adapter.server.fronts.fronts import Fronts, NoOthers
 from serving_adapter.server.fronts.orders import FrontOrder
 from serving_adapter.server.fronts.other_front import OtherFront
-from serving_adapter.server.metrics import serve_metrics
+from serving_adapter.server.metrics.collectors import serve_metrics
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol import listening
 from serving_adapter.server.protocol.arrivals_service import arrivals_handler

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from serving_adapter.server.metrics_page import serve_application
+from serving_adapter.server.metrics.page_server import serve_application
 from serving_adapter.tap.calls import MODEL_INFER
 from serving_adapter.tap.page import page_of
 from serving_adapter.tap.tally import ClientTally

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from serving_adapter.address import ServerAddress, bracketed
 from serving_adapter.options import fail, parse
-from serving_adapter.server.metrics_page import serve_application
+from serving_adapter.server.metrics.page_server import serve_application
 from serving_adapter.server.protocol.listening import check_free
 from serving_adapter.server.server_log import log_to_standard_error
 from serving_adapter.standard_streams import keep_standard_streams

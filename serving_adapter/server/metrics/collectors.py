@@ -17,8 +17,8 @@ from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
 from serving_adapter.resources import Gpus, cores
-from serving_adapter.server.metrics_page import serve_page
-from serving_adapter.server.node_metrics import NodeCollector, cluster_cpu_s, cluster_cpus
+from serving_adapter.server.metrics.node_collector import NodeCollector, cluster_cpu_s, cluster_cpus
+from serving_adapter.server.metrics.page_server import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
 from serving_adapter.server.statistics import BucketHistogram

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from serving_adapter.server import metrics_page
-from serving_adapter.server.metrics_page import MAX_READERS, PageHandler, serve_page
+from serving_adapter.server.metrics import page_server
+from serving_adapter.server.metrics.page_server import MAX_READERS, PageHandler, serve_page
 from tests.support.waiting import until
 
 
@@ -71,4 +71,4 @@ def test_a_silent_reader_is_left_after_a_while(monkeypatch):
     port = serve_page(CollectorRegistry(), "127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:
         assert silent.recv(1) == b""
-    assert metrics_page.READER_TIMEOUT_S <= 10
+    assert page_server.READER_TIMEOUT_S <= 10

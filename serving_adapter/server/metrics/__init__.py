@@ -1,0 +1,1 @@
+"""The Prometheus page: what is told there, and the server that tells it."""
