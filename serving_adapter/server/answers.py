@@ -15,7 +15,7 @@ from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
 from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.requests import EXACT, Answer, Batch, Overloaded, Request, cut, cut_bytes, tell
-from serving_adapter.server.statistics import ComputeTimes, FailureReason, ModelStatistics
+from serving_adapter.server.statistics.model_statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.arena import Memory, read_outputs
 from serving_adapter.server.workers.messages import BatchError, BatchOutputs, BatchReply

@@ -15,7 +15,7 @@ from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX, Slot
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.requests import Batch, Specs, fitting, tell
-from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.statistics.model_statistics import ModelStatistics
 from serving_adapter.server.surroundings import Clock
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference

@@ -33,7 +33,7 @@ from serving_adapter.server.requests import (
     hold_any,
     tell,
 )
-from serving_adapter.server.statistics import FailureReason, ModelStatistics
+from serving_adapter.server.statistics.model_statistics import FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import THIS_MACHINE, Surroundings
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.messages import ModelReference

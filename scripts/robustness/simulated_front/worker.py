@@ -15,7 +15,7 @@ from scripts.robustness.simulated_front import checked_models
 from scripts.robustness.simulated_front.fates import Deeds, Fates
 from scripts.robustness.simulated_front.virtual_time import call_later
 from serving_adapter.codecs import CODECS
-from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.statistics.model_statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, place
 from serving_adapter.server.workers.messages import (

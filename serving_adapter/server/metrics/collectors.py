@@ -21,7 +21,7 @@ from serving_adapter.server.metrics.node_collector import NodeCollector, cluster
 from serving_adapter.server.metrics.page_server import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics import BucketHistogram
+from serving_adapter.server.statistics.model_statistics import BucketHistogram
 
 NS_PER_US = 1000
 STORE_TIMEOUT_S = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics import BatchTally, Tally
+from serving_adapter.server.statistics.model_statistics import BatchTally, Tally
 
 
 def statistics_message(model: ServedModel) -> pb.ModelStatistics:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from serving_adapter import messages as packets
-from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.statistics.model_statistics import ComputeTimes
 from serving_adapter.server.workers.arena import Placed
 from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement, UnitMember
 from serving_adapter.server.workers.tenant import Tenant

@@ -23,7 +23,7 @@ import torch
 from serving_adapter.codecs import CODECS
 from serving_adapter.model_store.torch_side.device_tensors import ParametersOnDevice
 from serving_adapter.models.model import Model, ModelError, Values, as_described, complaint, datatype_of
-from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.statistics.model_statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Arena, Placed, place
 from serving_adapter.server.workers.messages import (

@@ -21,7 +21,7 @@ from serving_adapter.server.protocol.lease import ModelLease
 from serving_adapter.server.protocol.loads import ModelLoads
 from serving_adapter.server.redundancy.parity_mode import Parity
 from serving_adapter.server.requests import OutputTensor, Request, Specs
-from serving_adapter.server.statistics import ModelStatistics
+from serving_adapter.server.statistics.model_statistics import ModelStatistics
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.pool import WorkerPool
 from tests.support import CHECKOUT

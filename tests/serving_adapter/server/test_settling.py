@@ -15,7 +15,7 @@ from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.requests import InputTensor
 from serving_adapter.server.served_model import ServedModel
-from serving_adapter.server.statistics import FailureReason
+from serving_adapter.server.statistics.model_statistics import FailureReason
 from serving_adapter.server.workers.handles import WorkerHandle
 from serving_adapter.server.workers.messages import ModelReference
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from serving_adapter.messages import receive_with_descriptors, socket_pair
-from serving_adapter.server.statistics import ComputeTimes
+from serving_adapter.server.statistics.model_statistics import ComputeTimes
 from serving_adapter.server.workers import messages
 from serving_adapter.server.workers.arena import Placed
 from serving_adapter.server.workers.messages import (

@@ -11,7 +11,7 @@ import pytest
 
 from serving_adapter import recent_arrivals
 from serving_adapter.recent_arrivals import METHOD, Question, Told
-from serving_adapter.server.arrival_ring import ArrivalRing
+from serving_adapter.server.statistics.arrival_ring import ArrivalRing
 from serving_adapter.target.open_inference.arrival_log import ArrivalLog
 
 MS = 1_000_000

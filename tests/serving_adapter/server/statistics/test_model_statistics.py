@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serving_adapter.server.statistics import MAX_CELLS, ComputeTimes, ModelStatistics
+from serving_adapter.server.statistics.model_statistics import MAX_CELLS, ComputeTimes, ModelStatistics
 
 
 def test_service_times_are_told_by_a_bounded_number_of_sizes_and_counted_for_all():

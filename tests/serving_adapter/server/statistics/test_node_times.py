@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from serving_adapter.server.node_times import NodeTimes
+from serving_adapter.server.statistics.node_times import NodeTimes
 
 MS = 1_000_000
 

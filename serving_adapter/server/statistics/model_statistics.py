@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving_adapter.server.arrival_ring import ArrivalRing
-from serving_adapter.server.node_times import NodeTimes
+from serving_adapter.server.statistics.arrival_ring import ArrivalRing
+from serving_adapter.server.statistics.node_times import NodeTimes
 
 # The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
 BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
