@@ -13,7 +13,7 @@ import numpy as np
 
 from serving_adapter.server.configuration import Protection
 from serving_adapter.server.failure_log import FailureLog
-from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.queue.in_flight import InFlight
 from serving_adapter.server.requests import EXACT, Answer, Batch, Overloaded, Request, cut, cut_bytes, tell
 from serving_adapter.server.statistics.model_statistics import ComputeTimes, FailureReason, ModelStatistics
 from serving_adapter.server.surroundings import Clock

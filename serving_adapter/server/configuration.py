@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from serving_adapter.server.batching import Batching
+from serving_adapter.server.queue.batching import Batching
 from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement, Parallelism
 
 NS_PER_US = 1000

@@ -9,9 +9,9 @@ import asyncio
 from itertools import islice
 
 from serving_adapter.server.answers import NOBODY_WAITS, Answers, Execution
-from serving_adapter.server.batching import next_batch
 from serving_adapter.server.configuration import Knobs
-from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.queue.batching import next_batch
+from serving_adapter.server.queue.in_flight import InFlight
 from serving_adapter.server.redundancy.lane import DEPLOYED_MODEL_INDEX, Slot
 from serving_adapter.server.redundancy.modes import ResilienceMode
 from serving_adapter.server.requests import Batch, Specs, fitting, tell

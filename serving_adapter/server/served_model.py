@@ -18,7 +18,7 @@ from serving_adapter.server.answers import Answers
 from serving_adapter.server.configuration import NO_PRIORITIES, Knobs, Priorities, Protection
 from serving_adapter.server.dispatcher import Dispatcher
 from serving_adapter.server.failure_log import FailureLog
-from serving_adapter.server.in_flight import InFlight
+from serving_adapter.server.queue.in_flight import InFlight
 from serving_adapter.server.recording import Recording
 from serving_adapter.server.redundancy.mode_switch import ModeSwitch
 from serving_adapter.server.redundancy.modes import ResilienceMode

@@ -14,11 +14,11 @@ import pytest
 from scripts.robustness.simulated_front.simulation import simulate
 from serving_adapter.lease import MAX_DURATION_MS
 from serving_adapter.server import answers, dispatcher
-from serving_adapter.server.batching import Batching
 from serving_adapter.server.dispatcher import Dispatcher
-from serving_adapter.server.in_flight import InFlight
 from serving_adapter.server.protocol.lease import ModelLease
 from serving_adapter.server.protocol.loads import ModelLoads
+from serving_adapter.server.queue.batching import Batching
+from serving_adapter.server.queue.in_flight import InFlight
 from serving_adapter.server.redundancy.parity_mode import Parity
 from serving_adapter.server.requests import OutputTensor, Request, Specs
 from serving_adapter.server.statistics.model_statistics import ModelStatistics

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving_adapter.server.batching import Batching, Decision, next_batch
+from serving_adapter.server.queue.batching import Batching, Decision, next_batch
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving_adapter.server.queue.waiting_requests import WaitingRequests
 from serving_adapter.server.requests import InputTensor, Request
-from serving_adapter.server.waiting_requests import WaitingRequests
 
 LEVELS = 3
 steps = st.lists(st.one_of(st.integers(0, LEVELS - 1), st.sampled_from(["take", "remove"])), max_size=30)

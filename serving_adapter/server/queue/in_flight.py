@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from serving_adapter.server.queue.waiting_requests import WaitingRequests
 from serving_adapter.server.requests import Batch, Request
-from serving_adapter.server.waiting_requests import WaitingRequests
 
 
 class InFlight:

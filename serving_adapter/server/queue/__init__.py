@@ -1,0 +1,1 @@
+"""The queue of requests: what waits, what runs, and when some of it is a batch."""
