@@ -29,6 +29,7 @@ the capacity. A belief that can replay higher rates needs no such rule, and give
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +47,33 @@ HEADROOM = 0.5  # h
 
 
 @dataclass(frozen=True)
-class Throughput:
+class _ByRate(ABC):
+    """What these objectives share: a measurement costs what a predicted interval of the same numbers does."""
+
+    slo_p95_ms: float | None
+    unit = PER_ANSWER
+
+    @abstractmethod
+    def costs(self, of: PredictedIntervals) -> np.ndarray:
+        """Of each interval."""
+
+    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
+        """NaN where nothing was completed, nothing failed and nothing is waiting."""
+        if not (measurement.completions or measurement.failures or measurement.backlog > 0):
+            return math.nan
+        mean_ms, p95_ms = (latency_ms(measurement, name) for name in ("mean_ms", "p95_ms"))
+        if not measurement.completions:  # One answer in all that time, and a late one.
+            mean_ms = p95_ms = 1e3 * max(measurement.duration_s, 1e-3)
+        if measurement.aborted and self.slo_p95_ms is not None:
+            p95_ms = max(p95_ms, math.nextafter(self.slo_p95_ms, math.inf))
+        per_s = max(measurement.completions, 1) / max(measurement.duration_s, 1e-3)
+        share = np.asarray(measurement.failure_share)
+        each = (np.asarray(mean_ms), np.asarray(p95_ms), np.ones(()), share, np.asarray(per_s))
+        return float(self.costs(PredictedIntervals(*each)))
+
+
+@dataclass(frozen=True)
+class Throughput(_ByRate):
     """Most answers per second; where a p95 limit is given and broken, their cost is at least twice as high.
 
     Under the arrivals of users each configuration that bears them answers as many. A closed loop tells them
@@ -54,10 +81,6 @@ class Throughput:
     """
 
     slo_p95_ms: float | None = None
-    unit = PER_ANSWER
-
-    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        return _measured(self, measurement)
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
         limit_ms = math.inf if self.slo_p95_ms is None else self.slo_p95_ms
@@ -67,14 +90,10 @@ class Throughput:
 
 
 @dataclass(frozen=True)
-class Goodput:
+class Goodput(_ByRate):
     """Most answers per second within the limit."""
 
     slo_p95_ms: float
-    unit = PER_ANSWER
-
-    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        return _measured(self, measurement)
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
         share = share_within(self.slo_p95_ms, of.mean_ms, of.p95_ms)
@@ -84,14 +103,10 @@ class Goodput:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Capacity(_ByRate):
     """Highest rate that is borne with the p95 within the limit."""
 
     slo_p95_ms: float
-    unit = PER_ANSWER
-
-    def cost(self, measurement: Measurement, configuration: Configuration) -> float:
-        return _measured(self, measurement)
 
     def costs(self, of: PredictedIntervals) -> np.ndarray:
         borne_per_s = of.answered_per_s * (self.slo_p95_ms / of.p95_ms) ** HEADROOM
@@ -111,18 +126,3 @@ def share_within(limit_ms: float, mean_ms: np.ndarray, p95_ms: np.ndarray) -> np
 
 def _per_answer_ms(rate_per_s: np.ndarray) -> np.ndarray:
     return np.asarray(1e3 / np.maximum(rate_per_s, LEAST_PER_S))
-
-
-def _measured(objective: Throughput | Goodput | Capacity, measurement: Measurement) -> float:
-    """NaN where nothing was completed, nothing failed and nothing is waiting."""
-    if not (measurement.completions or measurement.failures or measurement.backlog > 0):
-        return math.nan
-    mean_ms, p95_ms = (latency_ms(measurement, name) for name in ("mean_ms", "p95_ms"))
-    if not measurement.completions:  # One answer in all that time, and a late one.
-        mean_ms = p95_ms = 1e3 * max(measurement.duration_s, 1e-3)
-    if measurement.aborted and objective.slo_p95_ms is not None:
-        p95_ms = max(p95_ms, math.nextafter(objective.slo_p95_ms, math.inf))
-    per_s = max(measurement.completions, 1) / max(measurement.duration_s, 1e-3)
-    share = np.asarray(measurement.failure_share)
-    each = (np.asarray(mean_ms), np.asarray(p95_ms), np.ones(()), share, np.asarray(per_s))
-    return float(objective.costs(PredictedIntervals(*each)))
