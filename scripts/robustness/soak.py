@@ -17,7 +17,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple, TextIO
 from scripts.robustness import figures
 from scripts.robustness.process_usage import HeldByProcesses, family, held
 from scripts.robustness.tuner_watch import ENDING_S, MOST_GROWTH_BYTES, MOST_MORE, HeldRow, TunerWatch
-from scripts.serving.processes import started
+from scripts.serving.processes import started, tune_command
 from serving_adapter.model_store import Client, StoreError
 from serving_adapter.model_store.protocol import model_store_pb2 as store_pb
 from serving_adapter.target import OpenInferenceTarget
@@ -248,7 +247,7 @@ def _tuning(options: Options, address: str, watch: TunerWatch, log: TextIO) -> I
     pace = ("--interval-s", INTERVAL_S, "--settle-s", SETTLE_S, "--duration", f"{60 * options.minutes:g}s")
     what = ("--target", address, "--model", TUNED, "--out", watch.folder, "--seed", options.seed)
     knobs = ("--knobs", "instances=1:2,max_batch_size=1,4,8")
-    command = [sys.executable, "-m", "rrl.command_line", *map(str, (*what, *pace)), *knobs]
+    command = tune_command(*what, *pace, *knobs)
     process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     watch.process = process
     try:

@@ -1,4 +1,4 @@
-"""Servers started for a benchmark, as processes that end with it."""
+"""What a benchmark starts as processes: servers that end with it, and `rrl-tune`."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def started(
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def tune_command(*arguments: object) -> list[str]:
+    """The command line of `rrl-tune` with these arguments, in this interpreter."""
+    return [sys.executable, "-m", "rrl.command_line", *map(str, arguments)]
 
 
 class StartedServer(NamedTuple):

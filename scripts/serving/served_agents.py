@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from rrl.space import Configuration, ConfigurationSpace
 from rrl.tuning.listener import Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
+from scripts.serving.processes import tune_command
 from serving_adapter.target import OpenInferenceTarget
 
 DEFAULT, RULE, SWEEP = DEFAULT_AGENT, "rule", "sweep"
@@ -91,12 +91,12 @@ def tuned_by_command(
 ) -> TunedRun:
     """A run of `rrl-tune` as it is; it is asked to stop once `ended`, as Ctrl-C does."""
     out = served.folder / agent
-    command: list[object] = [sys.executable, "-m", "rrl.command_line", "--target", served.target.address]
-    command += ["--agent", agent, "--seed", served.seed, "--intervals", intervals, "--out", out]
-    command += ["--interval-s", served.interval_s, "--settle-s", served.settle_s]
-    command += ["--knobs", served.space, *arguments]
+    what = ("--target", served.target.address, "--agent", agent, "--seed", served.seed)
+    length = ("--intervals", intervals, "--out", out)
+    pace = ("--interval-s", served.interval_s, "--settle-s", served.settle_s)
+    command = tune_command(*what, *length, *pace, "--knobs", served.space, *arguments)
     with (served.folder / f"{agent}.log").open("w") as log:
-        tuner = subprocess.Popen(list(map(str, command)), stdout=log, start_new_session=True)
+        tuner = subprocess.Popen(command, stdout=log, start_new_session=True)
         try:
             _wait(tuner, ended)
         finally:

@@ -41,6 +41,7 @@ from scripts.benchmarks.triton.served import (
 from scripts.kept_rows import KeptRows
 from scripts.serving.against_sweep import AgainstSweep, searching
 from scripts.serving.client_log import Requests
+from scripts.serving.processes import tune_command
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import running
 from serving_adapter.options import parse
@@ -168,13 +169,13 @@ class Bench:
         server, options = next(iter(self.servers.values())), self.options
         together = agent != IN_TURN
         intervals = options.intervals if together else options.intervals // 2
-        command: list[object] = [sys.executable, "-m", "rrl.command_line", "--target", server.address]
-        command += ["--metrics-url", server.metrics_url, "--model", ",".join(self.servers)]
-        command += ["--jointly"] if together else []
-        command += ["--agent", agent if together else TOGETHER, "--cores", options.cores, "--knobs", KNOBS]
-        command += ["--intervals", intervals, "--interval-s", options.interval_s]
-        command += ["--seed", seed, "--out", out]
-        subprocess.run(list(map(str, command)), check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
+        arguments: list[object] = ["--target", server.address]
+        arguments += ["--metrics-url", server.metrics_url, "--model", ",".join(self.servers)]
+        arguments += ["--jointly"] if together else []
+        arguments += ["--agent", agent if together else TOGETHER, "--cores", options.cores, "--knobs", KNOBS]
+        arguments += ["--intervals", intervals, "--interval-s", options.interval_s]
+        arguments += ["--seed", seed, "--out", out]
+        subprocess.run(tune_command(*arguments), check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
 
     def _numbers(self, folders: list[Path], space: ConfigurationSpace) -> list[int]:
         """The joint configurations in force, interval by interval, until the result is measured in turns."""

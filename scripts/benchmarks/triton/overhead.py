@@ -41,6 +41,7 @@ from scripts.benchmarks.triton.served import (
 )
 from scripts.benchmarks.tuner.speed.overhead import cpu_at_record
 from scripts.serving.client_log import Requests
+from scripts.serving.processes import tune_command
 from serving_adapter.options import parse
 from serving_adapter.target.open_inference.metrics_page import FETCHES
 
@@ -170,10 +171,10 @@ def _tuning(
     server: Triton, knobs: str, intervals: int, plan: OverheadPlan, folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`rrl-tune`, as a process that is ended, by Ctrl-C, at the end."""
-    command = [sys.executable, "-m", "rrl.command_line", "--target", server.address, *server.arguments]
-    command += ["--knobs", knobs, "--intervals", str(intervals), "--out", str(folder)]
-    command += ["--interval-s", str(plan.interval_s), "--settle-s", str(plan.settle_s)]
-    tuner = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    arguments: list[object] = ["--target", server.address, *server.arguments]
+    arguments += ["--knobs", knobs, "--intervals", intervals, "--out", folder]
+    arguments += ["--interval-s", plan.interval_s, "--settle-s", plan.settle_s]
+    tuner = subprocess.Popen(tune_command(*arguments), stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield tuner
         tuner.send_signal(signal.SIGINT)

@@ -47,6 +47,7 @@ from tritonclient.grpc import service_pb2 as pb
 from rrl import journal
 from rrl.knobs import in_words
 from scripts.serving.closed_loop import closed_loop
+from scripts.serving.processes import tune_command
 from scripts.triton_server import model_analyzer
 from scripts.triton_server.repository import ADD_SUB, ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
@@ -132,12 +133,12 @@ def _tuned(
 ) -> QuickStartRun:
     """From the quick start's configuration, by `rrl-tune` with the file."""
     _put_in_force(server, QUICK_STARTS)
-    command: list[object] = [sys.executable, "-m", "rrl.command_line", "--from-model-analyzer", config]
-    command += ["--bench", "--intervals", options.intervals, "--seed", options.seed, "--out", out, *arguments]
+    how = ("--bench", "--intervals", options.intervals, "--seed", options.seed, "--out", out)
+    command = tune_command("--from-model-analyzer", config, *how, *arguments)
     began_s = time.monotonic()
     with out.with_suffix(".log").open("w", encoding="utf-8") as log:
         subprocess.run(
-            list(map(str, command)),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rrl.interval import Watch
 from rrl.objective import MeanLatency
 from rrl.space import ConfigurationSpace
 from scripts.serving.in_turns import latencies_in_turns_ms
-from scripts.serving.processes import serving, started
+from scripts.serving.processes import serving, started, tune_command
 from serving_adapter.target import OpenInferenceTarget
 
 REACH = 2.0
@@ -35,7 +34,7 @@ ROUNDS, FINAL_INTERVAL_S = 5, 6.0
 def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        subprocess.run([sys.executable, "-m", "rrl.command_line", "--out", str(out)], check=True)
+        subprocess.run(tune_command("--out", out), check=True)
         header = json.loads((out / "journal.jsonl").read_text().splitlines()[0])
         tuned = yaml.safe_load((out / "best_configuration.yaml").read_text())["configuration"]
     space = ConfigurationSpace.of(**header["space"])

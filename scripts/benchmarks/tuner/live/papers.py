@@ -34,6 +34,7 @@ from rrl.command_line.embedded.embedded_settings import EmbeddedSettings
 from rrl.command_line.embedded.embedded_target import EmbeddedTarget
 from rrl.records import Record
 from scripts.figures.bootstrap import BootstrapInterval, bootstrap_change
+from scripts.serving.processes import tune_command
 from scripts.serving.served_agents import REACH, settled_after
 from serving_adapter.options import parse
 from serving_adapter.whole_files import written_whole
@@ -108,15 +109,14 @@ def _turned(agents: Sequence[str], turn: int) -> Sequence[str]:
 def _tune(options: Options, address: str, agent: str, until: int) -> None:
     """`rrl-tune`, up to so many intervals."""
     folder = options.out / agent
-    command: list[object] = [sys.executable, "-m", "rrl.command_line", "--target", address]
-    command += ["--intervals", until, "--validation", 0]
+    arguments: list[object] = ["--target", address, "--intervals", until, "--validation", 0]
     if journal.has_begun(folder):
-        command += ["--resume", folder]
+        arguments += ["--resume", folder]
     else:
-        command += ["--agent", agent, "--seed", options.seed, "--out", folder, "--knobs", *KNOBS.split(" ")]
-        command += ["--interval-s", INTERVAL_S, "--settle-s", SETTLE_S]
+        arguments += ["--agent", agent, "--seed", options.seed, "--out", folder, "--knobs", *KNOBS.split(" ")]
+        arguments += ["--interval-s", INTERVAL_S, "--settle-s", SETTLE_S]
     with (options.out / f"{agent}.log").open("a") as log:
-        status = subprocess.run(list(map(str, command)), stdout=log, stderr=log).returncode
+        status = subprocess.run(tune_command(*arguments), stdout=log, stderr=log).returncode
     if status:
         raise RuntimeError(f"rrl-tune ended with status {status} (see {options.out / agent}.log)")
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +46,7 @@ from scripts.benchmarks.tuner.real_traffic.report import (
 )
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns, mean_ms
-from scripts.serving.processes import serving, started
+from scripts.serving.processes import serving, started, tune_command
 from scripts.serving.replayed import ClientFigures, replay, write_moments
 from serving_adapter import resources
 from serving_adapter.target import OpenInferenceTarget
@@ -224,11 +223,10 @@ def _tuned(
     with tempfile.TemporaryDirectory(prefix="rrl-bench-") as traces:
         trace = Path(traces) / "arrivals.csv"
         rate_per_s = write_moments(trace, moments_s)
-        command: list[object] = [sys.executable, "-m", "rrl.command_line", "--model", case.model]
-        command += ["--arrivals", trace, "--rate", rate_per_s, "--seed", case.seed, "--out", folder]
+        arguments = ("--model", case.model, "--arrivals", trace, "--rate", rate_per_s, "--seed", case.seed)
         with (folder / "rrl-tune.log").open("w") as log:
             tuner = subprocess.Popen(
-                [str(part) for part in (*command, *plan.arguments)],
+                tune_command(*arguments, "--out", folder, *plan.arguments),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from scripts.serving.processes import serving, started
+from scripts.serving.processes import serving, started, tune_command
 
 INTERVALS = 24
 REACH_SHARE = 0.03
@@ -30,8 +29,8 @@ def run() -> dict[str, Any]:
         started("serving_adapter.load.command_line", "--target", address, "--rate", 20, "--duration-s", 0),
         tempfile.TemporaryDirectory() as out,
     ):
-        command = [sys.executable, "-m", "rrl.command_line", "--target", address, "--out", out]
-        tuner = subprocess.Popen([*command, "--intervals", str(INTERVALS)], stdout=subprocess.DEVNULL)
+        command = tune_command("--target", address, "--out", out, "--intervals", INTERVALS)
+        tuner = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         journal = Path(out) / "journal.jsonl"
         used = [cpu_at_record(tuner, journal, count) for count in (2, INTERVALS)]
         tuner.wait(120)
