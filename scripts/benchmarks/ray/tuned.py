@@ -27,7 +27,7 @@ from scripts.benchmarks.triton.served import COLD_S
 from scripts.kept_rows import KeptRows
 from scripts.serving.against_sweep import AgainstSweep, Run, Window, searching
 from scripts.serving.client_log import Requests
-from scripts.serving.processes import serving, started
+from scripts.serving.processes import serving, started, tune_command
 from serving_adapter.options import parse
 from serving_adapter.target import OpenInferenceTarget
 from serving_adapter.target.ray_serve.ray_serve_target import RayServeTarget
@@ -87,13 +87,11 @@ class Tuned:
         options = self.options
         with tempfile.TemporaryDirectory(prefix="rrl-ray-") as folder:
             place, out = Path(folder) / "load", Path(folder) / "run"
-            command: list[object] = [sys.executable, "-m", "rrl.command_line", *self.arguments]
-            command += ["--agent", agent, "--knobs", self.knobs, "--seed", seed, "--out", out]
-            command += ["--intervals", options.intervals, "--interval-s", options.interval_s]
+            how = ("--agent", agent, "--knobs", self.knobs, "--seed", seed, "--out", out)
+            pace = ("--intervals", options.intervals, "--interval-s", options.interval_s)
+            command = tune_command(*self.arguments, *how, *pace)
             with self._requests(100 + seed, 0, place):
-                subprocess.run(
-                    list(map(str, command)), check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL
-                )
+                subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
             numbers = [record.number for record in searching(out)]
             failed = Requests.read(place).failures
         kept = self.space.number({name: self.target.configuration()[name] for name in self.space.names})
