@@ -30,6 +30,7 @@ from scripts.robustness.simulated_front.virtual_time import (
 from scripts.robustness.simulated_front.watch import FrontWatch, MayBeInForce
 from serving_adapter import model_configuration
 from serving_adapter.server.configuration import Priorities, Protection
+from serving_adapter.server.protocol.loads import ModelLoads
 from serving_adapter.server.protocol.servicer import InferenceService
 from serving_adapter.server.redundancy.redundant_models import ParityModel, RedundantModels
 from serving_adapter.server.redundancy.settings import from_parameters
@@ -106,7 +107,9 @@ class _Run:
         model = self._served_model()
         await model.start()
         self.model = model
-        service = InferenceService({MODEL: model}, metrics_port=0, max_unread_bytes=0)
+        models = {MODEL: model}
+        load = ModelLoads(models).load
+        service = InferenceService(models, metrics_port=0, max_unread_bytes=0, load=load)
         self.connection = SimulatedConnection(service)
         self.machine.fates.faults = FaultPlan(list(self.scenario.bad_builds), list(self.scenario.bad_forks))
         began_s = self.loop.time()

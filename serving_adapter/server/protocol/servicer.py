@@ -18,7 +18,7 @@ from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.recent_arrivals import EXTENSION
 from serving_adapter.server.protocol.inference import Inference
-from serving_adapter.server.protocol.loads import Load, ModelLoads
+from serving_adapter.server.protocol.loads import Load
 from serving_adapter.server.protocol.named_models import known_model, open_model
 from serving_adapter.server.protocol.overrides import model_config
 from serving_adapter.server.protocol.received import InferenceMessage
@@ -46,13 +46,13 @@ class InferenceService:
         http_port: int | None = None,
         max_unread_bytes: int,
         control_key: str | None = None,
-        load: Load | None = None,
+        load: Load,
     ) -> None:
-        """`load` does what a load asks for; without it that concerns this server alone."""
+        """`load` does what a load asks for: here, or on every front."""
         self._models = models
         self.inference = Inference(models, UnreadAnswers(max_unread_bytes))
         self._control_key = control_key
-        self._load = load or ModelLoads(models).load
+        self._load = load
         self._extensions = [
             "statistics",
             "model_configuration",
