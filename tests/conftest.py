@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from serving_adapter.model_store import Client, StoreUnavailable
 from serving_adapter.model_store.protocol import model_store_pb2 as pb
+from tests.support.folder_end import end_other_folders
 from tests.support.servers.running_server import RunningServer, start
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -52,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.support.sharing import turn_of
 
         items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the fixtures of the test itself."""
+    if nextitem is not None:
+        end_other_folders(nextitem.path)
 
 
 def pytest_unconfigure() -> None:

@@ -18,6 +18,7 @@ from scripts.triton_server.installation import Installation, install
 from scripts.triton_server.repository import ModelSpec, write_repository
 from scripts.triton_server.running import RunningTriton, running
 from serving_adapter.target import OpenInferenceTarget
+from tests.support.folder_end import until_folder_ends
 from tests.support.models import fragile
 from tests.support.servers.running_server import RunningServer
 from tests.support.servers.triton_served import Served
@@ -93,21 +94,11 @@ def light_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_repository(tmp_path_factory.mktemp("light"), {"member": ModelSpec("noop")})
 
 
-_running = contextlib.ExitStack()
-
-
 @pytest.fixture(scope="session")
 def triton(installation: Installation, repository: Path) -> Iterator[RunningTriton]:
     models = (f"--load-model={name}" for name in LIGHT)
-    with _running:
-        yield _running.enter_context(running(repository, *models, installation=installation))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Ends Triton after the last test here: it and its models' processes would stay until the very end."""
-    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
-        _running.close()
+    with until_folder_ends(Path(__file__).parent) as stack:
+        yield stack.enter_context(running(repository, *models, installation=installation))
 
 
 @pytest.fixture

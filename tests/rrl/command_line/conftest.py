@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from serving_adapter.target import OpenInferenceTarget
+from tests.support.folder_end import until_folder_ends
 from tests.support.runs.running_command import answered, watching
 from tests.support.waiting import until
 
@@ -51,26 +52,12 @@ class Served:
         assert json.loads((self._folder / "load.json").read_text())["failed"] == {}
 
 
-_running: list[Served] = []
-
-
 @pytest.fixture(scope="session")
 def target_under_load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    _running.append(Served(tmp_path_factory.mktemp("load")))
-    yield _running[0]
-    _end()
-
-
-def _end() -> None:
-    while _running:
-        _running.pop().end()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Ends the server and its load after the last test here: they keep a part of a core busy."""
-    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
-        _end()
+    with until_folder_ends(Path(__file__).parent) as stack:
+        served = Served(tmp_path_factory.mktemp("load"))
+        stack.callback(served.end)
+        yield served
 
 
 @pytest.fixture(scope="module")
