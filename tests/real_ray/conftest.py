@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.folder_end import until_folder_ends
 from tests.support.servers.ray_cluster import RayCluster
 
 
@@ -17,27 +18,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.ray)
 
 
-_running: list[RayCluster] = []
-
-
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
     """Leave it as you found it: what you add is killed by you."""
     if find_spec("ray") is None:
         pytest.fail("Ray is not installed: run make setup; or leave these tests out: pytest -m 'not ray'")
     cluster = RayCluster()
-    _running.append(cluster)
-    try:
+    with until_folder_ends(Path(__file__).parent) as stack:
+        stack.callback(cluster.end)
         cluster.start()
         cluster.add_node()
         yield cluster
-    finally:
-        cluster.end()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Ends the cluster after the last test here: it keeps a third of a core busy."""
-    if nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
-        while _running:
-            _running.pop().end()
