@@ -50,3 +50,11 @@ def begun_once(start_ms: float, **changes: Any) -> Guard:
     guard.enter(START)
     guard.judge(START, start_ms, measured(start_ms, **changes), kind="baseline")
     return guard
+
+
+def begun_failing(failures: int = 40) -> Guard:
+    """With a start under which so many of 160 requests fail."""
+    guard = Guard(START)
+    guard.enter(START)
+    assert not guard.judge(START, 400.0, measured(100.0, failures=failures), kind="baseline").rollback
+    return guard
