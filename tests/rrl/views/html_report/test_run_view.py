@@ -1,0 +1,36 @@
+"""A run of a given duration is complete when its time is up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rrl.views.html_report import page
+from rrl.views.html_report.run_view import RunView
+from rrl.views.summary import summarise
+from tests.support.runs import simulated_runs as runs
+from tests.support.runs.shown_report import shown, text
+
+
+def test_a_run_of_a_given_duration_that_was_validated_is_complete_whatever_intervals_were_planned(
+    good: runs.Run,
+) -> None:
+    """Changes take their time, so that fewer intervals fit into it."""
+    header, records = good
+    planned = replace(header, intervals=10 * len(records))
+    assert RunView(planned, records, summarise(planned, records), True).complete
+    assert "Ended early" not in text(shown((planned, records)))
+    before = [r for r in records if r.kind != "validation"]
+    assert "Ended early" in text(
+        page.page(RunView(planned, before, summarise(planned, before), True), "", ())
+    )
+
+
+def test_a_run_of_a_given_duration_that_found_nothing_to_validate_is_complete_when_its_time_is_up(
+    good: runs.Run,
+) -> None:
+    header, records = good
+    only_start = [replace(r, kind="tune") for r in records if r.configuration == header.start]
+    lasted_s = 60 * RunView(header, only_start, summarise(header, only_start), True).length_min
+    for duration_s, complete in ((lasted_s, True), (10 * lasted_s + 3600, False)):
+        planned = replace(header, intervals=10 * len(records), duration_s=duration_s)
+        assert RunView(planned, only_start, summarise(planned, only_start), True).complete is complete

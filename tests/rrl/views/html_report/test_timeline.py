@@ -1,0 +1,79 @@
+"""The time line has every change with its reason, and every trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from rrl.views.summary import summarise
+from tests.support.runs import simulated_runs as runs
+from tests.support.runs.shown_report import by_class, section, shown, text, view
+
+
+def test_every_change_is_marked_and_listed_with_its_reason(good: runs.Run) -> None:
+    header, records = good
+    numbers = [r.number for r in records]
+    expected = sum(a != b for a, b in pairwise(numbers))
+    expected += numbers[-1] != header.space.number(summarise(*good).left)
+    root = shown(good)
+    ticks = by_class(section(root, "time"), "change")
+    rows = by_class(root, "changes")[0].findall("./tbody/tr")
+    assert len(ticks) == len(rows) == expected
+    assert "the agent: it is the turn of 1" in text(rows[0])
+    assert "instances 1 → " in text(by_class(root, "changes")[0])
+    for tick, row in zip(ticks, rows, strict=True):
+        what, why = text(row[2]), text(row[3])
+        assert what in text(tick.find("title"))
+        assert why in text(tick.find("title"))
+    assert "validation: measures the best and the start in turns" in text(rows[-2])
+    assert "measured in turns with it" in text(rows[-1])
+
+
+def test_what_was_put_back_is_a_change_too_with_its_reason(good: runs.Run) -> None:
+    header, records = good
+    at = next(i for i in range(1, len(records)) if records[i].configuration == records[i - 1].configuration)
+    there = runs.measured(records[at - 1], gap="the server was restarted")
+    back = replace(records[at], changed_at_s=(records[at].wall_time_s,))
+    told = (header, [*records[: at - 1], there, back, *records[at + 1 :]])
+    assert len(view(told).changes) == len(view(good).changes) + 1
+    why = "another was in force meanwhile (the server was restarted): puts back that of this run"
+    assert why in text(section(shown(told), "time"))
+
+
+def test_the_last_change_is_that_of_the_runs_end(good: runs.Run) -> None:
+    """Here the start had the last turn, so that it was in force."""
+    last = by_class(shown(good), "changes")[0].findall("./tbody/tr")[-1]
+    assert text(last).endswith("the run's end")
+    assert summarise(*good).why_left in text(last)
+
+
+def test_trouble_is_marked_named_and_counted(good: runs.Run) -> None:
+    root = shown(runs.troubled(good))
+    time = section(root, "time")
+    symbols = [
+        use.get("href")
+        for use in time.iter("use")
+        if "mark" in use.get("class", "") and use.find("title") is not None
+    ]
+    assert symbols.count("#aborted") == 1
+    assert symbols.count("#rolled-back") == 2
+    assert symbols.count("#failed") == 1
+    gaps = [text(rect.find("title")) for rect in by_class(time, "gap") if rect.find("title") is not None]
+    assert "the server was restarted" in gaps
+    legend = text(time.find(".//ul"))
+    for words in (
+        "aborted by the guard",
+        "rolled back",
+        "requests failed",
+        "changed by the guard",
+        "nothing measured",
+    ):
+        assert words in legend
+        assert words not in text(section(shown(good), "time").find(".//ul"))
+    facts = text(section(root, "cost"))
+    for words in ("aborted by the guard1", "rolled back2", "proposals refused1", "failed requests4"):
+        assert words in facts
+    assert "requests failed" not in text(section(shown(good), "time").find(".//ul"))
+    reasons = text(by_class(root, "changes")[0])
+    assert "the guard rolled back: the queue is running away" in reasons
+    assert "aborted: the queue is running away: 90 more requests" in reasons
