@@ -25,6 +25,7 @@ from serving_adapter.server.fronts.agreement import (
 )
 from serving_adapter.server.fronts.orders import FrontOrder, as_arguments
 from serving_adapter.server.fronts.talk import Saying, Talk, Word
+from serving_adapter.server.kept_tasks import KeptTasks
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.protocol.loads import ModelLoads
 from serving_adapter.server.protocol.refusals import as_refused
@@ -87,7 +88,7 @@ class FirstFront:
         self._joined: dict[int, JoinedFront] = {}
         self._nodes = nodes
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = KeptTasks()
         self._left = asyncio.Event()  # one of the others did
         self._serves = asyncio.Event()  # this one does
         self._is_draining = False
@@ -192,12 +193,12 @@ class FirstFront:
     def _said(self, front: JoinedFront, saying: Saying) -> None:
         match saying.word:
             case Word.STARTED:
-                self._do(self._admit(front, **saying.content))
+                self._tasks.start(self._admit(front, **saying.content))
             case Word.LEAVING:
                 front.is_leaving = True
                 self._agreement.lose(front)
             case Word.LOAD:
-                self._do(self._load_for(front, saying))
+                self._tasks.start(self._load_for(front, saying))
 
     async def _admit(self, front: JoinedFront, address: str, metrics_url: str) -> None:
         front.address = address
@@ -224,11 +225,6 @@ class FirstFront:
             refused = as_refused(error, f"a load at front {front.number + 1}")
             refusal = {"code": refused.code.name, "sentence": str(refused)}
         front.talk.say(Saying(Word.ANSWER, refusal, number=saying.number))
-
-    def _do(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class FrontCollector(Collector):

@@ -17,6 +17,7 @@ from serving_adapter.server.fronts import talk
 from serving_adapter.server.fronts.agreement import FrontAway
 from serving_adapter.server.fronts.orders import FrontOrder
 from serving_adapter.server.fronts.talk import Saying, Talk, Word
+from serving_adapter.server.kept_tasks import KeptTasks
 from serving_adapter.server.protocol.refusals import Refused
 from serving_adapter.server.ray_engine import link
 from serving_adapter.server.served_model import ServedModel
@@ -38,7 +39,7 @@ class OtherFront:
         self._talk: Talk | None = None
         self._where: dict[str, str] = {}  # once it serves
         self._is_leaving = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = KeptTasks()
         self._following: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -122,9 +123,7 @@ class OtherFront:
     def _said(self, by: Talk, saying: Saying) -> None:
         match saying.word:
             case Word.CHANGE:
-                task = asyncio.get_running_loop().create_task(self._change(by, saying))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._change(by, saying))
             case Word.END:
                 if not self._is_leaving:  # a second signal would end it at once
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -21,11 +21,11 @@ import socket
 import sys
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from serving_adapter.messages import receive_with_descriptors
 from serving_adapter.own_process import end_with_parent
 from serving_adapter.ray_connection import ClusterError, connect
+from serving_adapter.server.kept_tasks import KeptTasks
 from serving_adapter.server.ray_engine import link
 from serving_adapter.server.ray_engine.agent import used_bytes
 from serving_adapter.server.ray_engine.cluster import Cluster, Node
@@ -97,7 +97,7 @@ class Driver:
         self._workers: dict[int, RemoteWorker] = {}
         self._reservations = Reservations()
         self._numbers = itertools.count(FIRST_NUMBER)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = KeptTasks()
         self._is_over = asyncio.Event()
         self._is_described = self._will_tell = False
         self._unsaid: deque[messages.Message] = deque()  # to the front, whose channel is full
@@ -163,7 +163,7 @@ class Driver:
         first, *others = (node.name for node in nodes)
         self._say(Forked(worker.number, node=first, more_nodes=tuple(others)))
         self._tell()
-        self._do(self._attend(worker, order))
+        self._tasks.start(self._attend(worker, order))
 
     def _signal(self, number: int, what: WorkerSignal) -> None:
         worker = self._workers.get(number)
@@ -342,11 +342,6 @@ class Driver:
     def _send(self, worker: RemoteWorker, message: messages.Message) -> None:
         with contextlib.suppress(OSError):
             messages.send(worker.channel, message)
-
-    def _do(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _lost(over: set[asyncio.Task[Node | None]]) -> Node | None:
