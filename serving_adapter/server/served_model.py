@@ -69,6 +69,7 @@ class ServedModel:
         self.max_rows = KNOBS["max_batch_size"].high  # of a request or a batch
         self.parts = 1  # that nodes can run together
         self.is_open = False  # from its start to its end
+        self._may_lack_workers = False  # when it starts
         self.recording: Recording | None = None
         self.pool = WorkerPool(
             list(dict.fromkeys([model, *redundant_models.shared_for(resilience)])),
@@ -151,7 +152,7 @@ class ServedModel:
         mode = await self._modes.make(self.resilience)
         self._put_in_force(self.knobs, self.resilience, mode)
         await self._check_threads(mode, self.knobs)
-        await self._reshape(mode, self.knobs)
+        await self._reshape(mode, self.knobs, insists=self._may_lack_workers)
         self._watchdog = asyncio.get_running_loop().create_task(self._kill_hung_workers())
         self.is_open = True
 
@@ -173,8 +174,9 @@ class ServedModel:
         self._modes.check(resilience, share.least(knobs.instances))
 
     def start_with(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
-        """In place of what it was made with, before it starts."""
+        """In place of what it was made with, before it starts; workers that do not fit then come later."""
         self._put_in_force(knobs, resilience, self._mode)
+        self._may_lack_workers = True
 
     def _check_unit(self, nodes: int, resilience: ResilienceSettings) -> None:
         if self.parts == 1:
@@ -192,16 +194,21 @@ class ServedModel:
                 f"nodes_per_unit={nodes} does not go with the resilience mode {resilience.mode}; use none"
             )
 
-    async def apply(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
-        """Puts a configuration in force without losing a request; if that fails, the old one stays."""
+    async def apply(self, knobs: Knobs, resilience: ResilienceSettings, insists: bool = False) -> None:
+        """Puts a configuration in force without losing a request; if that fails, the old one stays.
+
+        Where it `insists`, workers that do not fit now come later, and what is in force is left alone.
+        """
         async with self._apply_lock:
             if not self.is_open:
                 raise ModelFailed("the server is shutting down")
+            if insists and (knobs, resilience) == (self.knobs, self.resilience):
+                return
             before, old = self.knobs, self._mode
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
                 await self._check_threads(new, knobs)
-                await self._reshape(new, knobs)
+                await self._reshape(new, knobs, insists)
                 self._put_in_force(knobs, resilience, new)
             except Exception:
                 await self._reshape(old, before, insists=True)

@@ -37,8 +37,11 @@ class AgreeingFront(Protocol):
     def number(self) -> int:
         """From 1; the first front is 0."""
 
-    async def put_in_force(self, model: str, wanted: FrontConfiguration) -> None:
-        """FrontRefused if it cannot, FrontAway if it does not answer."""
+    async def put_in_force(self, model: str, wanted: FrontConfiguration, insists: bool) -> None:
+        """FrontRefused if it cannot, FrontAway if it does not answer.
+
+        Where it `insists`, workers that do not fit now come later.
+        """
 
     def leave(self) -> None:
         """Has it come anew, and be admitted then."""
@@ -78,7 +81,7 @@ class Agreement:
         """Has a front take part, with the newest configuration; FrontRefused or FrontAway if it cannot."""
         async with self._lock:
             for model, newest in self.newest.items():
-                await front.put_in_force(model, newest)
+                await front.put_in_force(model, newest, insists=True)
             self.fronts[front.number] = front
 
     def lose(self, front: AgreeingFront) -> None:
@@ -86,10 +89,12 @@ class Agreement:
         if self.fronts.get(front.number) is front:
             del self.fronts[front.number]
 
-    async def _ask(self, front: AgreeingFront, model: str, wanted: FrontConfiguration) -> FrontRefused | None:
+    async def _ask(
+        self, front: AgreeingFront, model: str, wanted: FrontConfiguration, insists: bool = False
+    ) -> FrontRefused | None:
         """Why it cannot; None if it could, or is gone."""
         try:
-            await front.put_in_force(model, wanted)
+            await front.put_in_force(model, wanted, insists)
         except FrontAway:
             self.lose(front)
         except FrontRefused as refused:
@@ -100,7 +105,7 @@ class Agreement:
         self, fronts: Iterable[AgreeingFront], model: str, before: FrontConfiguration
     ) -> None:
         staying = [front for front in fronts if self.fronts.get(front.number) is front]
-        outcomes = await asyncio.gather(*(self._ask(front, model, before) for front in staying))
+        outcomes = await asyncio.gather(*(self._ask(front, model, before, insists=True) for front in staying))
         for front, refusal in zip(staying, outcomes, strict=True):
             if refusal is not None:
                 self.lose(front)

@@ -61,8 +61,9 @@ class JoinedFront:
         self.address = ""  # where it serves
         self.is_leaving = False
 
-    async def put_in_force(self, model: str, wanted: FrontConfiguration) -> None:
-        answer = await self.talk.ask(Saying(Word.CHANGE, {"model": model} | talk.as_wire(wanted)))
+    async def put_in_force(self, model: str, wanted: FrontConfiguration, insists: bool) -> None:
+        change = {"model": model, "insists": insists} | talk.as_wire(wanted)
+        answer = await self.talk.ask(Saying(Word.CHANGE, change))
         if "error" in answer:
             raise FrontRefused(answer["error"])
 

@@ -134,7 +134,7 @@ class OtherFront:
             model = self._models[saying.content["model"]]
             wanted = talk.from_wire(saying.content)
             model.check(*wanted)
-            await model.apply(*wanted)
+            await model.apply(*wanted, insists=saying.content["insists"])
         except (ModelFailed, ValueError) as error:
             refusal = {"error": str(error)}
         except Exception as error:

@@ -33,11 +33,13 @@ class Front:
     def __init__(self, number: int, before: FrontConfiguration | None = OLD) -> None:
         self.number, self.in_force, self.has_left = number, before, False
         self.refuses: set[FrontConfiguration] = set()
+        self.insisted: list[bool] = []
         self.is_away = False
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
-    async def put_in_force(self, model: str, wanted: FrontConfiguration) -> None:
+    async def put_in_force(self, model: str, wanted: FrontConfiguration, insists: bool = False) -> None:
+        self.insisted.append(insists)
         await self.may_go_on.wait()
         if self.is_away:
             raise FrontAway
@@ -87,6 +89,18 @@ def test_where_the_first_cannot_the_others_are_put_back() -> None:
         with pytest.raises(FrontRefused, match="4 are too many"):
             await agreement.change(MODEL, NEW)
         assert first.in_force == second.in_force == third.in_force == agreement.newest[MODEL] == OLD
+
+    run(scenario)
+
+
+def test_workers_may_lack_where_a_front_takes_part_anew_or_is_put_back_and_else_not() -> None:
+    async def scenario(agreement: Agreement, first: Front, second: Front, third: Front) -> None:
+        await agreement.change(MODEL, NEW)
+        first.refuses.add(OLD)
+        with pytest.raises(FrontRefused):
+            await agreement.change(MODEL, OLD)
+        assert second.insisted == third.insisted == [True, False, False, True]
+        assert first.insisted == [False, False]
 
     run(scenario)
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
@@ -48,13 +49,17 @@ class Orders:
 
 
 class Two:
-    """The first front and another one, whose parts of the instances are halves."""
+    """The first front and another one, whose parts of the instances are halves.
 
-    def __init__(self) -> None:
+    The other one gets no worker while the file `no_forks` is there.
+    """
+
+    def __init__(self, no_forks: Path) -> None:
+        fragile = ModelReference("tests.support.models.fragile:fragile", (("no_fork_while", str(no_forks)),))
         self.first_model, self.other_model = (
             ServedModel(
                 "noop",
-                ModelReference("noop"),
+                (ModelReference("noop"), fragile)[front],
                 "cpu",
                 Knobs(instances=2),
                 Protection(),
@@ -98,9 +103,9 @@ class Two:
         return [self.first_model.knobs, self.other_model.knobs]
 
 
-def run(scenario: Callable[[Two], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Two], Awaitable[None]], no_forks: Path = Path("/no/such/file")) -> None:
     async def within() -> None:
-        two = Two()
+        two = Two(no_forks)
         await two.open()
         try:
             async with asyncio.timeout(100):
@@ -168,6 +173,60 @@ def test_a_change_while_the_other_is_away_is_in_force_on_it_when_it_starts() -> 
         await two.start_other()
         assert two.in_force == wanted(two, 5, 4)
         assert len(two.other_model.pool.workers) == 2
+
+    run(scenario)
+
+
+def test_one_that_starts_where_its_workers_do_not_fit_takes_part_and_has_them_once_they_do(
+    tmp_path: Path,
+) -> None:
+    no_forks = tmp_path / "no-forks"
+
+    async def touch(pids: Sequence[int], workers: int, threads: int) -> None:
+        no_forks.touch()
+
+    async def scenario(two: Two) -> None:
+        await two.start_first()
+        model = two.other_model
+        model.surroundings = dataclasses.replace(model.surroundings, check_threads=touch)  # the last step
+        await two.start_other()
+        assert not model.ready
+        no_forks.unlink()
+        await eventually(lambda: model.ready)
+
+    run(scenario, no_forks)
+
+
+def test_so_does_one_whose_workers_do_not_fit_any_more_when_it_has_started(tmp_path: Path) -> None:
+    no_forks = tmp_path / "no-forks"
+
+    async def scenario(two: Two) -> None:
+        await two.start_first()
+        await two.other.open()
+        await two.other_model.start()
+        no_forks.touch()
+        await two.first.load(load_of(instances=4))
+        await two.other.serving("127.0.0.1:2", "")
+        await eventually(lambda: len(two.first.answering) == 2)
+        assert two.in_force == wanted(two, 4)
+        assert len(two.other_model.pool.workers) == 1
+        no_forks.unlink()
+        await eventually(lambda: len(two.other_model.pool.workers) == 2)
+
+    run(scenario, no_forks)
+
+
+def test_one_that_has_the_newest_configuration_takes_part_again_without_a_change() -> None:
+    async def scenario(two: Two) -> None:
+        await two.start()
+
+        async def reshape(*_: object) -> None:
+            raise ModelFailed("a change was made")
+
+        two.other_model.pool.reshape = reshape  # type: ignore[assignment, method-assign]
+        next(iter(two.first._joined.values())).leave()
+        await eventually(lambda: len(two.first.answering) == 1)
+        await eventually(lambda: len(two.first.answering) == 2)
 
     run(scenario)
 
