@@ -64,10 +64,13 @@ RECORDINGS: dict[str, Callable[[Path, int], Recording]] = {".npz": ItemSample, "
 """By the ending of their file."""
 
 
-async def serve(options: ServeOptions, order: FrontOrder | None = None) -> None:
+async def serve(
+    options: ServeOptions, order: FrontOrder | None = None, host_for_clients: str | None = None
+) -> None:
     """Runs the server until SIGTERM, SIGINT or SIGHUP, then drains it.
 
     A stop while it starts ends it with the status of the signal. One of the other fronts has an `order`.
+    `host_for_clients` is told in place of where it listens.
     """
     stop = stop_on_signal()
     if options.private_weights:
@@ -118,7 +121,7 @@ async def serve(options: ServeOptions, order: FrontOrder | None = None) -> None:
             await _stop(server, rest, None)
             raise SystemExit(ENDED_BY_SIGNAL + stop.signal_number)
         _start_recording(recording, options, models)
-        names, host = ", ".join(models), bracketed(options.host)
+        names, host = ", ".join(models), bracketed(host_for_clients or options.host)
         if rest is not None:
             log.info("the protocol over HTTP is at %s", rest.url)
         metrics_url = f"http://{host}:{metrics_port}/metrics"

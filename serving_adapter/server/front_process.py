@@ -19,11 +19,16 @@ from serving_adapter.standard_streams import keep_standard_streams
 WILDCARDS = ("0.0.0.0", "::")
 
 
+def host_for_clients(host: str, node_host: str) -> str:
+    """Where clients find a front on its node: at the node's address, or on loopback if the first is there."""
+    return host if is_loopback_only(host) else node_host
+
+
 def on_node(options: ServeOptions, node_host: str) -> ServeOptions:
     """The options as they are on another node: its own address, and other ports where these are taken."""
     host = options.host
-    if not is_loopback_only(host) and host.strip("[]") not in WILDCARDS:
-        host = node_host
+    if host.strip("[]") not in WILDCARDS:
+        host = host_for_clients(host, node_host)
     rest_port = options.rest_port
     return replace(
         options,
@@ -51,7 +56,8 @@ def main() -> None:
     os.environ.pop(KEY_VARIABLE, None)  # of the node
     if order.control_key is not None:
         os.environ[KEY_VARIABLE] = order.control_key
-    run(serve(on_node(parse(ServeOptions, order.arguments), node_host), order))
+    options = parse(ServeOptions, order.arguments)
+    run(serve(on_node(options, node_host), order, host_for_clients(options.host, node_host)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from serving_adapter.options import parse
 from serving_adapter.ray_connection import ClusterError, ClusterNode
-from serving_adapter.server.front_process import on_node
+from serving_adapter.server.front_process import host_for_clients, on_node
 from serving_adapter.server.fronts.orders import FrontOrder, as_arguments
 from serving_adapter.server.options import ServeOptions
 from serving_adapter.server.ray_engine.front_launcher import check_nodes
@@ -54,6 +54,14 @@ def test_on_its_node_it_takes_the_same_ports_and_others_where_these_are_taken() 
 def test_on_its_node_it_listens_at_the_address_of_that(host: str, there: str) -> None:
     options = dataclasses.replace(OPTIONS, host=host, port=0, metrics_port=0, http_port=0)
     assert on_node(options, "127.0.0.3").host == there
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "10.0.0.2"), ("[::]", "10.0.0.2"), ("192.0.2.1", "10.0.0.2")],
+)
+def test_clients_are_told_an_address_of_its_node_that_they_can_reach(host: str, told: str) -> None:
+    assert host_for_clients(host, "10.0.0.2") == told
 
 
 def test_its_key_comes_with_the_order_and_no_file_is_asked_for() -> None:
