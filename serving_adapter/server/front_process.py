@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from serving_adapter.address import is_loopback_only
 from serving_adapter.control_key import KEY_VARIABLE
-from serving_adapter.options import parse
+from serving_adapter.options import fail, parse
 from serving_adapter.server.command_line import run, serve
 from serving_adapter.server.fronts.orders import FrontOrder
 from serving_adapter.server.options import ServeOptions
@@ -20,8 +20,14 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 def host_for_clients(host: str, node_host: str) -> str:
-    """Where clients find a front on its node: at the node's address, or on loopback if the first is there."""
-    return host if is_loopback_only(host) else node_host
+    """Where clients find a front on its node: at the node's address, or on loopback if the first is there.
+
+    Ends the command where the node does not know a host of that name.
+    """
+    try:
+        return host if is_loopback_only(host) else node_host
+    except ValueError as error:
+        fail(f"--host {error} on the node at {node_host}; give an address, or have all nodes know the name")
 
 
 def on_node(options: ServeOptions, node_host: str) -> ServeOptions:

@@ -39,7 +39,8 @@ class FrontHost:
             stderr=subprocess.PIPE,
             env=environment,
             cwd=folder if os.path.isdir(folder) else None,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # models print what they like, and a node writes as its locale says
         ) as process:
             assert process.stdin is not None
             assert process.stderr is not None

@@ -74,20 +74,22 @@ class FrontsOnNodes:
             await self._process.wait()
 
     async def _launch(self, least_nodes: int) -> dict[str, Any]:
-        """What a new launcher answers; empty if it ends before."""
-        ours, theirs = messages.socket_pair()
-        with theirs:
-            arguments = (str(os.getpid()), str(theirs.fileno()), self._address, str(least_nodes))
-            self._process = await asyncio.create_subprocess_exec(
-                *own_process.command("serving_adapter.server.ray_engine.front_launcher", *arguments),
-                pass_fds=[theirs.fileno()],
-                env=RAY_ENVIRONMENT | dict(os.environ),
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+        """What a new launcher answers, or why there is none; empty if it ends before."""
         if self._channel is not None:
             self._channel.close()
-        self._channel = ours
-        return await asyncio.to_thread(messages.receive, ours) or {}
+        try:
+            self._channel, theirs = messages.socket_pair()
+            with theirs:
+                arguments = (str(os.getpid()), str(theirs.fileno()), self._address, str(least_nodes))
+                self._process = await asyncio.create_subprocess_exec(
+                    *own_process.command("serving_adapter.server.ray_engine.front_launcher", *arguments),
+                    pass_fds=[theirs.fileno()],
+                    env=RAY_ENVIRONMENT | dict(os.environ),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+        except OSError as error:
+            return {ERROR: f"the process that starts other fronts cannot run ({error.strerror or error})"}
+        return await asyncio.to_thread(messages.receive, self._channel) or {}
 
     async def _watch(self) -> None:
         """The fronts end with a launcher, and come back with the next one."""
@@ -95,12 +97,13 @@ class FrontsOnNodes:
             assert self._process is not None
             status = await self._process.wait()
             log.warning("the process that starts the other fronts ended with status %d", status)
-            await asyncio.sleep(LAUNCH_AGAIN_S)
-            said = await self._launch(least_nodes=1)  # those that are left get the fronts
-            if HOST in said:
-                self._say_orders()
-            elif ERROR in said:
-                log.warning("the other fronts cannot be started: %s", said[ERROR])
+            said: dict[str, Any] = {}
+            while HOST not in said:
+                await asyncio.sleep(LAUNCH_AGAIN_S)
+                said = await self._launch(least_nodes=1)  # those that are left get the fronts
+                if ERROR in said:
+                    log.warning("the other fronts cannot be started: %s", said[ERROR])
+            self._say_orders()
 
     def _say_orders(self) -> None:
         for order in self._orders:

@@ -64,6 +64,17 @@ def test_clients_are_told_an_address_of_its_node_that_they_can_reach(host: str, 
     assert host_for_clients(host, "10.0.0.2") == told
 
 
+def test_a_host_whose_name_its_node_does_not_know_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        on_node(dataclasses.replace(OPTIONS, host="front.invalid"), "10.0.0.2")
+    assert capsys.readouterr().err.startswith(
+        "--host 'front.invalid' is no address or name that can be looked up on the node at 10.0.0.2; give an "
+        "address, or have all nodes know the name"
+    )
+
+
 def test_its_key_comes_with_the_order_and_no_file_is_asked_for() -> None:
     options = dataclasses.replace(OPTIONS, control_key_file=Path("/keys/control"))
     assert on_node(options, "127.0.0.3").control_key_file is None
