@@ -170,7 +170,9 @@ def _fronts(
         return OtherFront(order, models)
     if options.fronts == 1:
         return NoOthers(models)
-    return FirstFront(options, models, key, FrontsOnNodes(options.address, options.fronts))
+    model, *_ = models.values()  # of the same configuration as the others
+    nodes = FrontsOnNodes(options.address, options.fronts, model.knobs.parallelism)
+    return FirstFront(options, models, key, nodes)
 
 
 def _rest(options: ServeOptions, service: InferenceService, listener: socket.socket) -> RestServer:

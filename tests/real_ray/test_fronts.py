@@ -101,7 +101,7 @@ def test_the_workers_are_shared_out_and_more_than_there_are_processors_are_refus
     for each in (fronts.first, fronts.other):
         until(partial(lambda server: server.counted("rrl_node_workers") == 2, each), "a half is on each")
     for each in (fronts.first, fronts.other):
-        with pytest.raises(grpc.RpcError, match="CPUs for this front on 2 nodes, and 3 instances need one"):
+        with pytest.raises(grpc.RpcError, match="CPUs for front 1 on 2 nodes, and 3 instances need one each"):
             load(each, knobs(instances=5))
         assert in_force(fronts.first) == in_force(fronts.other) == knobs(instances=4)
     with pytest.raises(grpc.RpcError, match="instances=1 is below the 2 fronts"):
@@ -170,3 +170,8 @@ def test_more_fronts_than_nodes_are_refused(ray_cluster: RayCluster) -> None:
     said = refused(*on(ray_cluster), "--fronts", 3, "--instances", 3)
     assert "--fronts 3 needs as many nodes, and the Ray cluster at" in said
     assert "has 2; lower it, or add a node with ray start --address" in said
+
+
+def test_more_instances_than_the_processors_of_all_fronts_are_refused(ray_cluster: RayCluster) -> None:
+    said = refused(*on(ray_cluster), "--fronts", 2, "--instances", 5)
+    assert "has 4 CPUs on 2 nodes, and 5 instances need one each; lower instances, or add a node" in said

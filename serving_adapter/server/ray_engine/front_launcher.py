@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,15 @@ from serving_adapter import messages, ray_connection
 from serving_adapter.own_process import end_with_parent
 from serving_adapter.ray_connection import ClusterError, ClusterNode
 from serving_adapter.server.ray_engine.front_host import FrontHost
-from serving_adapter.server.ray_engine.front_launching import ERROR, FOLDER, HOST, NO_MORE, NUMBER, ORDER
+from serving_adapter.server.ray_engine.front_launching import (
+    CPUS,
+    ERROR,
+    FOLDER,
+    HOST,
+    NO_MORE,
+    NUMBER,
+    ORDER,
+)
 from serving_adapter.server.ray_engine.versions import versions
 from serving_adapter.server.server_log import log_to_standard_error
 from serving_adapter.standard_streams import ERROR as STANDARD_ERROR
@@ -34,8 +41,8 @@ STEADY_S = 60.0  # a front that ran for so long did not end at once
 class FrontLauncher:
     """Serves the first front, at the other end of `control`."""
 
-    def __init__(self, control: socket.socket, address: str, least_nodes: int) -> None:
-        self._control, self._address, self._least_nodes = control, address, least_nodes
+    def __init__(self, control: socket.socket, address: str) -> None:
+        self._control, self._address = control, address
         self._taken: dict[int, str] = {}  # the node of each front, by number
         self._starts_more = True
         self._is_over = asyncio.Event()
@@ -47,14 +54,14 @@ class FrontLauncher:
             ray_connection.connect("--address", self._address)
             for signum in (signal.SIGINT, signal.SIGTERM):  # Ray has its own handler; the first front ends us
                 signal.signal(signum, signal.SIG_IGN)
-            check_nodes(self._nodes(), self._least_nodes, self._address)
         except ClusterError as error:
             messages.send(self._control, {ERROR: str(error)})
             return
         import ray
 
         self._taken[0] = ray.get_runtime_context().get_node_id()
-        messages.send(self._control, {HOST: ray.util.get_node_ip_address()})
+        cpus = [node.cpus for node in sorted(self._nodes(), key=lambda node: node.node_id)]
+        messages.send(self._control, {HOST: ray.util.get_node_ip_address(), CPUS: cpus})
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._told)
         await self._is_over.wait()
@@ -105,15 +112,6 @@ class FrontLauncher:
         return [node for node in ray_connection.nodes() if node.cpus]
 
 
-def check_nodes(nodes: Sequence[ClusterNode], fronts: int, address: str) -> None:
-    """ClusterError where there are fewer nodes than fronts."""
-    if len(nodes) < fronts:
-        raise ClusterError(
-            f"--fronts {fronts} needs as many nodes, and the Ray cluster at {address} has {len(nodes)}; "
-            f"lower it, or add a node with ray start --address {address}"
-        )
-
-
 async def _run(node_id: str, order: str, folder: str) -> str:
     """Runs a front on a node to its end; says how it ended."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -151,7 +149,7 @@ def main() -> None:
     end_with_parent(int(sys.argv[1]), signal.SIGKILL)
     keep_standard_streams(prints_to=STANDARD_ERROR)
     log_to_standard_error()
-    launcher = FrontLauncher(socket.socket(fileno=int(sys.argv[2])), sys.argv[3], int(sys.argv[4]))
+    launcher = FrontLauncher(socket.socket(fileno=int(sys.argv[2])), sys.argv[3])
     asyncio.run(launcher.serve())
     sys.stderr.flush()
     os._exit(0)

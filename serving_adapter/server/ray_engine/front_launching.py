@@ -1,6 +1,6 @@
 """How the first front has others started on nodes: by a process of its own, in which Ray lives.
 
-    launcher -> first   the address of this node, or an error
+    launcher -> first   the address of this node, and the CPUs of each of all nodes; or an error
     first -> launcher   an order for each of the others, and at the end that no more are to be started
 
 The launcher starts a front anew where it ended, and ends with the first front, and with it the others.
@@ -19,21 +19,27 @@ from typing import Any
 
 from serving_adapter import messages, own_process
 from serving_adapter.server.ray_engine.launching import RAY_ENVIRONMENT
+from serving_adapter.server.ray_engine.placing import EmptyNode, Unplaceable, check_fronts
 from serving_adapter.server.workers.handles import ModelFailed
+from serving_adapter.server.workers.parallelism import Parallelism
 
 log = logging.getLogger(__name__)
 
 LAUNCH_AGAIN_S = 5.0
 END_TIMEOUT_S = 5.0
-HOST, ERROR, NUMBER, ORDER, FOLDER, NO_MORE = "host", "error", "number", "order", "folder", "no_more"
+HOST, CPUS, ERROR = "host", "cpus", "error"
+NUMBER, ORDER, FOLDER, NO_MORE = "number", "order", "folder", "no_more"
 """The fields of the messages."""
 
 
 class FrontsOnNodes:
-    """The launcher, from `open` to `close`; one that ends by itself is started again."""
+    """The launcher, from `open` to `close`; one that ends by itself is started again.
 
-    def __init__(self, address: str, fronts: int) -> None:
-        self._address, self._fronts = address, fronts
+    The fronts share out the instances of `parallelism`.
+    """
+
+    def __init__(self, address: str, fronts: int, parallelism: Parallelism) -> None:
+        self._address, self._fronts, self._parallelism = address, fronts, parallelism
         self._orders: list[dict[str, Any]] = []
         self._process: Process | None = None
         self._channel: socket.socket | None = None
@@ -41,9 +47,15 @@ class FrontsOnNodes:
 
     async def open(self) -> str:
         """The address of this node; ModelFailed, in one sentence, where there are no such fronts."""
-        said = await self._launch(self._fronts)
+        said = await self._launch()
         if HOST not in said:
             raise ModelFailed(said.get(ERROR, "the process that starts the other fronts ended"))
+        nodes = [EmptyNode(f"{number:06}", cpus) for number, cpus in enumerate(said[CPUS])]
+        instances, placement = self._parallelism.instances, self._parallelism.placement
+        try:
+            check_fronts(nodes, self._fronts, instances, placement, self._address)
+        except Unplaceable as error:
+            raise ModelFailed(str(error)) from None
         return str(said[HOST])
 
     def start(self, orders: Sequence[str]) -> None:
@@ -73,14 +85,14 @@ class FrontsOnNodes:
             self._process.kill()
             await self._process.wait()
 
-    async def _launch(self, least_nodes: int) -> dict[str, Any]:
+    async def _launch(self) -> dict[str, Any]:
         """What a new launcher answers, or why there is none; empty if it ends before."""
         if self._channel is not None:
             self._channel.close()
         try:
             self._channel, theirs = messages.socket_pair()
             with theirs:
-                arguments = (str(os.getpid()), str(theirs.fileno()), self._address, str(least_nodes))
+                arguments = (str(os.getpid()), str(theirs.fileno()), self._address)
                 self._process = await asyncio.create_subprocess_exec(
                     *own_process.command("serving_adapter.server.ray_engine.front_launcher", *arguments),
                     pass_fds=[theirs.fileno()],
@@ -100,7 +112,7 @@ class FrontsOnNodes:
             said: dict[str, Any] = {}
             while HOST not in said:
                 await asyncio.sleep(LAUNCH_AGAIN_S)
-                said = await self._launch(least_nodes=1)  # those that are left get the fronts
+                said = await self._launch()
                 if ERROR in said:
                     log.warning("the other fronts cannot be started: %s", said[ERROR])
             self._say_orders()

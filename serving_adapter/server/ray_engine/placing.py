@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from serving_adapter.server.workers.parallelism import PACK, NodePlacement
 from serving_adapter.server.workers.share import ALL, Share
@@ -48,25 +48,11 @@ def place(
         raise Unplaceable(
             f"no node of the cluster at {address} serves; start one with ray start --address {address}"
         )
-    listed = nodes if share == ALL else sorted(nodes, key=lambda node: node.id)
-    allowed, members = _allowed(listed, placement), placement.nodes_per_unit
-    own_cpus = _own_cpus(allowed, share)
+    allowed, own_cpus = _part(nodes, placement, share)
     usable = [node for node in allowed if own_cpus[node.id]]
-    if members > len(usable):
-        raise Unplaceable(
-            f"the cluster at {address} has {_counted(allowed, nodes)}, and nodes_per_unit={members} needs as "
-            f"many; lower it, or add a node with ray start --address {address}"
-        )
-    # A unit has no two of its members on one node, so a node has no use for more processors than instances.
-    room, workers = sum(min(int(own), instances) for own in own_cpus.values()), _workers(allowed)
-    if members * instances > room and workers + members > room:
-        cpus = sum(int(own) for own in own_cpus.values())
-        whose = "" if share == ALL else " for this front"
-        needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
-        raise Unplaceable(
-            f"the cluster at {address} has {cpus} CPUs{whose} on {_counted(allowed, nodes)}, and {instances} "
-            f"instances {needed}; lower instances, or add a node with ray start --address {address}"
-        )
+    members = placement.nodes_per_unit
+    if members > len(usable) or _workers(allowed) + members > _room(own_cpus.values(), instances):
+        check_room(nodes, instances, placement, address, share)
     by_load = sorted(
         usable,
         key=lambda node: (
@@ -79,6 +65,65 @@ def place(
         free.sort(key=lambda node: (-node.worker_count(placement), not node.is_home, -node.cpus))
         by_load = free + [node for node in by_load if node not in free]
     return tuple(by_load[:members])
+
+
+def check_room(
+    nodes: Sequence[HasRoom], instances: int, placement: NodePlacement, address: str, share: Share = ALL
+) -> None:
+    """Unplaceable where so many instances are too many for the nodes, whatever is there already."""
+    allowed, own_cpus = _part(nodes, placement, share)
+    members, counted = placement.nodes_per_unit, _counted(allowed, nodes)
+    whose = "" if share == ALL else f" for front {share.front + 1}"
+    usable = sum(own > 0 for own in own_cpus.values())
+    if members > max(1, usable):
+        has = counted if usable == len(allowed) else f"CPUs{whose} on {usable} of {counted}"
+        raise Unplaceable(
+            f"the cluster at {address} has {has}, and nodes_per_unit={members} needs as many; lower it, or "
+            f"add a node with ray start --address {address}"
+        )
+    if members * instances > _room(own_cpus.values(), instances):
+        cpus = sum(int(own) for own in own_cpus.values())
+        needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
+        raise Unplaceable(
+            f"the cluster at {address} has {cpus} CPUs{whose} on {counted}, and {instances} instances "
+            f"{needed}; lower instances, or add a node with ray start --address {address}"
+        )
+
+
+class EmptyNode(NamedTuple):
+    """A node that has no worker yet."""
+
+    id: str
+    cpus: float
+    is_home: bool = False
+
+    def worker_count(self, placement: NodePlacement | None = None) -> int:
+        return 0
+
+
+def check_fronts(
+    nodes: Sequence[EmptyNode], fronts: int, instances: int, placement: NodePlacement, address: str
+) -> None:
+    """Unplaceable where there are fewer nodes than fronts, or some of their instances do not fit."""
+    if len(nodes) < fronts:
+        raise Unplaceable(
+            f"--fronts {fronts} needs as many nodes, and the Ray cluster at {address} has {len(nodes)}; "
+            f"lower it, or add a node with ray start --address {address}"
+        )
+    for share in (ALL, *(Share(front, fronts) for front in range(fronts))):
+        check_room(nodes, share.of(instances), placement, address, share)
+
+
+def _part(nodes: Sequence[N], placement: NodePlacement, share: Share) -> tuple[list[N], dict[str, float]]:
+    """The nodes that may be used, and by id the processors of each that are for this front."""
+    listed = nodes if share == ALL else sorted(nodes, key=lambda node: node.id)
+    allowed = _allowed(listed, placement)
+    return allowed, _own_cpus(allowed, share)
+
+
+def _room(own_cpus: Iterable[float], instances: int) -> int:
+    """Workers that fit. A node has no use for more processors than instances: a unit has one worker on it."""
+    return sum(min(int(own), instances) for own in own_cpus)
 
 
 def _workers(nodes: Iterable[HasRoom]) -> int:

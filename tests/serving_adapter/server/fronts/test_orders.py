@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from serving_adapter.options import parse
-from serving_adapter.ray_connection import ClusterError, ClusterNode
 from serving_adapter.server.front_process import host_for_clients, on_node
 from serving_adapter.server.fronts.orders import FrontOrder, as_arguments
 from serving_adapter.server.options import ServeOptions
-from serving_adapter.server.ray_engine.front_launcher import check_nodes
 
 OPTIONS = ServeOptions(engine="ray", fronts=2, instances=2)
 
@@ -98,14 +96,3 @@ def test_its_key_comes_with_the_order_and_no_file_is_asked_for() -> None:
 def test_what_no_fronts_can_do_is_refused_in_one_sentence(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ServeOptions(**given)  # type: ignore[arg-type]
-
-
-def test_more_fronts_than_nodes_are_refused_in_one_sentence() -> None:
-    nodes = [ClusterNode("a", "10.0.0.1", 4.0), ClusterNode("b", "10.0.0.2", 4.0)]
-    check_nodes(nodes, 2, "10.0.0.1:6379")
-    with pytest.raises(ClusterError) as caught:
-        check_nodes(nodes, 3, "10.0.0.1:6379")
-    assert str(caught.value) == (
-        "--fronts 3 needs as many nodes, and the Ray cluster at 10.0.0.1:6379 has 2; lower it, or add a node "
-        "with ray start --address 10.0.0.1:6379"
-    )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving_adapter.server.ray_engine.placing import Unplaceable, place
+from serving_adapter.server.ray_engine.placing import EmptyNode, Unplaceable, check_fronts, place
 from serving_adapter.server.workers.parallelism import ANYWHERE, PACK, SPREAD, NodePlacement
 from serving_adapter.server.workers.share import ALL, Share
 
@@ -90,6 +90,15 @@ def test_a_unit_needs_as_many_nodes_as_it_has_members() -> None:
         placed([Machine(8), Machine(8)], 1, NodePlacement(1, nodes_per_unit=2))
 
 
+def test_nodes_without_a_processor_for_a_front_are_none_of_its_units() -> None:
+    nodes = [Machine(1, name="a"), Machine(1, name="b")]
+    said = "has CPUs for front 2 on 1 of 2 nodes, and nodes_per_unit=2 needs as many; lower it, or add a node"
+    with pytest.raises(Unplaceable, match=said):
+        placed(nodes, 1, NodePlacement(nodes_per_unit=2), Share(1, 2))
+    with pytest.raises(Unplaceable, match="has 0 CPUs for front 2 on 1 node, and 1 instances need one each"):
+        placed(nodes[:1], 1, ANYWHERE, Share(1, 2))
+
+
 def test_the_members_of_units_need_a_processor_each_on_different_nodes() -> None:
     nodes = [Machine(1), Machine(8)]
     with pytest.raises(Unplaceable) as caught:
@@ -155,5 +164,52 @@ def test_fronts_that_may_use_some_nodes_only_use_the_same() -> None:
 
 
 def test_a_front_is_told_how_many_processors_are_for_it() -> None:
-    with pytest.raises(Unplaceable, match="has 2 CPUs for this front on 2 nodes, and 3 instances need one"):
+    with pytest.raises(Unplaceable, match="has 2 CPUs for front 1 on 2 nodes, and 3 instances need one each"):
         placed([Machine(2), Machine(2)], 3, ANYWHERE, Share(0, 2))
+
+
+def check(cpus: list[int], fronts: int, instances: int, placement: NodePlacement = ANYWHERE) -> None:
+    nodes = [EmptyNode(f"n{number}", count) for number, count in enumerate(cpus)]
+    check_fronts(nodes, fronts, instances, placement, ADDRESS)
+
+
+def test_more_fronts_than_nodes_are_refused_in_one_sentence() -> None:
+    check([4, 4], fronts=2, instances=2)
+    with pytest.raises(Unplaceable) as caught:
+        check([4, 4], fronts=3, instances=3)
+    assert str(caught.value) == (
+        f"--fronts 3 needs as many nodes, and the Ray cluster at {ADDRESS} has 2; lower it, or add a node "
+        f"with ray start --address {ADDRESS}"
+    )
+
+
+def test_so_are_more_instances_than_the_processors_of_all_fronts_together() -> None:
+    check([2, 1], fronts=2, instances=3)
+    with pytest.raises(Unplaceable) as caught:
+        check([2, 1], fronts=2, instances=4)
+    assert str(caught.value) == (
+        f"the cluster at {ADDRESS} has 3 CPUs on 2 nodes, and 4 instances need one each; lower instances, or "
+        f"add a node with ray start --address {ADDRESS}"
+    )
+
+
+def test_so_are_units_that_the_processors_of_one_front_do_not_bear() -> None:
+    check([3, 3], fronts=2, instances=2, placement=NodePlacement(nodes_per_unit=2))
+    with pytest.raises(Unplaceable, match="has 3 CPUs for front 1 on 2 nodes, and 2 instances need 2 each"):
+        check([3, 3], fronts=2, instances=3, placement=NodePlacement(nodes_per_unit=2))
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data(), st.integers(1, 3))
+def test_what_is_not_refused_at_the_start_can_be_placed_by_each_front(
+    cpus: list[int], data: st.DataObject, nodes_per_unit: int
+) -> None:
+    fronts = data.draw(st.integers(2, len(cpus)))
+    instances = data.draw(st.integers(fronts, max(fronts, sum(cpus))))
+    placement = NodePlacement(nodes_per_unit=nodes_per_unit)
+    try:
+        check(cpus, fronts, instances, placement)
+    except Unplaceable:
+        with pytest.raises(Unplaceable):
+            of_each_front(cpus, instances, fronts, placement)
+    else:
+        of_each_front(cpus, instances, fronts, placement)
