@@ -55,6 +55,14 @@ HELLO_TIMEOUT_S = 10.0
 SET_BY_RAY = ("OMP_NUM_THREADS",)  # which is a knob here
 
 
+class AgentStart(NamedTuple):
+    """What an agent says once it has tried to build the models."""
+
+    reply: BuildReply
+    address: AgentAddress | None = None  # where it serves
+    node_began_s: float = 0.0  # when its node joined the cluster, by the clock there
+
+
 class AgentReport(NamedTuple):
     """What an agent tells again and again."""
 
@@ -73,10 +81,10 @@ class NodeAgent:
 
     async def start(
         self, order: BuildModels, start_timeout_s: float, uses_store: bool, of_front: Versions
-    ) -> tuple[BuildReply, AgentAddress | None]:
+    ) -> AgentStart:
         """Builds the models; describes the first one, or says why there is none."""
         if other := difference(of_front, versions()):
-            return BuildError(other), None
+            return AgentStart(BuildError(other))
         if not uses_store:
             os.environ[FOLDER_VARIABLE] = OFF
         self._zygote = ZygoteHandle(
@@ -84,11 +92,11 @@ class NodeAgent:
         )
         try:
             description = await self._zygote.start()
-            return description, await self._listen()
+            return AgentStart(description, await self._listen(), _node_began_s())
         except ModelFailed as error:
-            return BuildError(str(error)), None
+            return AgentStart(BuildError(str(error)))
         except OSError as error:
-            return BuildError(f"the agent cannot listen on its node ({error.strerror or error})"), None
+            return AgentStart(BuildError(f"the agent cannot listen on its node ({error.strerror or error})"))
 
     async def report(self) -> AgentReport:
         hits, misses = await asyncio.to_thread(self._store_counts)
@@ -203,6 +211,14 @@ class NodeAgent:
         except StoreError:
             return 0, 0
         return sum(tier.hits for tier in tiers), sum(tier.misses for tier in tiers)
+
+
+def _node_began_s() -> float:
+    """When the process was started that is the node for Ray, and the parent of all agents there."""
+    try:
+        return psutil.Process(os.getppid()).create_time()
+    except psutil.Error:  # the system hides it: such nodes are ordered by their names for Ray
+        return 0.0
 
 
 def _hand(worker: WorkerHandle, order: RunBatch, inputs: bytes) -> None:

@@ -52,6 +52,7 @@ class Node:
     name: str
     cpus: float
     is_home: bool = False  # this process is there, and so is its front, which is one of several
+    began_s: float = 0.0  # when it joined, by its own clock
     agent: Any = None
     address: AgentAddress | None = None  # where the agent takes workers' connections
     serves: bool = False  # its agent has built the models
@@ -202,7 +203,7 @@ class Cluster:
         start_timeout_s = self._order.store_patience_s / STORE_SHARE
         uses_store = os.environ.get(FOLDER_VARIABLE) != OFF
         built = node.agent.start.remote(self._order, start_timeout_s, uses_store, versions())
-        reply, node.address = await asyncio.wait_for(built, start_timeout_s)
+        reply, node.address, node.began_s = await asyncio.wait_for(built, start_timeout_s)
         if isinstance(reply, BuildError):
             self._refused = reply.error
             log.warning("node %s cannot serve: %s", node.name, reply.error)

@@ -60,7 +60,7 @@ class FrontLauncher:
         import ray
 
         self._taken[0] = ray.get_runtime_context().get_node_id()
-        cpus = [node.cpus for node in sorted(self._nodes(), key=lambda node: node.node_id)]
+        cpus = [node.cpus for node in self._nodes()]
         messages.send(self._control, {HOST: ray.util.get_node_ip_address(), CPUS: cpus})
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._told)

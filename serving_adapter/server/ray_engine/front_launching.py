@@ -19,7 +19,7 @@ from typing import Any
 
 from serving_adapter import messages, own_process
 from serving_adapter.server.ray_engine.launching import RAY_ENVIRONMENT
-from serving_adapter.server.ray_engine.placing import EmptyNode, Unplaceable, check_fronts
+from serving_adapter.server.ray_engine.placing import Unplaceable, check_fronts
 from serving_adapter.server.workers.handles import ModelFailed
 from serving_adapter.server.workers.parallelism import Parallelism
 
@@ -50,10 +50,9 @@ class FrontsOnNodes:
         said = await self._launch()
         if HOST not in said:
             raise ModelFailed(said.get(ERROR, "the process that starts the other fronts ended"))
-        nodes = [EmptyNode(f"{number:06}", cpus) for number, cpus in enumerate(said[CPUS])]
         instances, placement = self._parallelism.instances, self._parallelism.placement
         try:
-            check_fronts(nodes, self._fronts, instances, placement, self._address)
+            check_fronts(said[CPUS], self._fronts, instances, placement, self._address)
         except Unplaceable as error:
             raise ModelFailed(str(error)) from None
         return str(said[HOST])

@@ -26,6 +26,10 @@ class HasRoom(Protocol):
     def is_home(self) -> bool:
         """Whether the front is there."""
 
+    @property
+    def began_s(self) -> float:
+        """When the node joined, by its own clock."""
+
     def worker_count(self, placement: NodePlacement | None = None) -> int:
         """Workers on it; those of one placement only, where one is given."""
 
@@ -90,11 +94,12 @@ def check_room(
         )
 
 
-class EmptyNode(NamedTuple):
+class _EmptyNode(NamedTuple):
     """A node that has no worker yet."""
 
     id: str
     cpus: float
+    began_s: float
     is_home: bool = False
 
     def worker_count(self, placement: NodePlacement | None = None) -> int:
@@ -102,23 +107,36 @@ class EmptyNode(NamedTuple):
 
 
 def check_fronts(
-    nodes: Sequence[EmptyNode], fronts: int, instances: int, placement: NodePlacement, address: str
+    cpus: Sequence[float], fronts: int, instances: int, placement: NodePlacement, address: str
 ) -> None:
-    """Unplaceable where there are fewer nodes than fronts, or some of their instances do not fit."""
-    if len(nodes) < fronts:
+    """Unplaceable where there are fewer nodes than fronts, or some of their instances do not fit.
+
+    `cpus` has those of each node. Where some of the nodes may be used only, the largest are looked at.
+    """
+    if len(cpus) < fronts:
         raise Unplaceable(
-            f"--fronts {fronts} needs as many nodes, and the Ray cluster at {address} has {len(nodes)}; "
+            f"--fronts {fronts} needs as many nodes, and the Ray cluster at {address} has {len(cpus)}; "
             f"lower it, or add a node with ray start --address {address}"
         )
+    nodes = [_EmptyNode(str(place), count, place) for place, count in enumerate(sorted(cpus, reverse=True))]
     for share in (ALL, *(Share(front, fronts) for front in range(fronts))):
         check_room(nodes, share.of(instances), placement, address, share)
 
 
 def _part(nodes: Sequence[N], placement: NodePlacement, share: Share) -> tuple[list[N], dict[str, float]]:
-    """The nodes that may be used, and by id the processors of each that are for this front."""
-    listed = nodes if share == ALL else sorted(nodes, key=lambda node: node.id)
-    allowed = _allowed(listed, placement)
-    return allowed, _own_cpus(allowed, share)
+    """The nodes that may be used, and by id the processors of each that are for this front.
+
+    The only front goes on with those that it uses, then takes the largest. Several take the oldest, and agree
+    so on who has which. A node that joins changes nothing of that.
+    """
+    if share == ALL:
+        in_order = sorted(nodes, key=lambda node: (-bool(node.worker_count(placement)), -node.cpus))
+    else:
+        in_order = sorted(nodes, key=lambda node: (node.began_s, node.id))
+    allowed = in_order[: placement.nodes or None]
+    cpus = [node.cpus for node in allowed]
+    own_cpus: Sequence[float] = cpus if share == ALL else share.by_node([int(count) for count in cpus])
+    return allowed, dict(zip((node.id for node in allowed), own_cpus, strict=True))
 
 
 def _room(own_cpus: Iterable[float], instances: int) -> int:
@@ -128,21 +146,6 @@ def _room(own_cpus: Iterable[float], instances: int) -> int:
 
 def _workers(nodes: Iterable[HasRoom]) -> int:
     return sum(node.worker_count() for node in nodes)
-
-
-def _own_cpus(nodes: Sequence[HasRoom], share: Share) -> dict[str, float]:
-    """The processors of each node that are for this front. All fronts agree who has which."""
-    if share == ALL:
-        return {node.id: node.cpus for node in nodes}
-    in_order = sorted(nodes, key=lambda node: node.id)
-    parts = share.by_node([int(node.cpus) for node in in_order])
-    return {node.id: part for node, part in zip(in_order, parts, strict=True)}
-
-
-def _allowed(nodes: Sequence[N], placement: NodePlacement) -> list[N]:
-    """As many as may be used: those that are, then the largest."""
-    by_use = sorted(nodes, key=lambda node: (-bool(node.worker_count(placement)), -node.cpus))
-    return by_use[: placement.nodes or None]
 
 
 def _counted(allowed: Sequence[object], nodes: Sequence[object]) -> str:

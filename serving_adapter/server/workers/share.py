@@ -23,7 +23,8 @@ class Share:
     def by_node(self, cpus: list[int]) -> list[int]:
         """How many CPUs of each node are this front's, where the nodes have so many.
 
-        All fronts that list the nodes in one order agree, without a word between them.
+        All fronts that list the nodes in one order agree, without a word between them. Nodes added at the end
+        change nothing of the others. Where one is left out, the part of others may change by one.
         """
         parts, before = [], 0
         for count in cpus:

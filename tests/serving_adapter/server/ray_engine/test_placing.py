@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving_adapter.server.ray_engine.placing import EmptyNode, Unplaceable, check_fronts, place
+from serving_adapter.server.ray_engine.placing import Unplaceable, check_fronts, place
 from serving_adapter.server.workers.parallelism import ANYWHERE, PACK, SPREAD, NodePlacement
 from serving_adapter.server.workers.share import ALL, Share
 
@@ -23,9 +23,10 @@ class Machine:
         placement: NodePlacement = ANYWHERE,
         name: str = "",
         is_home: bool = False,
+        began_s: float = 0.0,
     ) -> None:
         self.id, self.cpus, self.workers = name or str(id(self)), cpus, [placement] * workers
-        self.is_home = is_home
+        self.is_home, self.began_s = is_home, began_s
 
     def worker_count(self, placement: NodePlacement | None = None) -> int:
         return len(self.workers) if placement is None else self.workers.count(placement)
@@ -163,14 +164,44 @@ def test_fronts_that_may_use_some_nodes_only_use_the_same() -> None:
     assert of_each_front([2, 2], 2, 2, NodePlacement(1, SPREAD)) == [[1, 0], [1, 0]]
 
 
+def test_fronts_that_may_use_some_nodes_only_use_the_oldest_whatever_each_has_there() -> None:
+    some = NodePlacement(1)
+    for front, workers_on_new in ((0, 1), (1, 0)):
+        old, new = Machine(2, name="b"), Machine(4, workers_on_new, some, "a", began_s=1.0)
+        assert place([new, old], 1, some, ADDRESS, Share(front, 2)) == (old,)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=2, max_size=4), st.lists(st.integers(1, 4), max_size=3), st.data()
+)
+def test_nodes_that_join_move_no_processor_from_one_front_to_another(
+    cpus: list[int], more: list[int], data: st.DataObject
+) -> None:
+    fronts = 2
+    instances = data.draw(st.integers(fronts, sum(cpus)))
+    names = data.draw(st.permutations([f"n{k}" for k in range(len(cpus + more))]))
+    on_nodes = [0] * len(names)
+    for front in range(fronts):
+        share = Share(front, fronts)
+        nodes = [
+            Machine(count, name=name, began_s=began_s)
+            for began_s, (count, name) in enumerate(zip(cpus + more, names, strict=True))
+        ]
+        placed(nodes[: len(cpus)], share.of(instances), ANYWHERE, share)
+        for _ in range(share.of(sum(cpus + more)) - share.of(instances)):
+            (node,) = place(nodes, share.of(sum(cpus + more)), ANYWHERE, ADDRESS, share)
+            node.workers.append(ANYWHERE)
+        on_nodes = [count + node.worker_count() for count, node in zip(on_nodes, nodes, strict=True)]
+    assert on_nodes == cpus + more
+
+
 def test_a_front_is_told_how_many_processors_are_for_it() -> None:
     with pytest.raises(Unplaceable, match="has 2 CPUs for front 1 on 2 nodes, and 3 instances need one each"):
         placed([Machine(2), Machine(2)], 3, ANYWHERE, Share(0, 2))
 
 
 def check(cpus: list[int], fronts: int, instances: int, placement: NodePlacement = ANYWHERE) -> None:
-    nodes = [EmptyNode(f"n{number}", count) for number, count in enumerate(cpus)]
-    check_fronts(nodes, fronts, instances, placement, ADDRESS)
+    check_fronts(cpus, fronts, instances, placement, ADDRESS)
 
 
 def test_more_fronts_than_nodes_are_refused_in_one_sentence() -> None:
@@ -203,6 +234,7 @@ def test_so_are_units_that_the_processors_of_one_front_do_not_bear() -> None:
 def test_what_is_not_refused_at_the_start_can_be_placed_by_each_front(
     cpus: list[int], data: st.DataObject, nodes_per_unit: int
 ) -> None:
+    cpus.sort(reverse=True)
     fronts = data.draw(st.integers(2, len(cpus)))
     instances = data.draw(st.integers(fronts, max(fronts, sum(cpus))))
     placement = NodePlacement(nodes_per_unit=nodes_per_unit)
