@@ -28,6 +28,7 @@ from serving_adapter.server.workers.arena import Arena, end_of
 from serving_adapter.server.workers.messages import RunBatch
 from serving_adapter.server.workers.parallelism import UnitMember
 
+MEETING_S = 86_400.0  # at most; whoever forks a member ends it once --start-timeout-s is over
 SILENCE_S = 30.0  # after which a member that says nothing counts as gone
 KEEP_ALIVE_S = 5.0  # how often the first one speaks at least
 BACKEND = "rrl_unit"
@@ -42,25 +43,32 @@ class Unit:
     """One member's end of it: the process group, and what goes through it."""
 
     def __init__(
-        self, member: UnitMember, meeting_fd: int | None = None, silence_s: float = SILENCE_S
+        self,
+        member: UnitMember,
+        meeting_fd: int | None = None,
+        meeting_s: float = MEETING_S,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        """Returns once all members are there; UnitBroken if they are not within `silence_s`.
+        """Returns once all members are there; UnitBroken if they are not within `meeting_s`.
 
         The first member listens at `meeting_fd`, whose port is `member.meeting_port`.
         """
         self._size = member.size
         self.is_first = member.rank == FIRST
-        silence = timedelta(seconds=silence_s)
         dist.Backend.register_backend(BACKEND, partial(_gloo, member.host), devices=["cpu"])
         with _whole():
             store = dist.TCPStore(
                 member.meeting_host,
                 member.meeting_port,
                 is_master=self.is_first,
-                timeout=silence,
+                timeout=timedelta(seconds=meeting_s),
                 wait_for_workers=False,
                 master_listen_fd=meeting_fd,
             )
+            here = [f"member {rank} is here" for rank in range(member.size)]
+            store.set(here[member.rank], "")
+            store.wait(here)
+            silence = timedelta(seconds=silence_s)
             dist.init_process_group(
                 BACKEND, store=store, rank=member.rank, world_size=member.size, timeout=silence
             )

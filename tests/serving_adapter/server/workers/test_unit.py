@@ -16,14 +16,15 @@ from serving_adapter.models.minilm import LAYERS
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.messages import BatchError, ModelReference
 from serving_adapter.server.workers.parallelism import UnitMember
-from serving_adapter.server.workers.unit import Unit, UnitBroken
+from serving_adapter.server.workers.unit import MEETING_S, Unit, UnitBroken
 from tests.support.models.split import FAILS_AT_THE_SECOND, FAILS_EVERYWHERE, STOPS_THE_SECOND, UNITS
 from tests.support.servers.real_zygote import HOST, RealWorker, RealZygote
 
 SMALL_VGG16 = {"image_size": "32", "width": "48"}
 TOLD = ModelReference("tests.support.models.split:told")
 ENDS_WITHIN_S = 30
-FAILED, BROKEN = 1, 2
+SILENCE_S = 3.0  # long enough for members that are there to say something
+FAILED, BROKEN, ALONE = 1, 2, 3  # the exit statuses of a member
 
 
 @pytest.fixture(scope="module")
@@ -125,25 +126,33 @@ def test_a_batch_that_fails_at_one_member_alone_is_not_answered(told):
     assert_all_end(members)
 
 
-def ends_of(act: str, ranks: Sequence[int], silence_s: float) -> list[int]:
-    """The exit statuses of these of two members, each in a process of its own: 0 where `act` returns."""
+def member_of_two(rank: int, meeting: socket.socket, act: str, meeting_s: float, silence_s: float) -> int:
+    """A process of its own, which exits with 0 once `act` returns."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = ALONE
+    try:
+        host, port = meeting.getsockname()
+        unit = Unit(
+            UnitMember(rank, 2, HOST, host, port), None if rank else meeting.fileno(), meeting_s, silence_s
+        )
+        status = FAILED
+        globals()[act](unit)
+        status = 0
+    except UnitBroken:
+        status = status if status == ALONE else BROKEN
+    finally:
+        os._exit(status)
+
+
+def ends_of(
+    act: str, ranks: Sequence[int], meeting_s: float = MEETING_S, silence_s: float = SILENCE_S
+) -> list[int]:
+    """The exit statuses of these of two members."""
     torch.set_num_threads(1)
     with socket.create_server((HOST, 0)) as meeting:
-        host, port = meeting.getsockname()
-        pids = []
-        for rank in ranks:
-            pid = os.fork()
-            if not pid:
-                status = FAILED
-                try:
-                    member = UnitMember(rank, 2, HOST, host, port)
-                    globals()[act](Unit(member, None if rank else meeting.fileno(), silence_s))
-                    status = 0
-                except UnitBroken:
-                    status = BROKEN
-                finally:
-                    os._exit(status)
-            pids.append(pid)
+        pids = [member_of_two(rank, meeting, act, meeting_s, silence_s) for rank in ranks]
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
@@ -156,11 +165,30 @@ def wait_for_the_other(unit: Unit) -> None:
 
 
 def test_a_member_that_says_nothing_counts_as_gone(apart):
-    assert apart(ends_of, wait_for_the_other.__name__, (0, 1), 0.5) == [BROKEN, BROKEN]
+    assert apart(ends_of, wait_for_the_other.__name__, (0, 1)) == [BROKEN, BROKEN]
 
 
 def test_members_that_do_not_come_are_not_waited_for_for_ever(apart):
-    assert apart(ends_of, wait_for_the_other.__name__, (0,), 0.5) == [BROKEN]
+    assert apart(ends_of, wait_for_the_other.__name__, (0,), 0.5) == [ALONE]
+
+
+def end_of_one_that_is_waited_for(silence_s: float) -> list[int]:
+    """Of two members, the second of which comes when the first has waited longer than `silence_s`."""
+    torch.set_num_threads(1)
+    with socket.create_server((HOST, 0)) as meeting:
+        first = member_of_two(0, meeting, agree.__name__, MEETING_S, silence_s)
+        ended, _ = psutil.wait_procs([psutil.Process(first)], timeout=2 * silence_s)
+        assert not ended
+        second = member_of_two(1, meeting, agree.__name__, MEETING_S, silence_s)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in (first, second)]
+
+
+def agree(unit: Unit) -> None:
+    unit.agree(False)
+
+
+def test_a_unit_may_take_longer_to_meet_than_a_member_may_be_silent(apart):
+    assert apart(end_of_one_that_is_waited_for, SILENCE_S) == [0, 0]
 
 
 def run_minilm(unit: Unit) -> None:
@@ -174,4 +202,4 @@ def run_minilm(unit: Unit) -> None:
 
 
 def test_only_sums_of_parts_travel_between_the_members_and_no_weights(apart):
-    assert apart(ends_of, run_minilm.__name__, (0, 1), 30.0) == [0, 0]
+    assert apart(ends_of, run_minilm.__name__, (0, 1), MEETING_S, 30.0) == [0, 0]
