@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import grpc
 import psutil
@@ -25,6 +24,7 @@ from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
 FRONT = re.compile(r"front 2 is on (\S+:\d+), metrics on (\S+)")
+ANSWERS = re.compile(r'rrl_front_answers{address="([^"]+)",front="2"} 1')
 FRONT_PROCESS = "serving_adapter.server.front_process"
 KEY = "open sesame"
 load = partial(load_at, metadata=((CONTROL_KEY_HEADER, KEY),))
@@ -33,19 +33,24 @@ load = partial(load_at, metadata=((CONTROL_KEY_HEADER, KEY),))
 class Fronts:
     """The first front, and where it says that the other one is."""
 
-    def __init__(self, cluster: RayCluster, key_file: Path) -> None:
-        given = ("--fronts", 2, "--instances", 2, "--max-batch-size", 4, "--control-key-file", key_file)
-        self.first = start(*MODEL, *on(cluster), *given)
+    def __init__(self, cluster: RayCluster, *given: object) -> None:
+        self.first = start(*on(cluster), "--fronts", 2, "--instances", 2, *given)
         self.other = self.next_other()
 
     def next_other(self) -> RunningServer:
-        """Waits until the other front serves, or serves anew."""
+        """Waits until the other front serves, or serves anew, where the first says that it does now."""
+        address = until(self._address_of_other, "the other front answers")
         assert self.first.process.stdout is not None
         for line in self.first.process.stdout:
-            if (found := FRONT.match(line)) is not None:
+            if (found := FRONT.match(line)) is not None and found[1] == address:
                 self.other = RunningServer(self.first.process, found[1], found[2])
                 return self.other
         raise RuntimeError("the first front ended")
+
+    def _address_of_other(self) -> str:
+        """Empty while it does not answer."""
+        found = ANSWERS.search(self.first.metrics_page())
+        return "" if found is None else found[1]
 
     def end(self) -> None:
         self.first.stop(signal.SIGKILL)
@@ -58,7 +63,7 @@ def fronts(ray_cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) ->
     key_file = tmp_path_factory.mktemp("keys") / "control.key"
     key_file.write_text(KEY)
     key_file.chmod(0o600)
-    running = Fronts(ray_cluster, key_file)
+    running = Fronts(ray_cluster, *MODEL, "--max-batch-size", 4, "--control-key-file", key_file)
     yield running
     running.end()
 

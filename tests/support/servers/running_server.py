@@ -39,9 +39,12 @@ class RunningServer:
             self.process.send_signal(signum)
         return self.process.wait(30)
 
+    def metrics_page(self) -> str:
+        return str(urllib.request.urlopen(self.metrics_url, timeout=60).read().decode())
+
     def counted(self, name: str, **labels: str) -> int:
         """A series of the metrics page, summed over those with these labels."""
-        page = urllib.request.urlopen(self.metrics_url, timeout=60).read().decode()
+        page = self.metrics_page()
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         rows = [row for row in page.splitlines() if row.startswith(name + "{")]
         return round(sum(float(row.rpartition(" ")[2]) for row in rows if all(w in row for w in wanted)))
