@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import grpc
 import psutil
@@ -16,9 +19,19 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.model_configuration import knob_values
-from tests.real_ray.test_serving import MODEL, refused
+from tests.real_ray.test_serving import MODEL, has_workers, refused
 from tests.real_ray.test_serving import load as load_at
-from tests.support.servers.on_cluster import DEADLINE_S, is_answer_of, knobs, on, request_of, under_load
+from tests.real_ray.test_units import TOLD, units_at_one_node
+from tests.support.models.split import UNITS
+from tests.support.servers.on_cluster import (
+    DEADLINE_S,
+    is_answer_of,
+    knobs,
+    on,
+    put_in_force,
+    request_of,
+    under_load,
+)
 from tests.support.servers.ray_cluster import RayCluster
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
@@ -26,6 +39,7 @@ from tests.support.waiting import until
 FRONT = re.compile(r"front 2 is on (\S+:\d+), metrics on (\S+)")
 ANSWERS = re.compile(r'rrl_front_answers{address="([^"]+)",front="2"} 1')
 FRONT_PROCESS = "serving_adapter.server.front_process"
+LAUNCHER_PROCESS = "serving_adapter.server.ray_engine.front_launcher"
 KEY = "open sesame"
 load = partial(load_at, metadata=((CONTROL_KEY_HEADER, KEY),))
 
@@ -59,10 +73,15 @@ class Fronts:
 
 
 @pytest.fixture(scope="module")
-def fronts(ray_cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronts]:
-    key_file = tmp_path_factory.mktemp("keys") / "control.key"
-    key_file.write_text(KEY)
-    key_file.chmod(0o600)
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "control.key"
+    file.write_text(KEY)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture(scope="module")
+def fronts(ray_cluster: RayCluster, key_file: Path) -> Iterator[Fronts]:
     running = Fronts(ray_cluster, *MODEL, "--max-batch-size", 4, "--control-key-file", key_file)
     yield running
     running.end()
@@ -157,6 +176,45 @@ def test_a_front_whose_node_dies_comes_back_on_one_that_comes(
     assert of_other.failed == []
 
 
+def test_a_front_comes_back_where_not_all_of_its_workers_fit_any_more(
+    ray_cluster: RayCluster, fronts: Fronts
+) -> None:
+    load(fronts.first, knobs(instances=4))
+    _, node = ray_cluster.nodes
+    ray_cluster.kill(node)
+    until(lambda: fronts.first.counted("rrl_front_answers") == 1, "its end is noticed")
+    smaller = ray_cluster.add_node(cpus=1)
+    other = fronts.next_other()
+    assert in_force(other) == knobs(instances=4)
+    with under_load(other, "burn") as asked:
+        asked.some_more()
+    assert asked.failed == []
+    load(other, knobs())
+    ray_cluster.kill(smaller)
+    until(lambda: fronts.first.counted("rrl_front_answers") == 1, "the smaller one's end is noticed")
+    ray_cluster.add_node()
+    assert in_force(fronts.next_other()) == knobs()
+
+
+def test_the_process_that_starts_fronts_is_started_again_and_has_the_other_back(fronts: Fronts) -> None:
+    (launcher,) = [
+        child
+        for child in psutil.Process(fronts.first.process.pid).children()
+        if LAUNCHER_PROCESS in child.cmdline()
+    ]
+    with under_load(fronts.first, "burn") as asked:
+        launcher.kill()
+        until(lambda: fronts.first.counted("rrl_front_answers") == 1, "the other one ends with it")
+        asked.some_more()
+        other = fronts.next_other()
+        asked.some_more()
+    assert asked.failed == []
+    assert in_force(other) == in_force(fronts.first)
+    with under_load(other, "burn") as of_other:
+        of_other.some_more()
+    assert of_other.failed == []
+
+
 def test_the_end_of_the_first_ends_the_other_which_answers_what_it_has(
     ray_cluster: RayCluster, fronts: Fronts
 ) -> None:
@@ -169,6 +227,56 @@ def test_the_end_of_the_first_ends_the_other_which_answers_what_it_has(
         assert fronts.first.stop() == 0
         assert is_answer_of(asking.result(), 7)
     until(lambda: not other_processes(ray_cluster), "it ends")
+
+
+def test_the_end_while_both_start_is_the_end_of_both(ray_cluster: RayCluster) -> None:
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *MODEL, *on(ray_cluster)]
+    command += ["--fronts", "2", "--instances", "2", "--port", "0", "--metrics-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as first:
+        until(lambda: other_processes(ray_cluster), "the other one starts")
+        first.terminate()
+    assert first.returncode in (0, 128 + signal.SIGTERM)  # it may serve already
+    until(lambda: not other_processes(ray_cluster), "the other one ends")
+
+
+def test_the_end_while_the_other_starts_is_the_end_of_both(ray_cluster: RayCluster) -> None:
+    first = start(*MODEL, *on(ray_cluster), "--fronts", 2, "--instances", 2)
+    assert first.stop() == 0
+    until(lambda: not other_processes(ray_cluster), "the other one ends")
+    assert first.process.stdout is not None
+    first.process.stdout.close()
+
+
+def test_each_front_has_units_of_both_nodes_and_is_found_at_its_own(
+    ray_cluster: RayCluster, key_file: Path
+) -> None:
+    given = ("--nodes-per-unit", 2, "--host", "0.0.0.0", "--control-key-file", key_file)
+    fronts = Fronts(ray_cluster, *TOLD, *given)
+    _, node = ray_cluster.nodes
+    try:
+        assert fronts.other.address.startswith(f"{node.host}:")
+        with (
+            under_load(fronts.first, "told", times=UNITS) as of_first,
+            under_load(fronts.other, "told", times=UNITS) as of_other,
+        ):
+            for nodes_per_unit in (2, 1, 2):
+                put_in_force(
+                    fronts.other,
+                    "told",
+                    knobs(),
+                    ((CONTROL_KEY_HEADER, KEY),),
+                    CLUSTER_NODES_PER_UNIT=nodes_per_unit,
+                )
+                of_first.some_more()
+                of_other.some_more()
+                for each in (fronts.first, fronts.other):  # a front has one instance of two
+                    until(partial(has_workers, each, nodes_per_unit), "the old ones have ended")
+                    assert units_at_one_node(each) == UNITS / nodes_per_unit
+        assert of_first.failed == of_other.failed == []
+        for each in (fronts.first, fronts.other):
+            assert [each.counted("rrl_node_workers", node=node.name) for node in ray_cluster.nodes] == [1, 1]
+    finally:
+        fronts.end()
 
 
 def test_more_fronts_than_nodes_are_refused(ray_cluster: RayCluster) -> None:
