@@ -97,15 +97,14 @@ class ReplayError:
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of it, or of what it differs by from that of one configuration, `beside`."""
         every = numbers if beside is None else np.append(numbers, beside)
-        prior = self._scale * self._covariance
-        variance = np.diag(prior)[every].copy()
+        variance = self._scale * np.diag(self._covariance)[every]
         shared = np.empty((0, len(every)))
         weighted = shared
         if self._factor is not None:
-            shared = prior[np.ix_(self._numbers, every)]
+            shared = self._scale * self._covariance[np.ix_(self._numbers, every)]
             weighted = cholesky.solved(self._factor, shared)
             variance -= np.einsum("ij,ij->j", shared, weighted)
         if beside is not None:
-            covariance = prior[every, beside] - shared.T @ weighted[:, -1]
+            covariance = self._scale * self._covariance[every, beside] - shared.T @ weighted[:, -1]
             variance = (variance + variance[-1] - 2 * covariance)[:-1]
         return np.sqrt(np.maximum(variance, 1e-10))
