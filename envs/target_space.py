@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
-from serving_adapter.knob_limits import KNOBS, Limits, check
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, Limits, check
 from serving_adapter.target import Target
 
 USUAL_CORES = 4  # of a machine that does not tell
@@ -55,7 +55,8 @@ def check_space(space: ConfigurationSpace, knobs: Mapping[str, Limits], *found: 
     unknown = [name for name in space.names if name not in knobs]
     if unknown:
         has = ", ".join(knobs) or "none"
-        known = "" if set(unknown) <= set(KNOBS) else f" (known knobs: {', '.join(KNOBS)})"
+        all_known = KNOBS | CLUSTER_KNOBS
+        known = "" if set(unknown) <= set(all_known) else f" (known knobs: {', '.join(all_known)})"
         raise ValueError(f"the target has no knob {', '.join(unknown)}; it has {has}{known}")
     for knob in space.knobs:
         for value in knob.values:

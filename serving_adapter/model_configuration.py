@@ -89,9 +89,10 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
     values: dict[str, int] = {}
     if config.instance_group:
         values["instances"] = config.instance_group[0].count
+    can_be_split = LIMIT_OF_NODES in config.parameters
     for name in _PARAMETER:
         parameter = _parameter(config, name)
-        if parameter in config.parameters:
+        if parameter in config.parameters and (can_be_split or name not in CLUSTER_KNOBS):
             values[name] = _integer(config.parameters[parameter].string_value, parameter)
     if config.max_batch_size != 0:
         values["max_batch_size"] = config.max_batch_size

@@ -70,7 +70,7 @@ async def serve(
     """Runs the server until SIGTERM, SIGINT or SIGHUP, then drains it.
 
     A stop while it starts ends it with the status of the signal. One of the other fronts has an `order`.
-    `host_for_clients` is told in place of where it listens.
+    `host_for_clients` is told in place of where it listens, for gRPC and the metrics page.
     """
     stop = stop_on_signal()
     if options.private_weights:

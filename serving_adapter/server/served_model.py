@@ -153,6 +153,8 @@ class ServedModel:
         self._put_in_force(self.knobs, self.resilience, mode)
         await self._check_threads(mode, self.knobs)
         await self._reshape(mode, self.knobs, insists=self._may_lack_workers)
+        if not self.pool.can_serve:
+            raise ModelFailed(f"no worker of model {self.name!r} fits now")
         self._watchdog = asyncio.get_running_loop().create_task(self._kill_hung_workers())
         self.is_open = True
 
@@ -174,7 +176,7 @@ class ServedModel:
         self._modes.check(resilience, share.least(knobs.instances))
 
     def start_with(self, knobs: Knobs, resilience: ResilienceSettings) -> None:
-        """In place of what it was made with, before it starts; workers that do not fit then come later."""
+        """In place of what it was made with, before it starts; where not all workers fit, some come later."""
         self._put_in_force(knobs, resilience, self._mode)
         self._may_lack_workers = True
 
@@ -197,7 +199,8 @@ class ServedModel:
     async def apply(self, knobs: Knobs, resilience: ResilienceSettings, insists: bool = False) -> None:
         """Puts a configuration in force without losing a request; if that fails, the old one stays.
 
-        Where it `insists`, workers that do not fit now come later, and what is in force is left alone.
+        Where it `insists`, workers that do not fit now come later, and what is in force is left alone. They
+        come later, too, where the change asks for none that was not to be there already.
         """
         async with self._apply_lock:
             if not self.is_open:
@@ -208,7 +211,8 @@ class ServedModel:
             new = old if resilience == self.resilience else await self._modes.make(resilience)
             try:
                 await self._check_threads(new, knobs)
-                await self._reshape(new, knobs, insists)
+                asks_for_no_more = new is old and knobs.parallelism == self.knobs.parallelism
+                await self._reshape(new, knobs, insists or asks_for_no_more)
                 self._put_in_force(knobs, resilience, new)
             except Exception:
                 await self._reshape(old, before, insists=True)

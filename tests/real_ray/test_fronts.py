@@ -18,7 +18,6 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.control_key import CONTROL_KEY_HEADER
-from serving_adapter.knob_limits import KNOBS
 from serving_adapter.model_configuration import knob_values
 from tests.real_ray.test_serving import MODEL, has_workers, refused
 from tests.real_ray.test_serving import load as load_at
@@ -91,8 +90,7 @@ def fronts(ray_cluster: RayCluster, key_file: Path) -> Iterator[Fronts]:
 def in_force(server: RunningServer) -> dict[str, int]:
     with grpc.insecure_channel(server.address) as channel:
         asked = pb.ModelConfigRequest(name="burn")
-        values = knob_values(GRPCInferenceServiceStub(channel).ModelConfig(asked, timeout=60).config)
-    return {name: value for name, value in values.items() if name in KNOBS}
+        return knob_values(GRPCInferenceServiceStub(channel).ModelConfig(asked, timeout=60).config)
 
 
 def other_processes(cluster: RayCluster) -> list[psutil.Process]:

@@ -60,8 +60,10 @@ def test_the_nodes_of_a_unit_are_a_knob_up_to_the_parts_of_the_model():
         edited(parse(CLUSTERED), {"nodes_per_unit": 7})
 
 
-def test_a_model_that_cannot_be_split_has_no_limit_for_the_nodes_of_a_unit():
+def test_a_model_that_cannot_be_split_has_no_such_knob():
     assert "nodes_per_unit" not in limits(parse(FULL))
+    alone = '{"name": "m", "parameters": {"CLUSTER_NODES_PER_UNIT": {"string_value": "of another program"}}}'
+    assert knob_values(alone) == {}
     with pytest.raises(ValueError, match="unknown knob 'nodes_per_unit'"):
         edited(parse(FULL), {"nodes_per_unit": 2})
 

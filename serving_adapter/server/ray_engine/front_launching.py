@@ -98,9 +98,10 @@ class FrontsOnNodes:
                     env=RAY_ENVIRONMENT | dict(os.environ),
                     stdin=asyncio.subprocess.DEVNULL,
                 )
-        except OSError as error:
-            return {ERROR: f"the process that starts other fronts cannot run ({error.strerror or error})"}
-        return await asyncio.to_thread(messages.receive, self._channel) or {}
+            return await asyncio.to_thread(messages.receive, self._channel) or {}
+        except (OSError, RuntimeError, ValueError) as error:  # no process, no thread, no answer
+            why = getattr(error, "strerror", None) or error
+            return {ERROR: f"the process that starts other fronts cannot run ({why})"}
 
     async def _watch(self) -> None:
         """The fronts end with a launcher, and come back with the next one."""

@@ -77,21 +77,28 @@ def check_room(
     """Unplaceable where so many instances are too many for the nodes, whatever is there already."""
     allowed, own_cpus = _part(nodes, placement, share)
     members, counted = placement.nodes_per_unit, _counted(allowed, nodes)
-    whose = "" if share == ALL else f" for front {share.front + 1}"
     usable = sum(own > 0 for own in own_cpus.values())
     if members > max(1, usable):
-        has = counted if usable == len(allowed) else f"CPUs{whose} on {usable} of {counted}"
+        has = counted if usable == len(allowed) else f"CPUs{_whose(share)} on {usable} of {counted}"
         raise Unplaceable(
             f"the cluster at {address} has {has}, and nodes_per_unit={members} needs as many; lower it, or "
             f"add a node with ray start --address {address}"
         )
     if members * instances > _room(own_cpus.values(), instances):
         cpus = sum(int(own) for own in own_cpus.values())
-        needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
-        raise Unplaceable(
-            f"the cluster at {address} has {cpus} CPUs{whose} on {counted}, and {instances} instances "
-            f"{needed}; lower instances, or add a node with ray start --address {address}"
-        )
+        raise Unplaceable(_too_few(cpus, instances, members, counted, address, share))
+
+
+def _too_few(cpus: int, instances: int, members: int, counted: str, address: str, share: Share) -> str:
+    needed = "need one each" if members == 1 else f"need {members} each, on different nodes"
+    return (
+        f"the cluster at {address} has {cpus} CPUs{_whose(share)} on {counted}, and {instances} instances "
+        f"{needed}; lower instances, or add a node with ray start --address {address}"
+    )
+
+
+def _whose(share: Share) -> str:
+    return "" if share == ALL else f" for front {share.front + 1}"
 
 
 class _EmptyNode(NamedTuple):
@@ -99,8 +106,8 @@ class _EmptyNode(NamedTuple):
 
     id: str
     cpus: float
-    began_s: float
     is_home: bool = False
+    began_s: float = 0.0
 
     def worker_count(self, placement: NodePlacement | None = None) -> int:
         return 0
@@ -109,7 +116,7 @@ class _EmptyNode(NamedTuple):
 def check_fronts(
     cpus: Sequence[float], fronts: int, instances: int, placement: NodePlacement, address: str
 ) -> None:
-    """Unplaceable where there are fewer nodes than fronts, or some of their instances do not fit.
+    """Unplaceable where there are fewer nodes than fronts, or too few processors, whichever node is older.
 
     `cpus` has those of each node. Where some of the nodes may be used only, the largest are looked at.
     """
@@ -118,16 +125,20 @@ def check_fronts(
             f"--fronts {fronts} needs as many nodes, and the Ray cluster at {address} has {len(cpus)}; "
             f"lower it, or add a node with ray start --address {address}"
         )
-    nodes = [_EmptyNode(str(place), count, place) for place, count in enumerate(sorted(cpus, reverse=True))]
-    for share in (ALL, *(Share(front, fronts) for front in range(fronts))):
-        check_room(nodes, share.of(instances), placement, address, share)
+    nodes = [_EmptyNode(str(place), count) for place, count in enumerate(sorted(cpus, reverse=True))]
+    check_room(nodes, instances, placement, address)
+    allowed, members = nodes[: placement.nodes or None], placement.nodes_per_unit
+    for share in (Share(front, fronts) for front in range(fronts)):
+        own, own_instances = share.of(sum(int(node.cpus) for node in allowed)), share.of(instances)
+        if members * own_instances > own:
+            raise Unplaceable(_too_few(own, own_instances, members, _counted(allowed, nodes), address, share))
 
 
 def _part(nodes: Sequence[N], placement: NodePlacement, share: Share) -> tuple[list[N], dict[str, float]]:
     """The nodes that may be used, and by id the processors of each that are for this front.
 
     The only front goes on with those that it uses, then takes the largest. Several take the oldest, and agree
-    so on who has which. A node that joins changes nothing of that.
+    so on who has which. A node that joins changes nothing of that, where the clocks of the nodes agree.
     """
     if share == ALL:
         in_order = sorted(nodes, key=lambda node: (-bool(node.worker_count(placement)), -node.cpus))

@@ -18,7 +18,7 @@ from collections.abc import Collection
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serving_adapter.model_configuration import SERVER_NAME, knob_values, limits
+from serving_adapter.model_configuration import SERVER_NAME, knob_values
 from serving_adapter.target.error import IsEnsemble, TargetError
 from serving_adapter.target.open_inference.composition import is_ensemble
 
@@ -46,10 +46,9 @@ def tunable(config: ModelConfig) -> dict[str, int]:
     """The knobs to tune, with the values in force.
 
     Without a dynamic batcher max_batch_size only limits what clients send, so it is none; nor is a number of
-    threads that is left to the backend, nor one of nodes for a model that cannot be split.
+    threads that is left to the backend.
     """
-    known = limits(config)
-    values = {name: value for name, value in _knob_values(config).items() if name in known}
+    values = _knob_values(config)
     for name in _left_to_backend(values):
         del values[name]
     if not config.HasField("dynamic_batching"):

@@ -177,9 +177,7 @@ def test_a_change_while_the_other_is_away_is_in_force_on_it_when_it_starts() -> 
     run(scenario)
 
 
-def test_one_that_starts_where_its_workers_do_not_fit_takes_part_and_has_them_once_they_do(
-    tmp_path: Path,
-) -> None:
+def test_one_that_starts_where_none_of_its_workers_fits_takes_no_part(tmp_path: Path) -> None:
     no_forks = tmp_path / "no-forks"
 
     async def touch(pids: Sequence[int], workers: int, threads: int) -> None:
@@ -189,15 +187,16 @@ def test_one_that_starts_where_its_workers_do_not_fit_takes_part_and_has_them_on
         await two.start_first()
         model = two.other_model
         model.surroundings = dataclasses.replace(model.surroundings, check_threads=touch)  # the last step
-        await two.start_other()
-        assert not model.ready
-        no_forks.unlink()
-        await eventually(lambda: model.ready)
+        with pytest.raises(ModelFailed, match="no worker of model 'noop' fits now"):
+            await two.start_other()
+        assert len(two.first.answering) == 1
 
     run(scenario, no_forks)
 
 
-def test_so_does_one_whose_workers_do_not_fit_any_more_when_it_has_started(tmp_path: Path) -> None:
+def test_one_that_lacks_a_worker_takes_part_goes_with_what_asks_for_none_and_has_it_once_it_fits(
+    tmp_path: Path,
+) -> None:
     no_forks = tmp_path / "no-forks"
 
     async def scenario(two: Two) -> None:
@@ -210,6 +209,10 @@ def test_so_does_one_whose_workers_do_not_fit_any_more_when_it_has_started(tmp_p
         await eventually(lambda: len(two.first.answering) == 2)
         assert two.in_force == wanted(two, 4)
         assert len(two.other_model.pool.workers) == 1
+        await two.first.load(load_of(instances=4, max_batch_size=8))
+        assert two.in_force == wanted(two, 4, 8)
+        with pytest.raises(ModelFailed, match="front 2 cannot, and all go on as before"):
+            await two.first.load(load_of(instances=6))
         no_forks.unlink()
         await eventually(lambda: len(two.other_model.pool.workers) == 2)
 

@@ -231,10 +231,9 @@ def test_so_are_units_that_the_processors_of_one_front_do_not_bear() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data(), st.integers(1, 3))
-def test_what_is_not_refused_at_the_start_can_be_placed_by_each_front(
+def test_what_is_refused_at_the_start_can_be_placed_by_no_front_whichever_node_is_older(
     cpus: list[int], data: st.DataObject, nodes_per_unit: int
 ) -> None:
-    cpus.sort(reverse=True)
     fronts = data.draw(st.integers(2, len(cpus)))
     instances = data.draw(st.integers(fronts, max(fronts, sum(cpus))))
     placement = NodePlacement(nodes_per_unit=nodes_per_unit)
@@ -242,6 +241,6 @@ def test_what_is_not_refused_at_the_start_can_be_placed_by_each_front(
         check(cpus, fronts, instances, placement)
     except Unplaceable:
         with pytest.raises(Unplaceable):
-            of_each_front(cpus, instances, fronts, placement)
+            of_each_front(data.draw(st.permutations(cpus)), instances, fronts, placement)
     else:
-        of_each_front(cpus, instances, fronts, placement)
+        assert nodes_per_unit * instances <= sum(cpus)
