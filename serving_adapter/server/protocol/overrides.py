@@ -74,7 +74,7 @@ def _limits(model: ServedModel) -> dict[str, int]:
         for spec in model.inputs.values()
         if spec.max_size is not None
     }
-    can_be_split = model.surroundings.on_cluster and model.parts > 1 and model.resilience.mode == "none"
+    can_be_split = model.surroundings.on_cluster and model.parts > 1
     parts = {LIMIT_OF_NODES: model.parts} if can_be_split else {}
     return rows | sizes | parts
 
