@@ -19,12 +19,14 @@ from baselines.comparison.ray_workers import executor
 from baselines.comparison.settings import ComparisonSettings
 from baselines.comparison.summary import AgentSummary
 from baselines.comparison.workers import WorkerDied
-from envs.scenarios.bench import BENCHES, TRACES, VersionedBench, find_traces
+from envs.scenarios.bench import BENCHES, VersionedBench
+from envs.scenarios.public_traces import TRACES, find_traces
 from serving_adapter.options import Command, fail, in_a_sentence, parse_command
 from serving_adapter.whole_files import errors_name
 
 FAILED, INTERRUPTED = 1, 130  # Exit codes. Wrong use is 2.
 ORACLE = "oracle"  # What every score is relative to.
+TRACES_FOLDER = "traces"  # In the results: public traces as they are replayed.
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class BenchOptions:
     agents: str = f"{DEFAULT_AGENT},rule,random"
     """Names with commas between; those of installed packages, too. The oracle is always added."""
     traces: Path | None = None
-    """Folder with the public traces, known by their checksums; scenarios of those it lacks are left out."""
+    """Folder with the public traces, as they were published; scenarios of those it lacks are left out."""
     scenarios: str = ""
     """Names with commas between; without it, all."""
     out: Path = Path("runs/bench")
@@ -65,7 +67,7 @@ class BenchOptions:
 def run_bench(bench: VersionedBench, options: BenchOptions, progress: JobProgress) -> BenchResult:
     """The result of the scenarios that can run; ValueError for what cannot be compared, before long work."""
     chosen = options.scenario_names(bench)
-    traces = {} if options.traces is None else find_traces(options.traces)
+    traces = {} if options.traces is None else find_traces(options.traces, options.out / TRACES_FOLDER)
     left_out = {name: "not asked for" for name in bench.scenarios if name not in chosen}
     settings = {}
     for name in chosen:

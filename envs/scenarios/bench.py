@@ -4,8 +4,8 @@ A version never changes once it is published: what would change its figures gets
 which every result holds, tells that two results are of the same scenarios.
 
 No agent was tuned on the machines with seeds from 1000 on (`families`). Agents are told the machine's cores,
-as a tuner knows those of its own. A public trace is not part of this
-project. Whoever has its file gives the folder, and the file is known by its checksum, whatever it is called.
+as a tuner knows those of its own. Public traces (`public_traces`) are not part of this project: whoever has
+their files gives the folder.
 """
 
 from __future__ import annotations
@@ -14,39 +14,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-
-@dataclass(frozen=True)
-class PublicTrace:
-    """Arrivals that were published, and where they are from."""
-
-    sha256: str
-    what: str
-    source: str  # repository, path and licence
-    cite: str
-
-
-TRACES: Mapping[str, PublicTrace] = {
-    "wikipedia-days": PublicTrace(
-        "238fd43ab23f153465d159e9ab750dbdb847768cf7f7c67356e17342b0504f59",
-        "requests of Wikipedia by the minute, 12 days of September 2007 (columns minute,requests)",
-        "github.com/dionatrafk/model_evaluation, http_requests_wikipedia/trace1.csv; no licence stated",
-        "Urdaneta, Pierre, van Steen: Wikipedia workload analysis for decentralized hosting, 2009",
-    ),
-    "wikipedia-hour": PublicTrace(
-        "2a9e72ec5c4dbbe8699171347b72662b9dd878c65f5e14f96ac734bddb63c144",
-        "the same service by 10 ms, one hour from 2007-09-18 22:15 UTC (column requests)",
-        "github.com/deib-polimi/RAS-real, generators/wiki.1190153705.csv; no licence stated",
-        "Urdaneta, Pierre, van Steen: Wikipedia workload analysis for decentralized hosting, 2009",
-    ),
-    "azure-conversation": PublicTrace(
-        "b15cdc313463f00b64a497198bbdbe898df0ddf906ee1d14c5b9dc8b39a39db3",
-        "19,366 requests of a conversation service, 2023 (columns t_s,context_tokens,generated_tokens)",
-        "github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv, times in seconds; CC-BY 4.0",
-        "Patel et al.: Splitwise, ISCA 2024",
-    ),
-}
+from envs.scenarios.public_traces import TRACES
 
 
 @dataclass(frozen=True)
@@ -97,17 +66,3 @@ V1 = VersionedBench(
 )
 
 BENCHES: Mapping[str, VersionedBench] = {V1.version: V1}
-
-
-def find_traces(folder: Path) -> dict[str, Path]:
-    """The public traces among the CSV files of a folder, by name. ValueError if there is no such folder."""
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: give the one that holds the public traces")
-    by_checksum = {trace.sha256: name for name, trace in TRACES.items()}
-    found = {}
-    for path in sorted(folder.glob("*.csv")):
-        with path.open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha256").hexdigest()
-        if checksum in by_checksum:
-            found[by_checksum[checksum]] = path
-    return found

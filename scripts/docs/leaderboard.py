@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baselines.comparison.bench_result import BenchResult
-from envs.scenarios.bench import BENCHES, TRACES, VersionedBench
+from envs.scenarios.bench import BENCHES, VersionedBench
+from envs.scenarios.public_traces import TRACES
 
 ENTRIES = Path(__file__).parents[2] / "docs" / "results" / "leaderboard"
 
@@ -112,7 +113,7 @@ def _scenarios(bench: VersionedBench) -> str:
         for name, each in bench.scenarios.items()
     ]
     traces = [
-        f"| `{name}` | {trace.what} | {trace.source} | {trace.cite} | `{trace.sha256[:12]}` |"
+        f"| `{name}` | {trace.what} | {trace.source} | {trace.cite} | `{trace.published_sha256[:12]}` |"
         for name, trace in TRACES.items()
         if name in {each.trace for each in bench.scenarios.values()}
     ]

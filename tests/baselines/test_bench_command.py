@@ -14,8 +14,9 @@ from baselines.comparison import bench_command
 from baselines.comparison.bench_command import main
 from baselines.comparison.bench_result import FORMAT, BenchResult
 from baselines.comparison.settings import ComparisonSettings
-from envs.scenarios import bench
-from envs.scenarios.bench import BENCHES, TRACES, V1, BenchScenario, VersionedBench, find_traces
+from envs.scenarios import bench, public_traces
+from envs.scenarios.bench import BENCHES, V1, BenchScenario, VersionedBench
+from envs.scenarios.public_traces import TRACES, PublicTrace
 from scripts.docs.leaderboard import leaderboard_page
 from tests.support.in_this_process import InThisProcess
 
@@ -38,8 +39,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (folder / "any name.csv").write_text(TRACE)
     (folder / "other.csv").write_text(TRACE + "4,1\n")
     checksum = hashlib.sha256(TRACE.encode()).hexdigest()
-    monkeypatch.setattr(bench, "TRACES", {"short": bench.PublicTrace(checksum, "a trace", "here", "nobody")})
-    monkeypatch.setattr(bench_command, "TRACES", bench.TRACES)
+    for module in (bench, bench_command, public_traces):
+        monkeypatch.setattr(module, "TRACES", {"short": PublicTrace(checksum, "a trace", "here", "nobody")})
     monkeypatch.setattr(bench_command, "executor", lambda address, processes: InThisProcess())
     command = bench_command.COMMANDS["v1"]
     run = partial(bench_command._run, TINY)
@@ -56,7 +57,7 @@ def test_any_change_of_a_scenario_or_a_trace_has_another_fingerprint(monkeypatch
     others.append(VersionedBench("v2", V1.scenarios))
     before = V1.fingerprint
     assert before not in {other.fingerprint for other in others}
-    other = bench.PublicTrace("0" * 64, "", "", "")
+    other = PublicTrace("0" * 64, "", "", "")
     monkeypatch.setattr(bench, "TRACES", {**TRACES, "wikipedia-days": other})
     assert V1.fingerprint != before
 
@@ -93,10 +94,6 @@ def test_a_run_leaves_a_result_and_goes_on(
     for scenario in whole.scenarios.values():
         product *= scenario["figures"]["random"]["ratio_whole_run"]["mean"]
     assert whole.score["random"] == pytest.approx(product**0.5, abs=1e-3)
-
-
-def test_traces_are_known_by_what_they_hold(tiny: Path) -> None:
-    assert find_traces(tiny) == {"short": tiny / "any name.csv"}
 
 
 @pytest.mark.parametrize(
