@@ -59,9 +59,14 @@ class FrontLauncher:
             return
         import ray
 
-        self._taken[0] = ray.get_runtime_context().get_node_id()
-        cpus = [node.cpus for node in self._nodes()]
-        messages.send(self._control, {HOST: ray.util.get_node_ip_address(), CPUS: cpus})
+        try:
+            self._taken[0] = ray.get_runtime_context().get_node_id()
+            host, cpus = ray.util.get_node_ip_address(), [node.cpus for node in self._nodes()]
+        except Exception as error:  # whatever Ray raises where its head went away just now
+            why = f"the head of the cluster at {self._address} went away just now ({type(error).__name__})"
+            messages.send(self._control, {ERROR: why})
+            return
+        messages.send(self._control, {HOST: host, CPUS: cpus})
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._told)
         await self._is_over.wait()
