@@ -9,6 +9,8 @@ modules have for each other are changed as it is built:
 | `from envs.live import LiveServing` | `from rrl.envs.live import LiveServing` |
 | `"baselines.capes:PAPER"`, a text that is a module's name | `"rrl.baselines.capes:PAPER"` |
 
+The pages of the documentation that errors name lie in `rrl/docs` (`serving_adapter.help_pages`).
+
 `tests/test_wheel.py` looks for names that were missed. An editable install has the tree as it is, where
 `rrl.envs` is another name for `envs` (`rrl.checkout_names`).
 """
@@ -31,12 +33,18 @@ TEXT = re.compile(rf"""(["'])({OWN}[.:][\w/.:-]+\1)""")
 
 
 class BuildRenamed(build_py):
-    """Copies the packages, then changes the names in the copies. An editable build copies nothing."""
+    """Copies packages and pages, then changes the names in the copies. An editable build copies nothing."""
 
     def run(self) -> None:
         self.force = True  # What an earlier build left was changed already.
         super().run()
-        for path in [] if IS_EDITABLE else map(Path, self.get_outputs(include_bytecode=False)):
+        if IS_EDITABLE:
+            return
+        for page in sorted(Path("docs").rglob("*.md")):
+            copy = Path(self.build_lib, "rrl", page)
+            self.mkpath(str(copy.parent))
+            self.copy_file(str(page), str(copy))
+        for path in map(Path, self.get_outputs(include_bytecode=False)):
             if path.suffix in (".py", ".pyi"):
                 source = path.read_text(encoding="utf-8")
                 path.write_text(TEXT.sub(r"\1rrl.\2", IMPORT.sub(r"\1rrl.\2", source)), encoding="utf-8")

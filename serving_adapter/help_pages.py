@@ -1,8 +1,14 @@
-"""The page of the documentation that helps with an error. `serving_adapter.options.fail` names it."""
+"""The page of the documentation that helps with an error. `serving_adapter.options.fail` names it.
+
+In a clone pages are named from its root. A wheel has them in `rrl/docs`, and they are named by their paths.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+INSTALLED = Path(__file__).resolve().parent.parent / "rrl"
 
 PAGES = (
     (r"\bRay\b|--ray\b|\bray (start|status)\b|\bthe node at\b", "docs/how-to/cluster.md"),
@@ -27,4 +33,6 @@ ALL_FLAGS = "docs/reference/commands.md"
 
 def page_for(message: str) -> str:
     """The page about what a message speaks of; that of all flags where there is none."""
-    return next((page for words, page in PAGES if re.search(words, message)), ALL_FLAGS)
+    page = next((page for words, page in PAGES if re.search(words, message)), ALL_FLAGS)
+    installed = INSTALLED / page
+    return str(installed) if installed.is_file() else page

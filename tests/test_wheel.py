@@ -81,7 +81,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("copy")
     for package in PACKAGES:
         shutil.copytree(CHECKOUT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    shutil.copytree(CHECKOUT / "docs", copy / "docs")
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, copy)
     folder = tmp_path_factory.mktemp("dist")
     make_sdist = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
@@ -146,7 +147,8 @@ def place(file: Path) -> str:
 
 def test_everything_of_the_packages_is_in_it_and_nothing_else(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == {
+    pages = {f"rrl/{page.relative_to(CHECKOUT).as_posix()}" for page in (CHECKOUT / "docs").rglob("*.md")}
+    assert held == pages | {
         place(path)
         for package in PACKAGES
         for pattern in DATA
@@ -201,6 +203,19 @@ def test_a_command_tells_its_version(binaries: Path, environment: dict[str, str]
     command = [str(binaries / "rrl-tune"), "--version"]
     said = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
     assert said == f"rrl-tune {project['version']}\n"
+
+
+def test_an_error_names_a_page_that_is_there(
+    binaries: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = [str(binaries / "rrl-compare"), "--agents", "alphago"]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    page = re.search(r"\(see (.*)\)", said.stderr)
+    assert page is not None, said.stderr
+    assert Path(page[1]).is_relative_to(binaries.parent)
+    assert Path(page[1]).name == "agents.md"
+    assert Path(page[1]).is_file()
 
 
 def test_it_is_the_installed_code_that_runs(
