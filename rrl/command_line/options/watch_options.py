@@ -21,8 +21,8 @@ class WatchOptions(TuneOptions):
         super().__post_init__()
         if self.advise:
             raise ValueError("watch changes what is in force: leave --advise away, or rrl-tune --advise")
-        if len(models_of(self)) > 1:
-            raise ValueError("watch is of one model: start one for each, with one --model each")
+        if len(models_of(self)) > 1 and not self.jointly:
+            raise ValueError("watch keeps several models together: add --jointly, or start one for each")
 
 
 def going_on(options: TuneOptions) -> TuneOptions:

@@ -104,6 +104,20 @@ def test_two_models_are_tuned_together(
     assert exit_code("--export", "run") == 0
 
 
+def test_they_are_watched_together_and_the_watch_goes_on_with_its_folder(
+    both: str, target: JointTarget, tmp_path: Path, state_home: Path
+) -> None:
+    common = ["watch", "--target", both, "--model", "sleep,noop", "--jointly", "--cores", 3, *QUICK]
+    assert exit_code(*common, "--intervals", 6, "--out", "run") == 0
+    first = read(tmp_path / "run")[1]
+    assert set(first[-1].measurement.models) == set(MODELS)
+    assert exit_code(*common, "--intervals", len(first) + 2, "--out", "run") == 0
+    after = read(tmp_path / "run")[1][len(first) :]
+    assert after
+    assert not any(record.kind == "baseline" for record in after)
+    assert sum(record.failures for record in (*first, *after)) == 0
+
+
 def test_a_model_that_calls_another_is_tuned_with_it_for_its_own_latency(
     both: str, target: JointTarget, tmp_path: Path, state_home: Path
 ) -> None:

@@ -75,7 +75,7 @@ def test_a_watch_goes_on_with_its_folder_and_does_not_measure_the_start_again(
     ("arguments", "sentence"),
     [
         (["--advise"], "watch changes what is in force"),
-        (["--model", "a,b"], "watch is of one model"),
+        (["--model", "a,b"], "watch keeps several models together: add --jointly"),
         (["--reference-table", "none.yaml"], "cannot read the reference table none.yaml"),
     ],
 )
