@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,12 +54,20 @@ def _rows(header: Header, records: Sequence[Record]) -> Iterator[tuple[object, .
             1,
             concurrency,
             config_name(header, number),
-            f"{configuration['instances']}" if "instances" in configuration else "",
+            _instance_group(header, configuration.get("instances")),
             configuration.get("max_batch_size", ""),
             "No" if broken else "Yes",
             f"{throughput_per_s:.1f}",
             f"{standing.p99_ms:.3f}" if math.isfinite(standing.p99_ms) else "",
         )
+
+
+def _instance_group(header: Header, instances: int | None) -> str:
+    """`COUNT:KIND`; the count alone where the server leaves the kind open, as a Triton without one does."""
+    if instances is None:
+        return ""
+    kind = re.search(r"kind: KIND_(CPU|GPU)\b", header.found_config_pbtxt or "")
+    return str(instances) if kind is None else f"{instances}:{kind[1]}"
 
 
 def _mean_ms(records: Sequence[Record]) -> float:

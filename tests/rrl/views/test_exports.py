@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from rrl.command_line import main
 from rrl.journal import Journal
 from rrl.knobs import in_words
 from rrl.records import Ending
+from rrl.views import results_csv
 from rrl.views.exports import export, print_result, write_views
 from rrl.views.summary import summarise
 from serving_adapter.target.open_inference.kept_configuration import KeptConfiguration
@@ -209,3 +211,13 @@ def test_results_have_the_columns_of_model_analyzer(run: runs.Run, tmp_path: Pat
     assert len(rows) == len(measured)
     assert f"{header.model}_config_default" in {row["Model Config Path"] for row in rows}
     assert all(float(row["Throughput (infer/sec)"]) > 0 for row in rows)
+    assert all(re.fullmatch(r"\d+:CPU", row["Instance Group"]) for row in rows)
+
+
+def test_an_instance_group_has_no_kind_where_the_server_leaves_it_open(run: runs.Run, tmp_path: Path) -> None:
+    header, records = run
+    results_csv.write(tmp_path / "results.csv", replace(header, found_config_pbtxt=None), records)
+    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as file:
+        groups = {row["Instance Group"] for row in csv.DictReader(file)}
+    assert groups
+    assert all(group.isdigit() for group in groups)
