@@ -30,12 +30,13 @@ CONTENTS: dict[str, tuple[str, type]] = {
 }
 """Where a tensor's values are if they are not raw, and as what; FP16 and BF16 travel raw only."""
 
-REQUEST_PARAMETERS = ("exact", "timeout", "priority")
+WANTS_AN_END = "triton_enable_empty_final_response"
+"""Asks to be told, by an empty answer if need be, that there will be no other. Each answer here tells so."""
+REQUEST_PARAMETERS = ("exact", "timeout", "priority", WANTS_AN_END)
 UNSUPPORTED = {
     "sequence_id": "there is no batching of sequences",
     "sequence_start": "there is no batching of sequences",
     "sequence_end": "there is no batching of sequences",
-    "triton_enable_empty_final_response": "every request has one response",
     "classification": "outputs are answered whole",
     "shared_memory_region": "there is no shared memory with clients; send tensors in raw_input_contents",
     "shared_memory_offset": "there is no shared memory with clients; send tensors in raw_input_contents",

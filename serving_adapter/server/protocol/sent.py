@@ -29,9 +29,9 @@ def response_bytes(response: pb.ModelInferResponse, outputs: Iterable[OutputTens
     return b"".join(parts)
 
 
-def bytes_field(number: int, data: bytes) -> bytes:
-    """A field of a message, or of bytes, as protobuf writes it."""
-    return b"".join((bytes([number << 3 | 2]), _varint(len(data)), data))
+def bytes_field(number: int, *parts: bytes) -> bytes:
+    """A field of a message, or of bytes, in one piece or in parts, as protobuf writes it."""
+    return b"".join((bytes([number << 3 | 2]), _varint(sum(map(len, parts))), *parts))
 
 
 def _varint(value: int) -> bytes:

@@ -20,6 +20,9 @@ from serving_adapter.server.protocol.stream_room import StreamRoom
 
 Infer = Callable[[Any, Any], Awaitable[bytes]]
 
+FINAL = pb.ModelInferResponse(parameters={"triton_final_response": pb.InferParameter(bool_param=True)})
+"""What Triton adds to the last answer to a request of a stream, which here is the only one."""
+FINAL_BYTES = FINAL.SerializeToString()  # appended to a message, they are fields of it
 RESPONSE = pb.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
 
 
@@ -79,7 +82,7 @@ class _Stream:
 
     async def _response(self, message: InferenceMessage | Refused, call: StreamedCall) -> bytes:
         try:
-            return bytes_field(RESPONSE, await self._infer(message, call))
+            return bytes_field(RESPONSE, await self._infer(message, call), FINAL_BYTES)
         except Refused as refused:
             number = "" if isinstance(message, Refused) else message.request.id
             refusal = pb.ModelStreamInferResponse(

@@ -33,6 +33,20 @@ def test_a_stock_client_streams_requests_and_hears_of_each(client):
     by_id = {result.get_response().id: result for result, _ in answers}
     name = client.get_model_metadata("sleep").outputs[0].name
     assert [int(by_id[str(k)].as_numpy(name)[0, 0]) for k in range(20)] == list(range(20))
+    assert all(each.get_response().parameters["triton_final_response"].bool_param for each in by_id.values())
+
+
+def test_who_asks_for_an_empty_final_answer_gets_the_one_that_is_final(client):
+    heard: queue.Queue = queue.Queue()
+    client.start_stream(lambda result, error: heard.put((result, error)))
+    tensor = triton.InferInput("x", [1, 16], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 16), np.float32))
+    client.async_stream_infer("sleep", [tensor], enable_empty_final_response=True)
+    result, error = heard.get(timeout=30)
+    client.stop_stream()
+    assert error is None
+    assert result.get_response().parameters["triton_final_response"].bool_param
+    assert heard.empty()
 
 
 def test_a_bad_request_leaves_the_stream_to_the_others(stub: GRPCInferenceServiceStub):
