@@ -97,9 +97,14 @@ class Answers:
                     *(name, list(size), list(described.shape), list(self._outputs[name].shape)),
                 )
 
-    def worker_died(self, batch: Batch) -> None:
-        """A worker ended with a batch, which runs again unless it has ended too many workers."""
+    def worker_died(self, batch: Batch, with_node: bool) -> None:
+        """A worker ended with a batch, which runs again unless it has ended too many workers.
+
+        Of nodes that are cut together each is missed at another moment. So a batch may be lost with several,
+        and that is no attempt at it.
+        """
         self._left_worker(batch, self._now_ns())
+        batch.node_losses += with_node
         self._lost(batch, "")
 
     def handed_back(self, batch: Batch) -> None:
@@ -119,7 +124,8 @@ class Answers:
             tell(batch.listener.batch_lost, batch)
         if batch.copies:  # another worker has it, or will have it
             return
-        if batch.losses < self._protection.max_attempts:
+        attempts = batch.losses - batch.node_losses
+        if attempts < self._protection.max_attempts and batch.node_losses < self._protection.max_node_losses:
             self._run_again(batch)
             return
         workers = f"{batch.losses} workers ended while they ran this batch"
@@ -251,8 +257,8 @@ class Execution:
     def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
         self._answers.worker_answered(self, outputs, reply)
 
-    def worker_died(self) -> None:
-        self._answers.worker_died(self.batch)
+    def worker_died(self, with_node: bool = False) -> None:
+        self._answers.worker_died(self.batch, with_node)
 
     def handed_back(self) -> None:
         self._answers.handed_back(self.batch)

@@ -57,3 +57,4 @@ class Protection:
     max_answer_bytes: float = math.inf  # outputs of one request
     worker_timeout_s: float = 60.0  # a worker that holds a batch for longer counts as hung
     max_attempts: int = 3  # a batch that has ended this many workers is given up
+    max_node_losses: int = 10  # so is one with which this many nodes ended, which may be what ends them

@@ -149,6 +149,7 @@ class Batch:
         "listener",
         "losses",
         "member",
+        "node_losses",
         "requests",
         "rows",
         "whole",
@@ -161,6 +162,7 @@ class Batch:
         self.rows = sum(request.rows for request in requests)
         self.copies = 0  # how many run, or wait to be run again
         self.losses = 0  # how many workers ended with it
+        self.node_losses = 0  # how many of them because their node did
         self.dispatched_ns = 0  # when it was dispatched for the first time
         self.is_split = False  # it does not run again: its requests do, each in a part of its own
         self.whole: Batch | None = None  # of which it is a part
@@ -170,7 +172,8 @@ class Batch:
     def part(cls, whole: Batch, request: Request) -> Batch:
         """One request of a batch, to be run alone; no mode adds copies of what may be harmful."""
         part = cls([request], UNPROTECTED)
-        part.whole, part.losses, part.dispatched_ns = whole, whole.losses, whole.dispatched_ns
+        part.whole, part.dispatched_ns = whole, whole.dispatched_ns
+        part.losses, part.node_losses = whole.losses, whole.node_losses
         return part
 
     def is_wanted(self) -> bool:

@@ -232,7 +232,7 @@ class LaneRun:
     def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
         self._lane.worker_answered(self, outputs, reply)
 
-    def worker_died(self) -> None:
+    def worker_died(self, with_node: bool = False) -> None:
         self._lane.worker_died(self)
 
     def handed_back(self) -> None:

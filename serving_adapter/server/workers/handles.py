@@ -38,8 +38,8 @@ class Job(Protocol):
     def worker_answered(self, outputs: Memory, reply: BatchReply) -> None:
         """The worker is through with the batch; the outputs last until this returns, unless copied."""
 
-    def worker_died(self) -> None:
-        """The worker ended, by itself or by a signal, before it answered."""
+    def worker_died(self, with_node: bool = False) -> None:
+        """The worker ended, by itself, by a signal or with its node, before it answered."""
 
     def handed_back(self) -> None:
         """The worker is not needed any more and was ended before it answered."""

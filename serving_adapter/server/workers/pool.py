@@ -312,10 +312,11 @@ class WorkerPool:
 
     def _worker_died(self, worker: WorkerHandle) -> None:
         if worker.zygote.has_ended:
-            self._workers_died(self._workers_of(worker.zygote))
+            self._workers_died(self._workers_of(worker.zygote), with_node=bool(worker.node))
         elif worker.ended_node:
             self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
-            self._workers_died([other for other in self.workers if worker.ended_node in other.nodes])
+            there = [other for other in self.workers if worker.ended_node in other.nodes]
+            self._workers_died(there, with_node=True)
         else:
             self._workers_died([worker])
 
@@ -323,12 +324,12 @@ class WorkerPool:
         """The workers that end when the zygote does, as the kernel sees to."""
         return [worker for worker in self.workers if worker.zygote is zygote]
 
-    def _workers_died(self, workers: Sequence[WorkerHandle]) -> None:
+    def _workers_died(self, workers: Sequence[WorkerHandle], with_node: bool = False) -> None:
         """None of them is idle before their batches run again, or one death would cost many attempts."""
         jobs = [self.end(worker) for worker in workers]
         for job in jobs:
             if job is not None:
-                job.worker_died()  # `answers.Answers` decides whether its batch runs again
+                job.worker_died(with_node)  # `answers.Answers` decides whether its batch runs again
         wanted = [worker for worker in workers if not worker.retired]
         if wanted and not self._closing:
             self.replacements += len(wanted)
@@ -360,9 +361,10 @@ class WorkerPool:
         if not self._closing:
             log.warning("the zygote (pid %d) ended unexpectedly; starting another", zygote.pid)
             workers = self._workers_of(zygote)
-            if any(worker.node for worker in workers):
+            with_node = any(worker.node for worker in workers)
+            if with_node:
                 self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
-            self._workers_died(workers)
+            self._workers_died(workers, with_node)
             self._start_repair()
 
     def _retire(self, worker: WorkerHandle) -> None:

@@ -59,7 +59,7 @@ class HeldJob:
     def worker_answered(self, outputs: object, reply: object) -> None:
         raise AssertionError("nothing was answered")
 
-    def worker_died(self) -> None:
+    def worker_died(self, with_node: bool = False) -> None:
         raise AssertionError("nobody died")
 
     def handed_back(self) -> None:

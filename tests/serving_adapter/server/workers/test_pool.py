@@ -21,7 +21,13 @@ from serving_adapter.server.workers import pool as workers_of_a_model
 from serving_adapter.server.workers.arena import Arena
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ZygoteProcess, launch_zygote
-from serving_adapter.server.workers.messages import BatchError, BatchOutputs, ComputeTimes, ModelReference
+from serving_adapter.server.workers.messages import (
+    BatchError,
+    BatchOutputs,
+    ComputeTimes,
+    ModelReference,
+    NodeEnded,
+)
 from serving_adapter.server.workers.parallelism import Parallelism
 from serving_adapter.server.workers.pool import WorkerPool
 from tests.support.models.fragile import (
@@ -241,15 +247,19 @@ def test_a_pool_ends_at_once_though_its_model_is_being_built():
 
 
 class WatchedJob:
-    """A batch that counts its answers."""
+    """A batch that counts its answers, and keeps whether its workers ended with their nodes."""
 
     dispatched_ns = 0
     answers = 0
 
+    def __init__(self) -> None:
+        self.lost_with_node: list[bool] = []
+
     def worker_answered(self, outputs: object, reply: object) -> None:
         self.answers += 1
 
-    def worker_died(self) -> None: ...
+    def worker_died(self, with_node: bool = False) -> None:
+        self.lost_with_node.append(with_node)
 
     def handed_back(self) -> None: ...
 
@@ -307,6 +317,45 @@ def test_a_worker_that_fails_at_once_does_not_draw_the_batches(told):
         await eventually(lambda: job.answers == 1)
         assert pool.idle[-1] is not failing
         assert failing in pool.idle
+        await pool.close()
+
+    asyncio.run(scenario())
+
+
+async def busy_on(*nodes: str) -> tuple[WorkerPool, list[WatchedJob]]:
+    """A pool with a busy worker on each of these nodes, and what the workers hold."""
+    pool = WorkerPool([ModelReference("noop")], "cpu", lambda: None, launch_zygote, PATIENCE_S)
+    await pool.reshape(Parallelism(len(nodes)))
+    jobs = [WatchedJob() for _ in nodes]
+    for worker, job, node in zip(list(pool.workers), jobs, nodes, strict=True):
+        worker.node, worker.nodes = node, (node,)
+        pool.idle.remove(worker)
+        pool.run(worker, job, [], 1)
+    return pool, jobs
+
+
+def test_a_batch_is_told_whether_its_worker_ended_alone_or_with_its_node(told, monkeypatch):
+    monkeypatch.setattr(zygote_handle.ZygoteHandle, "has_ended", False)
+
+    async def scenario() -> None:
+        pool, jobs = await busy_on("first", "second", "second")
+        messages.send(told[1], NodeEnded("second"))
+        await eventually(lambda: [job.lost_with_node for job in jobs] == [[], [True], [True]])
+        told[0].shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: jobs[0].lost_with_node == [False])
+        await pool.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("node", "with_node"), [("first", True), ("", False)])
+def test_the_end_of_what_reaches_the_nodes_is_no_end_of_a_worker_alone(told, monkeypatch, node, with_node):
+    monkeypatch.setattr(zygote_handle.ZygoteHandle, "has_ended", True)
+
+    async def scenario() -> None:
+        pool, jobs = await busy_on(node, node)
+        told[0].shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: [job.lost_with_node for job in jobs] == [[with_node]] * 2)
         await pool.close()
 
     asyncio.run(scenario())
