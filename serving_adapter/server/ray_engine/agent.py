@@ -29,6 +29,7 @@ from serving_adapter.server.ray_engine.link import (
     Hello,
     Meeting,
     receive,
+    refusal,
     send,
 )
 from serving_adapter.server.ray_engine.versions import Versions, difference, versions
@@ -36,7 +37,7 @@ from serving_adapter.server.workers.arena import Arena, Placed, end_of
 from serving_adapter.server.workers.handles import ModelFailed, WorkerHandle
 from serving_adapter.server.workers.launching import ENVIRONMENT
 from serving_adapter.server.workers.messages import (
-    BatchOutputs,
+    BatchError,
     BuildError,
     BuildModels,
     BuildReply,
@@ -174,10 +175,12 @@ class NodeAgent:
             self._forget(worker)
             send(writer, Ended())
             writer.close()
-        elif isinstance(reply, BatchOutputs):
-            send(writer, reply, used_bytes(worker.outputs, reply.outputs))
-        else:
+        elif isinstance(reply, BatchError):
             send(writer, reply)
+        elif (refused := refusal("outputs", end_of(reply.outputs))) is not None:
+            send(writer, refused)
+        else:
+            send(writer, reply, used_bytes(worker.outputs, reply.outputs))
 
     def _forget(self, worker: WorkerHandle) -> None:
         if worker in self._workers:

@@ -33,7 +33,7 @@ from serving_adapter.server.ray_engine.placing import Unplaceable
 from serving_adapter.server.ray_engine.reserving import Reservations
 from serving_adapter.server.server_log import log_to_standard_error
 from serving_adapter.server.workers import messages
-from serving_adapter.server.workers.arena import Arena
+from serving_adapter.server.workers.arena import Arena, end_of
 from serving_adapter.server.workers.messages import (
     BatchOutputs,
     BatchReply,
@@ -277,6 +277,9 @@ class Driver:
             return
         if order is None or worker.link is None:
             self._close(worker)
+            return
+        if (refused := link.refusal("inputs", end_of(order.inputs))) is not None:
+            self._send(worker, replace(refused, number=order.number))
             return
         worker.asked_number = order.number
         worker.inputs.ensure(order.capacity_bytes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from serving_adapter.json_text import parsed
-from serving_adapter.server.workers.messages import ForkWorker, Message, Wire, parse_zygote_order
+from serving_adapter.server.workers.messages import BatchError, ForkWorker, Message, Wire, parse_zygote_order
 
 MOST_AT_ONCE_BYTES = 4 << 20  # of what is read ahead
 MAX_HEADER_BYTES, MAX_DATA_BYTES = 128 << 10, 1 << 31
@@ -75,6 +75,16 @@ class Ended:
 
     def to_wire(self) -> dict[str, Any]:
         return {"ended": True}
+
+
+def refusal(what: str, size_bytes: int) -> BatchError | None:
+    """Of a batch whose inputs or outputs are too large to travel, which would end the connection."""
+    if size_bytes <= MAX_DATA_BYTES:
+        return None
+    return BatchError(
+        f"the {what} of a batch have {size_bytes} bytes, and a node takes and gives at most "
+        f"{MAX_DATA_BYTES}; send fewer rows at once"
+    )
 
 
 def send(writer: asyncio.StreamWriter, message: Message, data: bytes = b"") -> None:
