@@ -322,7 +322,8 @@ class Driver:
         if self._unsaid:
             self._tell()  # once there is room
         else:
-            self._say(self._cluster.report())
+            for part in self._cluster.report().parts():
+                self._say(part)
 
     def _say(self, message: messages.Message) -> None:
         self._unsaid.append(message)

@@ -25,6 +25,8 @@ from serving_adapter.server.workers.parallelism import ANYWHERE, NodePlacement, 
 from serving_adapter.server.workers.tenant import Tenant
 from serving_adapter.tensors import TensorSpec
 
+MAX_NODES = 256  # of one message
+
 Wire = Mapping[str, Any]
 """A message as a JSON object."""
 
@@ -240,17 +242,26 @@ class NodeUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What a cluster is and uses by now; sent again and again."""
+    """What a cluster is and uses by now; sent again and again, in parts that fit into a packet."""
 
     nodes: tuple[NodeUse, ...]
     cpu_s: float  # processor time of all agents and workers so far, those that ended included
+    goes_on: bool = False  # the next part has more of the nodes
 
     def to_wire(self) -> dict[str, Any]:
-        return {"nodes": self.nodes, "cpu_s": self.cpu_s}
+        return {"nodes": self.nodes, "cpu_s": self.cpu_s, "goes_on": self.goes_on}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> ClusterReport:
-        return cls(tuple(NodeUse(*node) for node in wire["nodes"]), wire["cpu_s"])
+        return cls(tuple(NodeUse(*node) for node in wire["nodes"]), wire["cpu_s"], wire["goes_on"])
+
+    def parts(self) -> list[ClusterReport]:
+        """The same, a message each."""
+        count = len(self.nodes)
+        return [
+            ClusterReport(self.nodes[first : first + MAX_NODES], self.cpu_s, first + MAX_NODES < count)
+            for first in range(0, max(1, count), MAX_NODES)
+        ]
 
 
 def parse_zygote_answer(wire: Wire) -> Forked | ClusterReport:

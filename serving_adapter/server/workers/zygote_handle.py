@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from serving_adapter.messages import receive_with_descriptors, socket_pair
@@ -29,9 +31,12 @@ from serving_adapter.server.workers.messages import (
     ForkWorker,
     ModelDescription,
     ModelReference,
+    NodeUse,
     SignalWorker,
     WorkerSignal,
 )
+
+log = logging.getLogger(__name__)
 
 STORE_SHARE = 0.5  # of the time to start: weights that the store does not give by then are loaded privately
 ANSWER_TIMEOUT_S = 10.0
@@ -73,6 +78,8 @@ class ZygoteHandle:
         self.pid = 0
         self.is_serving = False
         self.cluster: ClusterReport | None = None  # the latest; None at home
+        self._nodes: tuple[NodeUse, ...] = ()  # those of the next one that were told already
+        self._has_left_out = False  # something that could not be read
 
     async def start(self) -> ModelDescription:
         """Starts the process and has it build the models; returns the description of the first one."""
@@ -215,14 +222,17 @@ class ZygoteHandle:
             wire, descriptors = receive_with_descriptors(self._open_control)
         except BlockingIOError:
             return
-        except ValueError:  # descriptors got lost, as this process has too many open
+        except ValueError as error:  # descriptors got lost, as this process has too many open
+            if not self._orders:  # it is no answer
+                self._leave_out(error)
+                return
             wire, descriptors = Forked(0, "this server has too many files open").to_wire(), []
         if wire is None:
             self._gone()
             return
         forked = messages.parse_zygote_answer(wire)
         if isinstance(forked, ClusterReport):
-            self.cluster = forked
+            self._told_of(forked)
             return
         pidfd = descriptors[0] if descriptors else None
         child = Child(forked.pid, pidfd, forked.node, forked.more_nodes)
@@ -233,6 +243,16 @@ class ZygoteHandle:
             answer.set_exception(ModelFailed(forked.error))
         else:  # nobody waits for this worker any more
             self._end(child)
+
+    def _told_of(self, part: ClusterReport) -> None:
+        self._nodes += part.nodes
+        if not part.goes_on:
+            self.cluster, self._nodes = replace(part, nodes=self._nodes), ()
+
+    def _leave_out(self, error: ValueError) -> None:
+        if not self._has_left_out:
+            log.warning("what the process that forks workers (pid %d) told is left out: %s", self.pid, error)
+        self._has_left_out = True
 
     def _end(self, child: Child) -> None:
         if child.pidfd is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,7 @@ from serving_adapter.server.workers.messages import (
     BatchError,
     BatchOutputs,
     BuildModels,
+    ClusterReport,
     ForkWorker,
     ModelReference,
     NodeEnded,
@@ -68,6 +70,16 @@ class OneWorker:
         self._outputs.close()
 
 
+def driver_at(control: socket.socket, *nodes: Node) -> Driver:
+    """One that has been connected to a cluster of these nodes."""
+    control.setblocking(False)
+    driver = Driver(control, "", ALL)
+    driver._reservations = NothingReserved()  # type: ignore[assignment]
+    driver._cluster = Cluster("", BuildModels((LARGE,), "cpu", 0.0), driver._node_lost, driver._tell)
+    driver._cluster.nodes = {node.id: node for node in nodes}
+    return driver
+
+
 @asynccontextmanager
 async def one_worker() -> AsyncIterator[OneWorker]:
     """On the only node, once it is ready."""
@@ -78,10 +90,7 @@ async def one_worker() -> AsyncIterator[OneWorker]:
     server = await asyncio.start_server(agent._connected, HOST, 0)
     address = link.AgentAddress(HOST, server.sockets[0].getsockname()[1], SECRET)
     ours, theirs = socket_pair()
-    driver = Driver(theirs, "", ALL)
-    driver._reservations = NothingReserved()  # type: ignore[assignment]
-    driver._cluster = Cluster("", BuildModels((LARGE,), "cpu", 0.0), driver._node_lost, driver._tell)
-    driver._cluster.nodes["1"] = Node("1", "the node", 2.0, address=address, serves=True)
+    driver = driver_at(theirs, Node("1", "the node", 2.0, address=address, serves=True))
     worker = OneWorker(driver)
     try:
         ready = await receive(worker.channel, messages.parse_worker_start, PATIENCE_S)
@@ -123,3 +132,21 @@ def test_what_is_too_large_to_travel_is_refused_and_costs_no_node(monkeypatch: p
                 assert isinstance(answered, BatchOutputs), answered
 
     asyncio.run(scenario())
+
+
+def test_thousands_of_nodes_are_told_in_messages_that_can_be_read() -> None:
+    nodes = [Node(str(i), f"a-node-with-a-name-of-usual-length-{i}", 64.0, serves=True) for i in range(5000)]
+
+    async def scenario() -> list[ClusterReport]:
+        ours, theirs = socket_pair()
+        with ours, theirs:
+            driver_at(theirs, *nodes)._told()
+            told: list[ClusterReport] = []
+            while not told or told[-1].goes_on:
+                part = await receive(ours, messages.parse_zygote_answer, PATIENCE_S)
+                assert isinstance(part, ClusterReport), part
+                told.append(part)
+            return told
+
+    told = asyncio.run(scenario())
+    assert [use.name for part in told for use in part.nodes] == [node.name for node in nodes]

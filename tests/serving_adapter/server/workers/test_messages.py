@@ -59,6 +59,7 @@ REFERENCES = (ModelReference("minilm", (("layers", "6"), ("seed", "1"))), ModelR
         (Forked(1 << 22, node="10.0.0.2", more_nodes=("10.0.0.3",)), parse_zygote_answer),
         (Forked(0, "it could not be forked"), parse_zygote_answer),
         (ClusterReport((NodeUse("10.0.0.2", 4.0, 3, 2, 1),), 1.5), parse_zygote_answer),
+        (ClusterReport((NodeUse("10.0.0.2", 4.0, 3, 2, 1),), 1.5, goes_on=True), parse_zygote_answer),
         (WorkerReady(17), parse_worker_start),
         (BuildError("it failed while it warmed up"), parse_worker_start),
         (RunBatch(1, PLACED, 1 << 20, 2, slow_ms=0.5, number=7), RunBatch.from_wire),
