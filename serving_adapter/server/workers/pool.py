@@ -312,7 +312,7 @@ class WorkerPool:
 
     def _worker_died(self, worker: WorkerHandle) -> None:
         if worker.zygote.has_ended:
-            self._workers_died(self._workers_of(worker.zygote), with_node=bool(worker.node))
+            self._workers_died_with(worker.zygote)
         elif worker.ended_node:
             self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
             there = [other for other in self.workers if worker.ended_node in other.nodes]
@@ -320,9 +320,13 @@ class WorkerPool:
         else:
             self._workers_died([worker])
 
-    def _workers_of(self, zygote: WorkerParent) -> list[WorkerHandle]:
-        """The workers that end when the zygote does, as the kernel sees to."""
-        return [worker for worker in self.workers if worker.zygote is zygote]
+    def _workers_died_with(self, zygote: WorkerParent) -> None:
+        """The workers of a zygote end when it does, as the kernel sees to; on a cluster wherever they are."""
+        workers = [worker for worker in self.workers if worker.zygote is zygote]
+        with_node = any(worker.node for worker in workers)
+        if with_node:
+            self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
+        self._workers_died(workers, with_node)
 
     def _workers_died(self, workers: Sequence[WorkerHandle], with_node: bool = False) -> None:
         """None of them is idle before their batches run again, or one death would cost many attempts."""
@@ -360,11 +364,7 @@ class WorkerPool:
     def _zygote_ended(self, zygote: ZygoteHandle) -> None:
         if not self._closing:
             log.warning("the zygote (pid %d) ended unexpectedly; starting another", zygote.pid)
-            workers = self._workers_of(zygote)
-            with_node = any(worker.node for worker in workers)
-            if with_node:
-                self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
-            self._workers_died(workers, with_node)
+            self._workers_died_with(zygote)
             self._start_repair()
 
     def _retire(self, worker: WorkerHandle) -> None:
