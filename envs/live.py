@@ -89,6 +89,9 @@ class LiveServing(ServingEnv):
     it raises `TargetLost`. A configuration that the server refuses leaves a gap, too, and after several in a
     row raises `TargetError`. Without traffic the measurement has no arrivals and the mean latency is NaN.
 
+    Nodes that a server's cluster lost, or got again, leave a gap that is `gap_by_others`: what is in force
+    stays so, and no configuration is blamed for it.
+
     ## Action Space, Observation Space, Rewards, Episode End
 
     As in `ServingEnv`. The episode never ends.
@@ -288,18 +291,19 @@ class LiveServing(ServingEnv):
         self, running: _Running, in_force: Reading, before: Reading, after: Reading, aborted: str
     ) -> Measurement:
         measurement = replace(measure(before, after, self._waiting.looks), aborted=aborted)
-        gap = measure(in_force, after).gap  # a restart while it settled counts as well
+        gap, by_nodes = _gap(in_force, after)  # while it settled counts as well
+        lost = gap and not by_nodes
         self.target.prolong_lease()  # what happened while another tuner had it says nothing of this one
         slept = self._slept()
         if slept:
             running.settling = None
-        self._looked = None if gap else (after, running.configuration)
-        others = "" if gap else slept or self._changed_by_others(running, after)
+        self._looked = None if lost else (after, running.configuration)
+        others = "" if lost else slept or self._changed_by_others(running, after)
         if not (gap or others):
             self._last = after
             if not aborted:
                 self._held = running.configuration
-        return replace(measurement, gap=gap or others, gap_by_others=bool(others))
+        return replace(measurement, gap=others or gap, gap_by_others=by_nodes or bool(others))
 
     def _slept(self) -> str:
         """That this machine was suspended: its clock does not tell how long the counters went on for."""
@@ -332,7 +336,8 @@ class LiveServing(ServingEnv):
             return {}
         reading = self.target.read()
         self._looked = reading, now
-        return {} if measure(before, reading).gap else now
+        gap, by_nodes = _gap(before, reading)
+        return {} if gap and not by_nodes else now
 
     def _tuned(self, configuration: Configuration) -> Configuration:
         return {name: configuration[name] for name in self.space.names if name in configuration}
@@ -387,6 +392,12 @@ class LiveServing(ServingEnv):
             aborted = self._waiting.until(next_s, in_force, watch)
             readings.append(self.target.read())
         return aborted, readings[-1]
+
+
+def _gap(before: Reading, after: Reading) -> tuple[str, bool]:
+    """Why nothing may be learned between two readings, if so; and whether only nodes of a cluster made it."""
+    measurement = measure(before, after)
+    return measurement.gap, measurement.gap_by_others
 
 
 def _differing(expected: Configuration, now: Configuration) -> str:

@@ -17,7 +17,14 @@ import numpy as np
 
 from rrl.arrival_summary import dispersion_between_looks, dispersion_of_times, summarised
 from rrl.joint import as_whole, together
-from rrl.measurement import NOT_TOLD, ArrivalSummary, LatencySummary, Measurement, ServiceTimes
+from rrl.measurement import (
+    NODES_CHANGED,
+    NOT_TOLD,
+    ArrivalSummary,
+    LatencySummary,
+    Measurement,
+    ServiceTimes,
+)
 from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
 
 _COUNTERS = (
@@ -33,7 +40,8 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
     `looks` are others, in the order of time; those between the two tell how unevenly requests came, where
     the server does not tell when.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
-    nothing may be learned from them. So it does where the server lost a node of its cluster.
+    nothing may be learned from them. So it does where nodes of the server's cluster went or came, which is
+    `gap_by_others`: it says nothing of the configuration that met it.
     """
     if after.models:
         models = {
@@ -45,11 +53,11 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
 
 
 def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Measurement:
-    gap = _restart(before, after)
+    gap, by_nodes = _restart(before, after), False
     if gap:
         before = _zero(before)
     elif None not in (changes := (before.cluster_changes, after.cluster_changes)) and len({*changes}) > 1:
-        gap = "the server's workers changed within the interval, as nodes of its cluster went or came"
+        gap, by_nodes = NODES_CHANGED, True
     completions = after.success - before.success
     timed = completions if after.timed is None else after.timed - (before.timed or 0)
     executions = after.execution_count - before.execution_count
@@ -72,6 +80,7 @@ def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Meas
         gap=gap,
         arrival_summary=arrival_summary,
         dispersion=dispersion,
+        gap_by_others=by_nodes,
         network_ms=_network_ms(before, after),
     )
 

@@ -128,14 +128,18 @@ def together(models: Mapping[str, Measurement]) -> Measurement:
 
 
 def as_whole(own: Measurement, parts: Mapping[str, Measurement]) -> Measurement:
-    """The measurement of a model that others are parts of: what is told of requests is its own."""
+    """The measurement of a model that others are parts of: what is told of requests is its own.
+
+    Of two gaps the one that others did not make is told.
+    """
     joint = together(parts)
+    told = min((m for m in (own, joint) if m.gap), key=lambda m: m.gap_by_others, default=own)
     return replace(
         own,
         mean_batch_size=joint.mean_batch_size,
         telemetry=(),
-        gap=own.gap or joint.gap,
-        gap_by_others=joint.gap_by_others and not own.gap,
+        gap=told.gap,
+        gap_by_others=told.gap_by_others,
         models=dict(parts),
     )
 

@@ -119,7 +119,7 @@ class Measurement:
     dispersion: _Late[float] = _Late(
         math.nan
     )  # of arrivals: variance over mean of counts in equal slices of time
-    gap_by_others: bool = False  # somebody else made the gap: it says nothing of a configuration
+    gap_by_others: bool = False  # others made the gap, or a node did: it says nothing of a configuration
     network_ms: float = math.nan
     """What clients saw on average beyond `latency`: the network's delay, and the clients' own. NaN: not told.
 
@@ -211,6 +211,14 @@ def tells_nothing(measurement: Measurement) -> bool:
 def all_failed(measurement: Measurement) -> bool:
     """True if requests were answered, and every one of them with an error."""
     return measurement.failures > 0 and measurement.completions == 0
+
+
+NODES_CHANGED = "the server's workers changed within the interval, as nodes of its cluster went or came"
+
+
+def nodes_changed(measurement: Measurement) -> bool:
+    """True if nodes of a cluster that went or came made the gap, and nothing else did."""
+    return measurement.gap_by_others and NODES_CHANGED in measurement.gap
 
 
 def has_traffic(measurement: Measurement) -> bool:

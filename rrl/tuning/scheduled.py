@@ -47,7 +47,8 @@ class Scheduled:
             record = self._interval(kind, Admission(number, "schedule", ""), watch)
             if record.learned or (record.counted and math.isnan(record.cost)):
                 return record
-            lost_again = bool(record.measurement.gap) and self._guard.fitness.was_lost_again(number)
+            was_lost = bool(record.measurement.gap) and not record.measurement.gap_by_others
+            lost_again = was_lost and self._guard.fitness.was_lost_again(number)
             if kind == "validation" and (record.not_taken or lost_again):
                 which = "the start" if number == self._guard.start else "the best known"
                 raise CannotMeasure(f"{which} cannot be measured again: {record.measurement.gap}")

@@ -6,6 +6,7 @@ import pytest
 
 from envs.live import LiveServing
 from rrl.interval import Watch
+from rrl.measurement import NODES_CHANGED, nodes_changed
 from serving_adapter.target import (
     LeaseTaken,
     LostInChange,
@@ -142,6 +143,44 @@ def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
     assert "another client" in info["measurement"].gap
     assert "instances 1 -> 7" in info["measurement"].gap
     assert info["measurement"].gap_by_others
+
+
+@pytest.mark.parametrize("after_s", [0.5, 3.0])  # while it settles, and after
+def test_a_node_that_dies_leaves_a_gap_by_others_and_what_is_in_force(target, clock, after_s):
+    target.cluster_changes = 0
+    env = live(target)
+    env.reset(seed=0)
+    clock.after(after_s, lambda: setattr(target, "cluster_changes", 1))
+    measurement = env.step(env.space.action(0))[4]["measurement"]
+    assert measurement.gap == NODES_CHANGED
+    assert nodes_changed(measurement)
+    info = env.step(env.space.action(0))[4]
+    assert info["measurement"].gap == ""
+    assert not info["measurement"].gap_by_others
+    assert not info["changed"]
+
+
+def test_what_another_client_set_beside_a_node_that_died_is_told_and_kept(target, clock):
+    target.cluster_changes = 0
+    env = live(target)
+
+    def die():
+        target.cluster_changes += 1
+
+    def die_and_set():
+        die()
+        target.in_force.update(instances=3)
+
+    clock.after(3.0, die_and_set)
+    interval = env.run(0, Watch(gives_way=True))
+    assert "another client" in interval.measurement.gap
+    assert not nodes_changed(interval.measurement)
+    assert interval.set_by_others == {"instances": 3, "max_batch_size": 1}
+    target.in_force.update(instances=2)
+    die()
+    interval = env.run(1, Watch(gives_way=True))
+    assert interval.gave_way
+    assert interval.set_by_others == {"instances": 2, "max_batch_size": 1}
 
 
 def test_what_another_client_set_since_the_last_look_is_told_and_kept_where_the_run_gives_way(target, clock):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rrl.belief.whole import Whole
 from rrl.joint import as_whole, together
-from rrl.measurement import LatencySummary, Measurement
+from rrl.measurement import NODES_CHANGED, LatencySummary, Measurement
 
 
 def measured(completions: int, mean_ms: float, gap: str = "") -> Measurement:
@@ -52,3 +54,11 @@ def test_requests_are_those_of_the_whole_and_a_gap_of_a_part_is_one_of_all() -> 
     assert (joint.completions, joint.latency.mean_ms) == (100, 31.0)
     assert joint.gap == "second: it restarted"
     assert Measurement.from_json(joint.to_json()).models == parts
+
+
+def test_a_gap_of_the_whole_is_by_others_only_where_no_part_has_another() -> None:
+    own = replace(measured(100, 31.0, gap=NODES_CHANGED), gap_by_others=True)
+    joint = as_whole(own, {"first": measured(100, 10.0)})
+    assert (joint.gap, joint.gap_by_others) == (NODES_CHANGED, True)
+    joint = as_whole(own, {"first": measured(100, 10.0, gap="it restarted")})
+    assert (joint.gap, joint.gap_by_others) == ("first: it restarted", False)

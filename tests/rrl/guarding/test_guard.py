@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rrl.guarding.settings import GuardSettings
+from rrl.measurement import NODES_CHANGED
 from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, begun, begun_once, measured, tell, turn
 
 
@@ -155,6 +156,18 @@ def test_what_others_do_to_the_target_speaks_against_no_configuration() -> None:
     tell(guard, GOOD, 20.0)
     assert guard.best == GOOD
     assert guard.admit(GOOD).decision == "agent"
+
+
+def test_a_node_that_dies_and_comes_back_rolls_nothing_back_and_blames_nothing() -> None:
+    guard = begun()
+    tell(guard, GOOD, 20.0)
+    for _ in range(2):  # its death, and its workers' return: nothing is served in between
+        assert not tell(guard, BAD, 20.0, gap=NODES_CHANGED, gap_by_others=True).rollback
+        assert guard.admit(None)[:2] == (BAD, "hold")
+    assert not guard.fitness.was_lost_again(BAD)
+    assert guard.fitness.fits(BAD)
+    tell(guard, BAD, 20.0)
+    assert guard.admit(BAD).decision == "agent"
 
 
 def test_what_was_in_force_too_seldom_to_meet_two_losses_by_chance_is_to_blame_though_it_served() -> None:

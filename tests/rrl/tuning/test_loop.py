@@ -12,10 +12,15 @@ import pytest
 from envs.simulated import SimulatedServing
 from rrl.interval import MeasuredInterval, Watch
 from rrl.journal import read
-from rrl.measurement import NOTHING_OBSERVED, Measurement
+from rrl.measurement import NODES_CHANGED, NOTHING_OBSERVED, Measurement
 from rrl.records import Record
 from rrl.region.q_learning import RegionQLearning
-from rrl.tuning.giving_up import MAX_CHANGED_BEFORE_EXPLORING, MAX_CHANGED_BY_OTHERS, GivenUp
+from rrl.tuning.giving_up import (
+    MAX_CHANGED_BEFORE_EXPLORING,
+    MAX_CHANGED_BY_OTHERS,
+    MAX_NODES_CHANGED,
+    GivenUp,
+)
 from rrl.tuning.listener import Listener
 from rrl.tuning.pacing import RECENT_CHANGES
 from rrl.tuning.settings import TuningSettings
@@ -247,12 +252,13 @@ class Contended(SimulatedServing):
     """Another client changes the target in every interval from one on, for so many intervals."""
 
     asked, first, last = 0, 1, 10**6
+    gap = "another client changed the configuration"
 
     def _measurement(self, number: int, watch: Watch) -> Measurement:
         self.asked += 1
         measurement = super()._measurement(number, watch)
         if self.first <= self.asked <= self.last:
-            return replace(measurement, gap="another client changed the configuration", gap_by_others=True)
+            return replace(measurement, gap=self.gap, gap_by_others=True)
         return measurement
 
 
@@ -275,6 +281,22 @@ def test_a_run_outlasts_others_that_come_and_go(tmp_path: Path) -> None:
     env.first, env.last = 5, 4 + MAX_CHANGED_BY_OTHERS - 1
     run(tuning(tmp_path, env))
     assert sum(record.measurement.gap_by_others for record in read(tmp_path)[1]) == MAX_CHANGED_BY_OTHERS - 1
+
+
+def test_a_run_outlasts_nodes_that_come_and_go_and_takes_them_for_no_other_tuner(tmp_path: Path) -> None:
+    env = simulated(Contended)
+    env.gap, env.last = NODES_CHANGED, MAX_NODES_CHANGED - 1
+    run(tuning(tmp_path, env))
+    records = read(tmp_path)[1]
+    assert sum(record.measurement.gap_by_others for record in records) == MAX_NODES_CHANGED - 1
+    assert not any(record.rollback for record in records[: MAX_NODES_CHANGED - 1])
+
+
+def test_nodes_that_come_and_go_in_every_interval_end_a_run_that_says_so(tmp_path: Path) -> None:
+    env = simulated(Contended)
+    env.gap = NODES_CHANGED
+    with pytest.raises(GivenUp, match=f"nodes of the cluster went or came in {MAX_NODES_CHANGED} intervals"):
+        run(tuning(tmp_path, env))
 
 
 class Silent(SimulatedServing):

@@ -14,7 +14,7 @@ from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard
 from rrl.interval import Watch
 from rrl.journal import read
-from rrl.measurement import Measurement
+from rrl.measurement import NODES_CHANGED, Measurement
 from rrl.tuning.ending import Kept
 from rrl.views.summary import summarise
 from tests.support.runs.told_costs import ToldCosts
@@ -184,6 +184,40 @@ def test_what_brings_the_target_down_twice_in_the_validation_ends_it(
     assert kept.number == t.env.start
     assert kept.reason == f"{what} cannot be measured again: the target is lost (connection refused)"
     assert kinds(read(tmp_path)[1]).count("validation") == turns
+
+
+class OnCluster(SimulatedServing):
+    """Nodes go or come in so many of the next intervals."""
+
+    to_change = 0
+
+    def _measurement(self, number: int, watch: Watch) -> Measurement:
+        measurement = super()._measurement(number, watch)
+        if self.to_change == 0:
+            return measurement
+        self.to_change -= 1
+        return replace(measurement, gap=NODES_CHANGED, gap_by_others=True)
+
+
+@pytest.mark.parametrize("was_lost_before", [False, True])
+def test_nodes_that_go_and_come_in_the_validation_only_make_it_longer(
+    was_lost_before: bool, tmp_path: Path
+) -> None:
+    t = tuning(tmp_path, simulated(OnCluster))
+    t.guard.turns.are_over = lambda costs: len(costs[t.env.start]) == 1
+
+    def best() -> int:
+        t.env.to_change = 2
+        if was_lost_before:
+            t.guard.fitness.was_lost_again = lambda number: True
+        return 5
+
+    t.validation.best = best
+    kept = run(t)
+    assert "cannot be measured" not in kept.reason
+    turns = [record for record in read(tmp_path)[1] if record.kind == "validation"]
+    assert [record.number for record in turns] == [5, 5, 5, t.env.start]
+    assert [record.counted for record in turns] == [False, False, True, True]
 
 
 def told(costs_ms: dict[int, float], start_per_s: float = 100.0) -> tuple[Guard, ToldCosts]:
