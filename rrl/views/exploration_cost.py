@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from rrl.measurement import nodes_changed
 from rrl.records import Kind, Record
 
 Part = Literal["search", "validation"]
@@ -66,8 +67,13 @@ def cost_of_exploration(records: Sequence[Record], start_ms: StartLatencies | fl
         rollbacks=sum(r.decision == "rollback" for r in explored),
         refused=sum(r.decision == "refused" for r in explored),
         failures=sum(r.failures for r in records),
-        gaps=sum(bool(r.measurement.gap) and not r.not_taken for r in records),
+        gaps=sum(_was_away(r) for r in records),
     )
+
+
+def _was_away(record: Record) -> bool:
+    """A target that refused a change, or whose nodes came or went, was there and counted."""
+    return bool(record.measurement.gap) and not (record.not_taken or nodes_changed(record.measurement))
 
 
 def excess_request_s(records: Sequence[Record], start_ms: StartLatencies | float) -> list[float]:

@@ -18,7 +18,7 @@ from rrl.guarding.guard import Guard
 from rrl.journal import Journal, read
 from rrl.knobs import in_words
 from rrl.measured_costs import best_known
-from rrl.measurement import LatencySummary
+from rrl.measurement import NODES_CHANGED, LatencySummary
 from rrl.queueing.machine import Machine
 from rrl.records import Header, Record
 from rrl.space import ConfigurationSpace
@@ -225,6 +225,18 @@ def test_what_users_saw_while_a_change_settled_is_part_of_its_cost(run: tuple[He
     cost = cost_of_exploration([replace(tried, settling=settling)], mean_ms)
     assert cost.extra_request_s == pytest.approx(40 * 0.5)
     assert (cost.failures, cost.worse_share) == (2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("gap", "by_others", "unknown"), [("the server restarted", False, 1), (NODES_CHANGED, True, 0)]
+)
+def test_failures_are_not_known_of_an_interval_in_which_the_target_was_away_and_are_where_a_node_was(
+    run: tuple[Header, list[Record]], gap: str, by_others: bool, unknown: int
+) -> None:
+    there = run[1][0]
+    measurement = replace(there.measurement, gap=gap, gap_by_others=by_others)
+    record = replace(there, transition=replace(there.transition, measurement=measurement))
+    assert cost_of_exploration([record], 50.0).gaps == unknown
 
 
 def test_the_reference_table_holds_the_best_of_each_load_level(folder: Path) -> None:
