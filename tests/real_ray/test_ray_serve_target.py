@@ -126,3 +126,18 @@ def test_tuning_leaves_a_configuration_that_it_measured_and_its_file(application
     best = apps["numbers"]["deployments"][0]["user_config"]
     assert best == in_force["numbers"]["deployments"][0]["user_config"]
     assert apps["words"] == in_force["words"]
+
+
+def test_advice_says_what_it_observed_and_changes_nothing(application, capsys):
+    before = application.submitted()
+    with application.load(rate_per_s=15) as load, pytest.raises(SystemExit) as ended:
+        main(
+            f"--target {application.address} --deployment Doubled --advise --intervals 3 "
+            "--interval-s 2 --settle-s 0.5".split()
+        )
+    assert ended.value.code == 0
+    assert load.failed == []
+    assert application.submitted() == before
+    said = " ".join(capsys.readouterr().out.split())
+    assert "in 1 inst. · 1 intra · batch 4 · delay 2 ms · max_ongoing_requests 32" in said
+    assert "no recommendation: the target tells no service times by batch size" in said
