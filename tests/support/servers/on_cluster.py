@@ -43,8 +43,9 @@ class Asked:
     The first output of the model must be so many times its input `x`.
     """
 
-    def __init__(self, server: RunningServer, model: str, times: int) -> None:
+    def __init__(self, server: RunningServer, model: str, times: int, deadline_s: float) -> None:
         self._server, self._model, self._times, self._over = server, model, times, threading.Event()
+        self._deadline_s = deadline_s
         self.answered, self.failed = 0, list[str]()
 
     def ask(self, number: int) -> None:
@@ -52,7 +53,7 @@ class Asked:
             infer = GRPCInferenceServiceStub(channel).ModelInfer
             while not self._over.wait(PAUSE_S):
                 try:
-                    answered = infer(request_of(self._model, number), timeout=DEADLINE_S)
+                    answered = infer(request_of(self._model, number), timeout=self._deadline_s)
                     if not is_answer_of(answered, self._times * number):
                         self.failed.append(f"{answered} for {number}")
                 except Exception as error:  # whichever: a client that ends by one would be missed by nobody
@@ -70,8 +71,10 @@ class Asked:
 
 
 @contextlib.contextmanager
-def under_load(server: RunningServer, model: str, times: int = 1) -> Iterator[Asked]:
-    asked = Asked(server, model, times)
+def under_load(
+    server: RunningServer, model: str, times: int = 1, deadline_s: float = DEADLINE_S
+) -> Iterator[Asked]:
+    asked = Asked(server, model, times, deadline_s)
     clients = [threading.Thread(target=asked.ask, args=(number,)) for number in range(CLIENTS)]
     for each in clients:
         each.start()
@@ -80,7 +83,7 @@ def under_load(server: RunningServer, model: str, times: int = 1) -> Iterator[As
     finally:
         asked.end()
         for each in clients:
-            each.join(2 * DEADLINE_S)
+            each.join(2 * deadline_s)
 
 
 def knobs(**changed: int) -> dict[str, int]:

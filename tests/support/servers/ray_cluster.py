@@ -24,7 +24,8 @@ import psutil
 from tests.support.waiting import until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-HOSTS = "127.0.0."  # and 2 for the head, 3 for the next; Ray takes 127.0.0.1 for the address of the network
+HOSTS = "127.0.0."  # and 3 for the next node; Ray takes 127.0.0.1 for the address of the network
+HEAD, HEAD_HOST, HEAD_SERVICE = "head", f"{HOSTS}2", "gcs_server"
 DASHBOARD_HOST = "127.0.0.1"
 STARTED = "Ray runtime started"
 TOO_SLOW, STARTS = "timed out during startup", 3
@@ -71,11 +72,14 @@ class RayNode:
 
     def raylet(self) -> psutil.Process:
         """The process that is the node for Ray."""
+        return self.process_named("raylet")
+
+    def process_named(self, name: str) -> psutil.Process:
         for process_id in self.process_ids():
             with contextlib.suppress(psutil.Error):
-                if psutil.Process(process_id).name() == "raylet":
+                if psutil.Process(process_id).name() == name:
                     return psutil.Process(process_id)
-        raise RuntimeError(f"{self.name} has no raylet: {self.log.read_text(errors='replace')}")
+        raise RuntimeError(f"{self.name} has no {name}: {self.log.read_text(errors='replace')}")
 
 
 @dataclass
@@ -88,14 +92,14 @@ class RayCluster:
 
     def __post_init__(self) -> None:
         port, self.dashboard_port, self.client_port = free_ports(3)
-        self.address = f"{HOSTS}2:{port}"
+        self.address = f"{HEAD_HOST}:{port}"
         self.dashboard = f"{DASHBOARD_HOST}:{self.dashboard_port}"
         self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir=SHORT_FOLDER))
         self._started = 1
 
     def start(self, dashboard: bool = True) -> RayCluster:
         self._start_node(
-            "head",
+            HEAD,
             self.cpus,
             {},
             "--head",
@@ -126,6 +130,12 @@ class RayCluster:
             node.raylet().kill()
         self._end(node)
 
+    def kill_head_service(self) -> None:
+        """As when a head dies that is another machine than this one, whose node is left without it."""
+        head = self.nodes[0]
+        os.kill(head.process.pid, signal.SIGSTOP)  # It would end the node with the service.
+        head.process_named(HEAD_SERVICE).kill()
+
     def end(self) -> None:
         for node in reversed(self.nodes.copy()):
             self._end(node)
@@ -140,7 +150,8 @@ class RayCluster:
 
     def _try_node(self, kind: str, cpus: int, settings: Mapping[str, str], *flags: str) -> RayNode:
         self._started += 1
-        name, host = f"{kind}-{self._started}", f"{HOSTS}{self._started}"
+        name = f"{kind}-{self._started}"
+        host = HEAD_HOST if kind == HEAD else f"{HOSTS}{self._started}"
         folder = self._folder / str(self._started)
         folder.mkdir()
         log = self._folder / f"{name}.log"
