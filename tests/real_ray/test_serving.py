@@ -104,6 +104,26 @@ def test_a_node_that_dies_loses_no_request_and_one_that_comes_takes_its_place(
         ray_cluster.kill(node)
 
 
+def test_a_node_that_falls_silent_loses_no_request(ray_cluster: RayCluster, server: RunningServer) -> None:
+    node = ray_cluster.add_node(cpus=3)
+    try:
+        until(lambda: server.counted("rrl_node_cpu_count", node=node.name) == 3, "the new node serves")
+        load(server, knobs(), nodes=1)
+        until(partial(has_workers, server, 2), "the old ones end")
+        assert server.counted("rrl_node_workers", node=node.name) == 2
+        with under_load(server, "burn") as asked:
+            asked.some_more()
+            copies = server.counted("rrl_batch_copies")
+            ray_cluster.stop(node)
+            until(lambda: server.counted("rrl_batch_copies") > copies, "what it held runs again")
+            asked.some_more()
+            until(lambda: server.counted("rrl_node_workers", node=node.name) == 0, "its silence is told")
+        assert asked.failed == []
+    finally:
+        load(server, knobs())
+        ray_cluster.kill(node)
+
+
 def test_what_runs_on_the_nodes_ends_with_the_front_though_that_is_killed(
     ray_cluster: RayCluster, server: RunningServer
 ) -> None:

@@ -130,6 +130,12 @@ class RayCluster:
             node.raylet().kill()
         self._end(node)
 
+    def stop(self, node: RayNode) -> None:
+        """As when its network is cut: nothing of it says anything, and its connections stay."""
+        for process_id in node.process_ids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGSTOP)
+
     def kill_head_service(self) -> None:
         """As when a head dies that is another machine than this one, whose node is left without it."""
         head = self.nodes[0]
