@@ -25,7 +25,8 @@ from rrl.measurement import (
     Measurement,
     ServiceTimes,
 )
-from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
+from serving_adapter.latency_histogram import CumulativeHistogram
+from serving_adapter.target.reading import BatchTotals, Reading
 
 _COUNTERS = (
     "success", "failure", "inference_count", "execution_count", "request_s", "queue_s", "service_s",

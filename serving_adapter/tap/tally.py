@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serving_adapter.server.statistics.model_statistics import BucketHistogram
+from serving_adapter.latency_histogram import BucketHistogram
 
 OK = "OK"
 MAX_MODELS = 1000

@@ -19,7 +19,8 @@ import math
 import re
 from collections import defaultdict
 from itertools import pairwise
-from typing import NamedTuple
+
+from serving_adapter.latency_histogram import CumulativeHistogram
 
 _TIMESTAMP = r"(?:[ \t]+[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)?"
 _EXEMPLAR = r"(?:[ \t]+#[ \t]*\{.*)?"
@@ -39,14 +40,6 @@ _TOTAL = "_total"
 _MAX_CHARACTERS = 4 << 20  # of one model's series and the process's, which take a second at most
 _PER_LINE = 64  # what a line takes beside its characters, in characters
 _MOST = 1e30  # nothing that is counted or measured comes near, and the sum of many such is a number, too
-
-
-class CumulativeHistogram(NamedTuple):
-    """Cumulative counts of a duration: `cumulative[i]` observations were at most `bounds_s[i]` long."""
-
-    bounds_s: tuple[float, ...]  # ascending; the last is infinite
-    cumulative: tuple[int, ...]
-    sum_s: float
 
 
 class ModelPage:

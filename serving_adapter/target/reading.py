@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving_adapter.answered_totals import AnsweredTotals
-from serving_adapter.target.prometheus_text import CumulativeHistogram
+from serving_adapter.latency_histogram import CumulativeHistogram
 
 
 class BatchTotals(NamedTuple):

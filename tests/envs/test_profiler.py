@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from envs.profiler import measure
 from rrl.measurement import NOT_TOLD, ServiceTimes
 from serving_adapter.answered_totals import AnsweredTotals
-from serving_adapter.target.reading import BatchTotals, CumulativeHistogram, Reading
+from serving_adapter.latency_histogram import CumulativeHistogram
+from serving_adapter.target.reading import BatchTotals, Reading
 
 BOUNDS_S = (*(1e-4 * 1.08 ** np.arange(170)), math.inf)
 BUCKET_RATIO = 1.08

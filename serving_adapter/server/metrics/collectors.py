@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving_adapter.latency_histogram import BucketHistogram
 from serving_adapter.model_store.clients.client import Client
 from serving_adapter.model_store.endpoint import switched_off
 from serving_adapter.model_store.errors import StoreError
@@ -21,7 +22,6 @@ from serving_adapter.server.metrics.node_collector import NodeCollector, cluster
 from serving_adapter.server.metrics.page_server import serve_page
 from serving_adapter.server.requests import BACKUP, DEFAULT, RECONSTRUCTED
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.statistics.model_statistics import BucketHistogram
 
 NS_PER_US = 1000
 STORE_TIMEOUT_S = 0.5

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
+from serving_adapter.latency_histogram import BucketHistogram
 from serving_adapter.server.statistics.arrival_ring import ArrivalRing
 from serving_adapter.server.statistics.node_times import NodeTimes
 
-# The bounds are 8% apart, so a percentile interpolated inside a bucket is off by at most 4%.
-BUCKET_BOUNDS_S: tuple[float, ...] = tuple(float(f"{x:.4g}") for x in 50e-6 * 1.08 ** np.arange(212))
-
 # Clients choose the sizes of batches, and every cell is a line of each metrics page.
 MAX_CELLS = 2048
-
-
-class BucketHistogram:
-    """Durations counted by bucket: bucket i has those in (bound[i-1], bound[i]], the last all above."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKET_BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-    def observe(self, value_s: float) -> None:
-        self.counts[bisect_left(BUCKET_BOUNDS_S, value_s)] += 1
-        self.sum_s += value_s
-
-    def cumulative(self) -> Iterator[tuple[str, float]]:
-        """Counts up to each upper bound, as Prometheus wants them."""
-        bounds = (*map(repr, BUCKET_BOUNDS_S), "+Inf")
-        yield from zip(bounds, accumulate(self.counts), strict=True)
 
 
 class FailureReason(StrEnum):

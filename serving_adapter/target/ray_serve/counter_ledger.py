@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from serving_adapter.target.prometheus_text import CumulativeHistogram
+from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.target.ray_serve.metrics_text import PROCESS, PageSample, Where
 
 _MS = 1e-3

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.resources import cpu_times
 from serving_adapter.target.error import TargetError, TargetLost
-from serving_adapter.target.prometheus_text import CumulativeHistogram
 from serving_adapter.target.ray_serve import metrics_text as page
 from serving_adapter.target.ray_serve.counter_ledger import CounterLedger
 from serving_adapter.target.ray_serve.deployed import Deployed

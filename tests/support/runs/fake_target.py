@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from envs.live import LiveServing
 from serving_adapter.knob_limits import KNOBS
+from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.target import Applied, NoSuchKnob, RequestsRefused, Target, TargetError, TargetLost
-from serving_adapter.target.reading import CumulativeHistogram, Reading
+from serving_adapter.target.reading import Reading
 
 SPACE = "instances=1:3,max_batch_size=1,2,4"
 

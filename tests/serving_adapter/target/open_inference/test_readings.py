@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.target.open_inference.readings import parse_metrics
-from serving_adapter.target.reading import BatchTotals, CumulativeHistogram
+from serving_adapter.target.reading import BatchTotals
 
 TRITON = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
