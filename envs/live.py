@@ -409,6 +409,7 @@ def _differing(expected: Configuration, now: Configuration) -> str:
 def _check_objective(objective: Objective, reading: Reading) -> None:
     if objective.slo_p95_ms is not None and reading.latency is None:
         raise ValueError(
-            "the target tells no latency percentiles, so a p95 limit cannot be watched; "
-            "give the metrics URL of an rrl-serve, or tune the mean latency without a limit"
+            "the target tells no latency percentiles, so a p95 limit cannot be watched; give the metrics URL "
+            "of an rrl-serve, or of an rrl-tap that its requests pass already, send a load of the run's own "
+            "with --bench, or tune the mean latency without a limit"
         )

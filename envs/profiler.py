@@ -107,14 +107,15 @@ def _zero(reading: Reading) -> Reading:
 def _summary(
     before: CumulativeHistogram | None, after: CumulativeHistogram | None, total_s: float, completions: int
 ) -> LatencySummary:
-    """A summary from the histograms where the server has them, else the mean alone."""
+    """A summary from the histograms where they tell of answers, else the mean alone."""
+    mean_alone = LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
     if after is None:
-        return LatencySummary(mean_ms=1e3 * total_s / completions) if completions > 0 else LatencySummary()
+        return mean_alone
     if before is None or before.bounds_s != after.bounds_s:
         before = CumulativeHistogram(after.bounds_s, (0,) * len(after.bounds_s), 0.0)
     counts = [b - a for a, b in zip(before.cumulative, after.cumulative, strict=True)]
-    if counts[-1] <= 0:
-        return LatencySummary()
+    if counts[-1] <= 0:  # a load's clients see an answer after the server has counted it
+        return mean_alone
     return LatencySummary(
         1e3 * (after.sum_s - before.sum_s) / counts[-1],
         *(1e3 * _percentile(after.bounds_s, counts, q) for q in (0.50, 0.95, 0.99)),
@@ -138,11 +139,11 @@ def _network_ms(before: Reading, after: Reading) -> float:
     """The clients' mean latency less the server's, over the answers that each counted."""
     if before.clients is None or after.clients is None:
         return math.nan
-    by_clients = after.clients.answered - before.clients.answered
+    by_clients = after.clients.cumulative[-1] - before.clients.cumulative[-1]
     by_server = after.success - before.success
     if by_clients <= 0 or by_server <= 0:  # a load that was started again counts from 0
         return math.nan
-    seen_s = (after.clients.latency_s - before.clients.latency_s) / by_clients
+    seen_s = (after.clients.sum_s - before.clients.sum_s) / by_clients
     return 1e3 * (seen_s - (after.request_s - before.request_s) / by_server)
 
 

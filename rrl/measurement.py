@@ -104,7 +104,8 @@ class Measurement:
     arrivals: int
     completions: int
     failures: int
-    latency: LatencySummary = NOTHING_OBSERVED  # arrival at the server to answer
+    latency: LatencySummary = NOTHING_OBSERVED
+    """Arrival at the server to answer; as clients see it where only a tap or the tuner's load tells it."""
     queue: LatencySummary = NOTHING_OBSERVED  # arrival to start of service
     service: LatencySummary = NOTHING_OBSERVED  # start of service to its end
     mean_batch_size: float = math.nan
@@ -121,10 +122,10 @@ class Measurement:
     )  # of arrivals: variance over mean of counts in equal slices of time
     gap_by_others: bool = False  # others made the gap, or a node did: it says nothing of a configuration
     network_ms: float = math.nan
-    """What clients saw on average beyond `latency`: the network's delay, and the clients' own. NaN: not told.
+    """What clients saw on average beyond the server's own latency: delays of the network and of the clients.
 
-    Only where the load is the tuner's own do clients tell it. As the requests of an interval are counted at
-    both ends within a moment of each other, few requests make it noisy, even negative."""
+    NaN: not told. Only where the load is the tuner's own do clients tell it. As the requests of an interval
+    are counted at both ends within a moment of each other, few requests make it noisy, even negative."""
     models: Mapping[str, Measurement] = field(default_factory=dict, hash=False)
     """Of each model, where several are tuned together (`rrl.joint`); else empty."""
 

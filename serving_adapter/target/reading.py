@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving_adapter.answered_totals import AnsweredTotals
 from serving_adapter.latency_histogram import CumulativeHistogram
 
 
@@ -61,7 +60,7 @@ class Reading:
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
     cluster_changes: int | None = None  # times that nodes took workers with them, or such came back
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
-    clients: AnsweredTotals | None = None  # what clients have seen, where the load is the tuner's own
+    clients: CumulativeHistogram | None = None  # latencies that clients saw, where the load is the tuner's
     models: Mapping[str, Reading] = field(default_factory=dict)  # of each, where several are read together
     is_whole: bool = False  # what is told of requests is of one model, which the `models` are parts of
     comes_in_lumps: bool = False  # it was counted up to some seconds before, so looks tell no dispersion

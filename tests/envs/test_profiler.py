@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from envs.profiler import measure
 from rrl.measurement import NOT_TOLD, ServiceTimes
-from serving_adapter.answered_totals import AnsweredTotals
 from serving_adapter.latency_histogram import CumulativeHistogram
 from serving_adapter.target.reading import BatchTotals, Reading
 
@@ -220,16 +219,21 @@ def test_processor_use_is_a_share_of_what_the_machine_had():
     assert measure(before, after).gpu_utilisation == pytest.approx(0.4)
 
 
+def seen_by_clients(answered, sum_s):
+    """Latencies of so many answers, as a load counts them."""
+    return CumulativeHistogram((1.0, math.inf), (answered, answered), sum_s)
+
+
 def test_the_network_delay_is_what_clients_saw_beyond_the_server():
-    before = reading(0.0, [0.1] * 10, clients=AnsweredTotals(10, 1.2))
-    after = reading(5.0, [0.1] * 30, clients=AnsweredTotals(30, 3.3))
+    before = reading(0.0, [0.1] * 10, clients=seen_by_clients(10, 1.2))
+    after = reading(5.0, [0.1] * 30, clients=seen_by_clients(30, 3.3))
     assert measure(before, after).network_ms == pytest.approx(1e3 * (2.1 / 20 - 0.1))
 
 
-@pytest.mark.parametrize("totals", [None, AnsweredTotals(4, 0.4), AnsweredTotals(10, 1.2)])
+@pytest.mark.parametrize("totals", [None, seen_by_clients(4, 0.4), seen_by_clients(10, 1.2)])
 def test_without_new_answers_of_clients_the_network_delay_is_unknown(totals):
     """No load of our own; one that was started again; no answer in between."""
-    before = reading(0.0, [0.1] * 10, clients=AnsweredTotals(10, 1.2))
+    before = reading(0.0, [0.1] * 10, clients=seen_by_clients(10, 1.2))
     assert math.isnan(measure(before, reading(5.0, [0.1] * 30, clients=totals)).network_ms)
     assert math.isnan(measure(reading(), before).network_ms)
 
@@ -245,6 +249,14 @@ def test_unknown_processor_use_is_nan():
     assert math.isnan(
         measure(two_cores, reading(1.0, cpu_busy_s=2.0, cpu_available_s=33.0, cores=3)).cpu_utilisation
     )
+
+
+def test_answers_that_no_histogram_has_yet_have_a_mean():
+    before = reading(0.0, [0.1] * 10)
+    after = replace(reading(5.0, [0.1] * 10 + [0.3] * 10), latency=before.latency)
+    m = measure(before, after)
+    assert m.latency.mean_ms == pytest.approx(300.0)
+    assert math.isnan(m.latency.p95_ms)
 
 
 def test_changed_buckets_count_from_zero():

@@ -64,6 +64,19 @@ def test_advice_changes_nothing(slow, load):
     assert (slow.config(), slow.started_instances()) == (found, started)
 
 
+def test_a_limit_is_watched_under_a_load_of_ones_own(slow, tmp_path):
+    """Triton's own page tells no percentiles: the load's clients do."""
+    folder = tmp_path / "run"
+    load = ("--bench", "--rate", 30, "--objective", "goodput", "--slo-p95-ms", 200)
+    options = ("--agent", "sweep", "--intervals", 4, "--out", folder, "--knobs", *KNOBS)
+    assert tune(slow, *load, *options) == 0
+    header, records = journal.read(folder)
+    assert header.slo_p95_ms == 200
+    learned = [record.measurement.latency for record in records if record.learned]
+    assert learned
+    assert all(0 < latency.p50_ms <= latency.p95_ms for latency in learned)
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [("dialogue", "forbids every knob"), ("slep", "is not there")],

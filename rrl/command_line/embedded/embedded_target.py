@@ -8,7 +8,7 @@ from dataclasses import replace
 from rrl.command_line.embedded.embedded import Embedded, LoadEnded
 from rrl.records import Record
 from rrl.tuning.listener import Listener
-from serving_adapter.answered_totals import FILE_NAME, read_totals
+from serving_adapter.answered_totals import FILE_NAME, NO_ANSWERS, read_totals
 from serving_adapter.target import OpenInferenceTarget, Reading
 from serving_adapter.target.open_inference.whole_target import WholeTarget
 
@@ -29,9 +29,12 @@ class EmbeddedTarget(OpenInferenceTarget):
         super().connect(control, counters)
 
     def read(self) -> Reading:
+        """The clients' latencies stand in for the server's where it tells no percentiles of its own."""
         self._embedded.check()
         reading = super().read()
-        return replace(reading, clients=read_totals(self._embedded.load_folder / FILE_NAME))
+        clients = read_totals(self._embedded.load_folder / FILE_NAME)
+        latency = reading.latency or clients or NO_ANSWERS
+        return replace(reading, clients=clients, latency=latency)
 
     def glance(self) -> Reading:
         self._embedded.check()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rrl.journal import read
+from serving_adapter.server.metrics.page_server import open_page
 from tests.support.runs.running_command import QUICK, answered, exit_code, in_force
 from tests.support.servers.running_server import RunningServer, start
+
+LONGER = ("--interval-s", 0.6)  # each interval has answers
+BUCKET_RATIO = 1.08
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +52,34 @@ def test_a_server_without_users_is_tuned_under_a_load_of_ones_own(
     assert f"serving sleep on {idle.address} at 20/s" in capsys.readouterr().out
     before = answered(idle.address)
     assert answered(idle.address) == before, "the load is over with the run"
+
+
+@pytest.fixture
+def page_without_percentiles(idle: RunningServer) -> Iterator[str]:
+    """The server's page without what a stock Triton does not tell."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with urllib.request.urlopen(f"{idle.metrics_url}?{environ['QUERY_STRING']}") as page:
+            lines = page.read().splitlines(keepends=True)
+        start_response("200 OK", [("content-type", "text/plain; version=0.0.4")])
+        return [line for line in lines if b"rrl_request_" not in line]
+
+    server = open_page(answer, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_limit_is_kept_by_what_the_loads_clients_saw_where_the_server_tells_no_percentiles(
+    idle: RunningServer, page_without_percentiles: str, tmp_path: Path, state_home: Path
+) -> None:
+    load = ("--bench", "--model", "sleep", "--rate", 20, "--objective", "goodput", "--slo-p95-ms", 300)
+    run = ("--target", idle.address, "--metrics-url", page_without_percentiles, *load)
+    assert exit_code(*run, "--agent", "random", "--intervals", 3, "--out", "run", *QUICK, *LONGER) == 0
+    learned = [record.measurement.latency for record in read(tmp_path / "run")[1] if record.learned]
+    assert learned
+    for latency in learned:
+        assert 20 / BUCKET_RATIO <= latency.p50_ms <= latency.p95_ms, "the model sleeps for 20 ms"
 
 
 def test_a_shape_that_the_model_does_not_take_ends_the_run_in_a_sentence(
