@@ -41,7 +41,7 @@ class MetricsPage:
         if parts.scheme not in ("http", "https") or not parts.hostname or not _has_good_port(parts):
             raise ValueError(f"the metrics URL must be like http://HOST:PORT/metrics, got {url!r}")
         self.url = url
-        self.tells_all = False  # batches and requests in flight too: our own server's page
+        self.tells_all = False  # batches and processor time too: our own server's page, and none of a tap
         self._calls = Counter() if calls is None else calls
         self._model = model
         self._filter: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class MetricsPage:
     def read(self) -> Reading:
         at_s = time.monotonic()
         reading = parse_metrics(self._fetch(), self._model, at_s)
-        self.tells_all = reading.in_flight is not None
+        self.tells_all = reading.cpu_busy_s is not None
         return reading
 
     def glance(self) -> Reading:

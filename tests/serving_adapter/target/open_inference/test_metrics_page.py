@@ -75,14 +75,18 @@ def test_what_an_earlier_load_still_answers_is_no_sign_of_another_server(triton,
 
 
 def test_the_page_of_another_kind_of_server_is_told(triton, metrics, make_target):
-    ours = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\n'
+    of_tap = PAGE + 'rrl_in_flight_request_count{model="m"} 3\n'
+    ours = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\nrrl_cpu_seconds 7\n'
     target = make_target(triton.address, metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
     metrics.page = ours
     with pytest.raises(
         TargetError, match=r"is that of an rrl-serve, which \S+ is not, so .* another server;"
     ):
         target.connect()
-    triton.name = "rrl-serve"
+    metrics.page = of_tap
+    target.connect()
+    assert target.read().in_flight == 3
+    triton.name, metrics.page = "rrl-serve", ours
     target.connect()
     metrics.page = ours.replace("} 10", "} 100")  # our own server's statistics never begin again
     with pytest.raises(TargetError, match=r"counts 100 answered requests .* itself 10 since it started, so"):
@@ -249,7 +253,7 @@ def test_a_page_that_a_cache_holds_still_is_told_however_it_is_looked_at(triton,
     """While it waits for requests a run only glances."""
     triton.name = name
     if name == "rrl-serve":
-        metrics.page = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\n'
+        metrics.page = PAGE + 'rrl_in_flight_request_count{model="m",version="1"} 3\nrrl_cpu_seconds 7\n'
     target = make_target(triton.address, metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
     target.connect()
     for _ in range(20):  # as long as nothing is answered, that is how it should be
