@@ -16,7 +16,7 @@ from baselines import AGENTS, NEED_HINDSIGHT, called_now, unknown_agent, use_one
 from rrl.command_line.advise import advise_on
 from rrl.command_line.at_each_concurrency import tune_at_each
 from rrl.command_line.dry_run import show_plan
-from rrl.command_line.ending import DONE, INTERRUPTED, NOTHING_BETTER
+from rrl.command_line.ending import DONE, INTERRUPTED, ends_all, of_all
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.first_options import InitOptions, write_first_options
 from rrl.command_line.opening.several_models import SharedByModels, check_each
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
-    """Tunes the models in turn, or advises on them. The first one that does not end well ends the command."""
+    """Tunes the models in turn, or advises on them. One that fails, or is interrupted, ends the command."""
     runs, limits = for_each_model(options), change_limits(options)
     put_back = check_each(runs, console) if len(runs) > 1 and not options.dry_run else {}
     codes = []
@@ -82,9 +82,9 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         else:
             code = tune_at_each(one, console, stop, shared)
         codes.append(code)
-        if code not in (DONE, NOTHING_BETTER):
+        if ends_all(code):
             return code
-    return min(codes)  # something better for one is something
+    return of_all(codes)
 
 
 def _of_model_analyzer(arguments: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rrl.command_line.ending import DONE, NOTHING_BETTER
+from rrl.command_line.ending import ends_all, of_all
 from rrl.command_line.opening.several_models import SharedByModels
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.tune import tune
@@ -37,11 +37,11 @@ def tune_at_each(options: TuneOptions, console: Console, stop: Stop, shared: Sha
         out = folder / f"concurrency-{level}"
         one = dataclasses.replace(options, concurrency=level, out=out, agent_from=before)
         codes.append(tune(one, console, stop, shared))
-        if codes[-1] not in (DONE, NOTHING_BETTER):
+        if ends_all(codes[-1]):
             return codes[-1]
         before = out
     console.print(_table(folder, levels))
-    return min(codes)  # something better for one is something
+    return of_all(codes)
 
 
 def _table(folder: Path, levels: list[int]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rrl.records import Header
 from rrl.tuning.keeping import Keeping
@@ -22,6 +23,16 @@ def outcome(header: Header, summary: RunSummary) -> int:
     if limit_ms is not None and left.p95_ms > limit_ms:
         return LIMIT_BROKEN
     return DONE if summary.found_better else NOTHING_BETTER
+
+
+def ends_all(code: int) -> bool:
+    """Whether a run that ends with this exit code ends the command, too, so that no other one begins."""
+    return code not in (DONE, NOTHING_BETTER, LIMIT_BROKEN)
+
+
+def of_all(codes: Sequence[int]) -> int:
+    """The exit code of several runs: a broken limit first, and something better for one is something."""
+    return LIMIT_BROKEN if LIMIT_BROKEN in codes else min(codes)
 
 
 def lost_or_failed(error: Exception) -> int:

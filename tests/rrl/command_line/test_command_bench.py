@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rrl.command_line.ending import LIMIT_BROKEN
 from rrl.journal import read
 from serving_adapter.server.metrics.page_server import open_page
 from tests.support.runs.running_command import QUICK, answered, exit_code, in_force
@@ -122,6 +123,16 @@ def test_each_closed_loop_has_its_best_in_one_command(
             assert record.cost == pytest.approx(1e3 / measured.completion_rate_per_s)
     assert (header.load or {})["shape"] == ["x:16"]
     assert header.agent_from is not None, "the second goes on with what the first one learned"
+
+
+def test_a_load_over_the_limit_does_not_end_those_after_it(
+    idle: RunningServer, tmp_path: Path, state_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = ("--bench", "--model", "sleep", "--concurrency", "1,2", "--slo-p95-ms", 5, "--validation", 0)
+    run = ("--target", idle.address, *load, "--agent", "random", "--intervals", 2, "--out", "run", *QUICK)
+    assert exit_code(*run, "--exit-code") == LIMIT_BROKEN, "a request sleeps for 20 ms"
+    assert "the best for each concurrency" in capsys.readouterr().out
+    assert [(tmp_path / "run" / f"concurrency-{n}" / "summary.json").exists() for n in (1, 2)] == [True, True]
 
 
 @pytest.mark.timeout(900)  # two searches of some twenty windows each

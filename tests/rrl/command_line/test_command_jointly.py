@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rrl.command_line.ending import LIMIT_BROKEN
 from rrl.command_line.opening.core_budget import cores_used
 from rrl.joint import by_model
 from rrl.journal import read, read_ending
@@ -116,6 +117,15 @@ def test_they_are_watched_together_and_the_watch_goes_on_with_its_folder(
     assert after
     assert not any(record.kind == "baseline" for record in after)
     assert sum(record.failures for record in (*first, *after)) == 0
+
+
+def test_a_model_over_the_limit_does_not_end_the_run_of_the_next(
+    both: str, target: JointTarget, tmp_path: Path, state_home: Path
+) -> None:
+    common = ("--target", both, "--model", "sleep,noop", "--slo-p95-ms", 3, "--validation", 0, *QUICK)
+    run = (*common, "--agent", "random", "--intervals", 2, "--out", "run", "--exit-code")
+    assert exit_code(*run) == LIMIT_BROKEN, "a request of the first one sleeps for 5 ms"
+    assert all((tmp_path / "run" / model / "summary.json").exists() for model in MODELS)
 
 
 def test_a_model_that_calls_another_is_tuned_with_it_for_its_own_latency(

@@ -6,7 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from rrl.command_line.ending import FAILED, INTERRUPTED, ended_early
+from rrl.command_line.ending import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    LIMIT_BROKEN,
+    NOTHING_BETTER,
+    TARGET_LOST,
+    ended_early,
+    ends_all,
+    of_all,
+)
 from serving_adapter.target import NotPutBack, TargetError, TargetLost
 
 
@@ -33,3 +43,15 @@ def test_an_early_end_says_what_is_so(
     said = capsys.readouterr().err
     assert said.endswith(says)
     assert ("away" in said) == ("away" in says)
+
+
+def test_a_broken_limit_ends_no_other_run_and_is_told_of_all() -> None:
+    assert [
+        c for c in (DONE, NOTHING_BETTER, LIMIT_BROKEN, FAILED, TARGET_LOST, INTERRUPTED) if ends_all(c)
+    ] == [
+        FAILED,
+        TARGET_LOST,
+        INTERRUPTED,
+    ]
+    assert of_all([DONE, LIMIT_BROKEN, NOTHING_BETTER]) == LIMIT_BROKEN
+    assert of_all([NOTHING_BETTER, DONE]) == DONE
