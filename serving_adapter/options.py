@@ -50,19 +50,19 @@ def in_a_sentence(error: Exception) -> str:
 def parse(
     options_class: type[Options],
     argv: Sequence[str] | None = None,
-    defaults: Callable[[list[str]], Mapping[str, Any]] = lambda arguments: {},
+    defaults: Callable[[list[str], Mapping[str, Any]], Mapping[str, Any]] = lambda arguments, configured: {},
 ) -> Options:
     """The options of a command from its arguments (default: the process's own).
 
-    `defaults` gives values, by name, to those that neither the arguments nor their --config set.
+    `defaults` gives values, by name, to those that neither the arguments nor their --config set. It is called
+    with the arguments and the values of --config.
     """
     open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         path = looked_ahead(arguments, "--config")
-        values = dict(defaults(arguments))
-        if path is not None:
-            values |= read_options_file(Path(path), options_class)
+        configured = {} if path is None else read_options_file(Path(path), options_class)
+        values = {**defaults(arguments, configured), **configured}
         flags = _flags_class(options_class)
         required = {f.name: tyro.MISSING for f in dataclasses.fields(flags) if _is_required(f)}
         program = Path(sys.argv[0]).name  # A shell completes commands by this name.
@@ -133,12 +133,29 @@ def read_options_file(path: Path, options_class: type) -> dict[str, Any]:
     return values
 
 
-def looked_ahead(arguments: list[str], flag: str) -> str | None:
+def looked_ahead(arguments: Sequence[str], *names: str) -> str | None:
     """The value of a flag before all are read: what its file says are the defaults of the flags proper."""
     ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    ahead.add_argument(flag, nargs="?", dest="value")
-    value: str | None = ahead.parse_known_args(arguments)[0].value
+    ahead.add_argument(*names, nargs="?", dest="value")
+    value: str | None = ahead.parse_known_args(_hyphenated(arguments))[0].value
     return value
+
+
+def switched_ahead(arguments: Sequence[str], flag: str) -> bool | None:
+    """Whether a flag without a value is on before all are read; None where it is not given."""
+    ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    ahead.add_argument(flag, action=argparse.BooleanOptionalAction, dest="value")
+    value: bool | None = ahead.parse_known_args(_hyphenated(arguments))[0].value
+    return value
+
+
+def _hyphenated(arguments: Sequence[str]) -> list[str]:
+    """The arguments with hyphens in the names of flags, where underscores are taken, too."""
+    parts = [argument.partition("=") for argument in arguments]
+    return [
+        name.replace("_", "-") + equals + value if name.startswith("--") else name + equals + value
+        for name, equals, value in parts
+    ]
 
 
 def _flags_class(options_class: Any) -> Any:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -20,13 +18,13 @@ from rrl.command_line.ending import DONE, INTERRUPTED, ends_all, of_all
 from rrl.command_line.exporting import export_again, make_console
 from rrl.command_line.first_options import InitOptions, write_first_options
 from rrl.command_line.opening.several_models import SharedByModels, check_each
-from rrl.command_line.options import model_analyzer
+from rrl.command_line.options import from_model_analyzer
 from rrl.command_line.options.option_values import change_limits, check_given_once, for_each_model, models_of
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions, going_on
 from rrl.command_line.what_if import WhatIfOptions, what_if
 from rrl.tuning.stop import STOPPING, Stop, Stopped
-from serving_adapter.options import fail, looked_ahead, parse, printable
+from serving_adapter.options import fail, parse
 
 __all__ = ["main"]
 
@@ -46,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     options_class: type[TuneOptions] = TuneOptions
     if arguments[:1] == ["watch"]:
         options_class, arguments = WatchOptions, arguments[1:]
-    options = parse(options_class, arguments, _of_model_analyzer)
+    options = parse(options_class, arguments, from_model_analyzer.defaults)
     options = going_on(replace(options, agent=called_now(options.agent)))
     _check_agent(options.agent)
     use_one_thread()
@@ -85,17 +83,6 @@ def _each_model(options: TuneOptions, console: Console, stop: Stop) -> int:
         if ends_all(code):
             return code
     return of_all(codes)
-
-
-def _of_model_analyzer(arguments: list[str]) -> dict[str, Any]:
-    """The options that --from-model-analyzer stands for; says what it leaves out."""
-    path = looked_ahead(arguments, "--from-model-analyzer")
-    if path is None:
-        return {}
-    taken = model_analyzer.read(Path(path), looked_ahead(arguments, "--model"), "--bench" in arguments)
-    for note in taken.notes:
-        print(printable(f"{path}: {note}"), file=sys.stderr)
-    return taken.values
 
 
 def _check_agent(name: str) -> None:
