@@ -20,11 +20,11 @@ LIMITS = ("perf_latency_p95", "perf_latency_p99", "perf_latency_p90", "perf_late
 OF_CLIENTS = ("concurrency", "request_rate", "batch_sizes", "parameters", "perf_analyzer_flags")
 OF_COMPOSING = ("bls_composing_models", "cpu_only_composing_models")
 OF_LOOPS = ("concurrency", "parameters")
-USED = (
-    *("profile_models", "triton_grpc_endpoint", "triton_metrics_url", "triton_launch_mode"),
+OF_DOCUMENT = ("profile_models", "triton_grpc_endpoint", "triton_metrics_url", "triton_launch_mode")
+OF_MODEL = (
     *("objectives", "constraints", "latency_budget", "min_throughput", "model_config_parameters"),
     *(name for pair in SEARCH.values() for name in pair),
-    *SEARCH_OF_LOOPS,
+    *(*SEARCH_OF_LOOPS, *OF_CLIENTS, *OF_COMPOSING),
 )
 
 
@@ -50,12 +50,13 @@ def read(path: Path, model: str | None = None, bench: bool = False) -> Taken:
             raise ValueError(f"{path} has no model {model!r}; it profiles {', '.join(models)}")
         models = {model: models[model]}
     of_each = [_of_model({**document, **settings}, bench) for settings in models.values()]
-    if any(one != of_each[0] for one in of_each):
+    if any(one.values != of_each[0].values for one in of_each):
         raise ValueError(
             f"{path} gives its models different settings, and a run has one: name one of {', '.join(models)} "
             "with --model"
         )
-    values, notes = of_each[0].values, list(of_each[0].notes)
+    values = of_each[0].values
+    notes = list(dict.fromkeys(note for one in of_each for note in one.notes))
     values["model"] = ",".join(models)
     if len(models) > 1 and values.pop("bls_composing_models", None):
         notes.append(
@@ -70,9 +71,12 @@ def read(path: Path, model: str | None = None, bench: bool = False) -> Taken:
             f"triton_launch_mode {mode}: rrl-tune starts no Triton, it tunes the one at {values['target']}; "
             "start it with --model-control-mode=explicit",
         )
-    left = sorted(set(document) - set(USED) - set(OF_CLIENTS) - set(OF_COMPOSING))
+    left = sorted(set(document) - set(OF_DOCUMENT) - set(OF_MODEL))
     if left:
         notes.append(f"left out, as they are of Model Analyzer's own running: {', '.join(left)}")
+    for name, settings in models.items():
+        if left := sorted(map(str, set(settings) - set(OF_MODEL))):
+            notes.append(f"left out of model {name}, as nothing here stands for it: {', '.join(left)}")
     return Taken(values, tuple(notes))
 
 
@@ -112,7 +116,8 @@ def _of_model(settings: Mapping[str, Any], bench: bool) -> Taken:
     notes += told
     if knobs:
         values["knobs"] = tuple(f"{name}={','.join(map(str, found))}" for name, found in knobs.items())
-    of_clients = [name for name in OF_CLIENTS if name in settings and not (bench and name in OF_LOOPS)]
+    names = OF_CLIENTS if bench else (*OF_CLIENTS, *SEARCH_OF_LOOPS)
+    of_clients = [name for name in names if name in settings and not (bench and name in OF_LOOPS)]
     if of_clients:
         why = "as the load is a closed loop of rrl-load" if bench else "as the load is what the server has"
         notes.append(f"left out, {why}: {', '.join(of_clients)}")
@@ -149,27 +154,36 @@ def _settings_by_name(given: Any, where: str) -> dict[str, Any]:
 
 
 def _limit(settings: Mapping[str, Any]) -> tuple[float | None, list[str]]:
-    """The limit on latency in ms, if there is one."""
+    """The strictest limit on latency in ms, if there is one."""
     constraints = settings.get("constraints") or {}
     notes = []
     if not isinstance(constraints, Mapping):
         raise ValueError(f"constraints must be a mapping of metrics, got {constraints!r}")
-    limits = {name: constraints[name] for name in LIMITS if name in constraints}
+    given = {name: constraints[name] for name in LIMITS if name in constraints}
     if "latency_budget" in settings:
-        limits.setdefault("perf_latency_p99", {"max": settings["latency_budget"]})
+        given["latency_budget"] = {"max": settings["latency_budget"]}
     others = [name for name in constraints if name not in LIMITS]
     if "min_throughput" in settings:
         others.append("min_throughput")
     if others:
         notes.append(f"constraints left out, as rrl-tune keeps limits of latency: {', '.join(others)}")
-    for name, given in limits.items():
-        most = given.get("max") if isinstance(given, Mapping) else None
-        if not isinstance(most, int | float) or isinstance(most, bool) or most <= 0:
-            raise ValueError(f"the constraint {name} needs a max in ms above 0, got {given!r}")
-        if name != "perf_latency_p95":
-            notes.append(f"{name} at most {most:g} ms: kept as a limit on the p95")
-        return float(most), notes
-    return None, notes
+    if not given:
+        return None, notes
+    limits_ms = {name: _most_ms(name, constraint) for name, constraint in given.items()}
+    strictest = min(limits_ms, key=lambda name: limits_ms[name])
+    for name, most_ms in limits_ms.items():
+        if name != strictest:
+            notes.append(f"{name} at most {most_ms:g} ms: left out, as the limit of {strictest} is kept")
+        elif name != "perf_latency_p95":
+            notes.append(f"{name} at most {most_ms:g} ms: kept as a limit on the p95")
+    return limits_ms[strictest], notes
+
+
+def _most_ms(name: str, constraint: Any) -> float:
+    most = constraint.get("max") if isinstance(constraint, Mapping) else None
+    if not isinstance(most, int | float) or isinstance(most, bool) or most <= 0:
+        raise ValueError(f"the constraint {name} needs a max in ms above 0, got {constraint!r}")
+    return float(most)
 
 
 def _objective(settings: Mapping[str, Any], limit_ms: float | None, bench: bool) -> tuple[str, list[str]]:

@@ -22,9 +22,11 @@ def concurrencies_of(settings: Mapping[str, Any]) -> tuple[list[int], list[str]]
     given = settings.get("concurrency")
     if given is None and isinstance(parameters, Mapping):
         given = parameters.get("concurrency")
+    bounds = [name for name in SEARCH_OF_LOOPS if name in settings]
     if given is not None:
-        return sorted(set(_values(given, "concurrency"))), []
-    if not any(name in settings for name in SEARCH_OF_LOOPS):
+        notes = [f"left out, as concurrency names the values: {', '.join(bounds)}"] if bounds else []
+        return sorted(set(_values(given, "concurrency"))), notes
+    if not bounds:
         note = f"no concurrency is named: the load is {USUAL_CONCURRENCY} requests at once (--concurrency)"
         return [USUAL_CONCURRENCY], [note]
     low, high = (
@@ -42,9 +44,13 @@ def concurrencies_of(settings: Mapping[str, Any]) -> tuple[list[int], list[str]]
 def knobs_of(settings: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[str]]:
     """The values to search, by knob."""
     given = settings.get("model_config_parameters")
+    bounds = [name for pair in SEARCH.values() for name in pair if name in settings]
     if given is not None:
-        return _of_parameters(given)
-    if not any(name in settings for pair in SEARCH.values() for name in pair):
+        knobs, notes = _of_parameters(given)
+        if bounds:
+            notes.append(f"left out, as model_config_parameters names the values: {', '.join(bounds)}")
+        return knobs, notes
+    if not bounds:
         return {}, []
     low, high = (
         _whole(settings.get(name, default), name)
@@ -75,8 +81,11 @@ def _of_parameters(given: Any) -> tuple[dict[str, list[int]], list[str]]:
             take("max_batch_size", value, name)
         elif name == "instance_group":
             for group in _mappings(value):
-                if "count" in group:
-                    take("instances", group["count"], f"{name}.count")
+                for field, found in group.items():
+                    if field == "count":
+                        take("instances", found, f"{name}.count")
+                    else:
+                        left.append(f"{name}.{field}")
         elif name == "dynamic_batching":
             for batching in _mappings(value):
                 for field, found in batching.items():
@@ -87,7 +96,7 @@ def _of_parameters(given: Any) -> tuple[dict[str, list[int]], list[str]]:
         else:
             left.append(str(name))
     found = {name: sorted(values)[:MAX_VALUES] for name, values in knobs.items()}
-    notes = [f"model_config_parameters left out: {', '.join(left)}"] if left else []
+    notes = [f"model_config_parameters left out: {', '.join(dict.fromkeys(left))}"] if left else []
     return found, notes
 
 

@@ -56,7 +56,7 @@ def test_what_is_left_out_is_said_where_the_configuration_names_the_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options(from_model_analyzer=FILE, model="b")
-    assert f"{FILE}: perf_latency_p99 at most 40 ms: kept as a limit on the p95" in capsys.readouterr().err
+    assert f"{FILE}: latency_budget at most 40 ms: kept as a limit on the p95" in capsys.readouterr().err
 
 
 def test_rrl_tune_reads_the_file_that_its_configuration_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,17 +76,63 @@ def test_the_bounds_of_the_automatic_search_are_the_grid(tmp_path):
             "constraints: {gpu_used_memory: {max: 200}}",
             "constraints left out, as rrl-tune keeps limits of latency",
         ),
-        ("latency_budget: 30", "perf_latency_p99 at most 30 ms: kept as a limit on the p95"),
+        ("latency_budget: 30", "latency_budget at most 30 ms: kept as a limit on the p95"),
+        (
+            "run_config_search_max_concurrency: 8",
+            "as the load is what the server has: run_config_search_max_concurrency",
+        ),
         (
             "checkpoint_directory: x\ncolour: red",
             "Model Analyzer's own running: checkpoint_directory, colour",
         ),
         ("model_config_parameters: {optimization: {}}", "model_config_parameters left out: optimization"),
+        (
+            "model_config_parameters: {instance_group: [{kind: KIND_CPU, count: 1}, {kind: KIND_GPU}]}",
+            "model_config_parameters left out: instance_group.kind",
+        ),
+        (
+            "model_config_parameters: {max_batch_size: 1}\nrun_config_search_max_instance_count: 2",
+            "as model_config_parameters names the values: run_config_search_max_instance_count",
+        ),
     ],
 )
 def test_what_is_not_taken_over_is_said(tmp_path, lines, note):
     notes = read(written(tmp_path, f"profile_models: a\n{lines}\n")).notes
     assert any(note in each for each in notes), notes
+
+
+def test_what_a_model_has_of_its_own_and_nothing_stands_for_is_said(tmp_path):
+    text = "profile_models: {a: {constraint: {perf_latency_p95: {max: 5}}, cpu_only: true}, b: {colour: red}}"
+    taken = read(written(tmp_path, text))
+    assert taken.values["model"] == "a,b", "what is left out makes no settings differ"
+    assert "left out of model a, as nothing here stands for it: constraint, cpu_only" in taken.notes
+    assert "left out of model b, as nothing here stands for it: colour" in taken.notes
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept_ms", "left_out"),
+    [
+        (
+            "constraints: {perf_latency_p95: {max: 100}, perf_latency_p99: {max: 20}}",
+            20,
+            "perf_latency_p95 at most 100 ms: left out, as the limit of perf_latency_p99 is kept",
+        ),
+        (
+            "constraints: {perf_latency_p95: {max: 100}}\nlatency_budget: 30",
+            30,
+            "perf_latency_p95 at most 100 ms: left out, as the limit of latency_budget is kept",
+        ),
+        (
+            "constraints: {perf_latency_p99: {max: 40}, perf_latency_p95: {max: 30}}",
+            30,
+            "perf_latency_p99 at most 40 ms: left out, as the limit of perf_latency_p95 is kept",
+        ),
+    ],
+)
+def test_of_several_limits_the_strictest_is_kept(tmp_path, lines, kept_ms, left_out):
+    taken = read(written(tmp_path, f"profile_models: a\n{lines}\n"))
+    assert taken.values["slo_p95_ms"] == kept_ms
+    assert left_out in taken.notes
 
 
 @pytest.mark.parametrize(
