@@ -25,4 +25,16 @@ def defaults(arguments: Sequence[str], configured: Mapping[str, Any]) -> dict[st
     taken = model_analyzer.read(Path(path), model, configured.get("bench", False) if bench is None else bench)
     for note in taken.notes:
         print(printable(f"{path}: {note}"), file=sys.stderr)
-    return taken.values
+    values = {k: value for k, value in taken.values.items() if not _replaced(k, arguments, configured)}
+    if values["objective"] == "throughput" and "concurrency" not in values:
+        del values["objective"]  # An open loop has one throughput in every configuration.
+    return values
+
+
+def _replaced(name: str, arguments: Sequence[str], configured: Mapping[str, Any]) -> bool:
+    """Whether what was asked for beside the file takes the place of one of its options."""
+    if name == "jointly":
+        asked = switched_ahead(arguments, "--advise")
+        return bool(configured.get("advise", False) if asked is None else asked)
+    other = {"concurrency": "rate", "rate": "concurrency"}.get(name)
+    return other is not None and (looked_ahead(arguments, f"--{other}") or configured.get(other)) is not None

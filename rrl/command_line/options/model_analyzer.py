@@ -1,8 +1,8 @@
 """The YAML of Triton's Model Analyzer as options of `rrl-tune`: what is taken over, and what is left out.
 
 Model Analyzer sends a load of its own to configurations in turn. Here the load is what the server has, so
-concurrencies of clients mean nothing, unless rrl-tune brings a load, too (`--bench`). What the file says of
-the models, of the values to search and of latency limits is taken over.
+concurrencies and rates of clients mean nothing, unless rrl-tune brings a load, too (`--bench`). What the file
+says of the models, of the values to search and of latency limits is taken over.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rrl.command_line.options.model_analyzer_search import SEARCH, SEARCH_OF_LOOPS, concurrencies_of, knobs_of
+from rrl.command_line.options.model_analyzer_search import SEARCH, SEARCH_OF_LOOPS, knobs_of, load_of
 from serving_adapter.yaml_text import yaml_file
 
 GRPC_ENDPOINT, METRICS_URL = "localhost:8001", "http://localhost:8002/metrics"  # where none is given
@@ -19,8 +19,12 @@ GRPC_ENDPOINT, METRICS_URL = "localhost:8001", "http://localhost:8002/metrics"  
 LIMITS = ("perf_latency_p95", "perf_latency_p99", "perf_latency_p90", "perf_latency_avg")
 OF_CLIENTS = ("concurrency", "request_rate", "batch_sizes", "parameters", "perf_analyzer_flags")
 OF_COMPOSING = ("bls_composing_models", "cpu_only_composing_models")
-OF_LOOPS = ("concurrency", "parameters")
-OF_DOCUMENT = ("profile_models", "triton_grpc_endpoint", "triton_metrics_url", "triton_launch_mode")
+OF_LOAD = ("concurrency", "request_rate", "parameters")  # with --bench
+JOINTLY = "run_config_profile_models_concurrently_enable"
+OF_DOCUMENT = (
+    *("profile_models", "triton_grpc_endpoint", "triton_metrics_url", "triton_launch_mode"),
+    JOINTLY,
+)
 OF_MODEL = (
     *("objectives", "constraints", "latency_budget", "min_throughput", "model_config_parameters"),
     *(name for pair in SEARCH.values() for name in pair),
@@ -38,7 +42,7 @@ class Taken(NamedTuple):
 def read(path: Path, model: str | None = None, bench: bool = False) -> Taken:
     """The options that the file stands for; those of `model`, where it names several.
 
-    `bench`: the run brings a load of its own, so that the file's concurrencies are its closed loops.
+    `bench`: the run brings a load of its own, so that the file's concurrencies or its rate are that load.
 
     ValueError, in one sentence, where it cannot be one of Model Analyzer's, or gives its models different
     settings and none is named.
@@ -62,6 +66,11 @@ def read(path: Path, model: str | None = None, bench: bool = False) -> Taken:
         notes.append(
             f"left out: {' and '.join(OF_COMPOSING)}, which are of one model; name that with --model"
         )
+    if document.get(JOINTLY):
+        if bench:
+            notes.append(f"left out: {JOINTLY}, as a load of the run's own is of one model")
+        elif len(models) > 1:
+            values["jointly"] = True
     values["target"] = str(document.get("triton_grpc_endpoint", GRPC_ENDPOINT))
     values["metrics_url"] = _url(str(document.get("triton_metrics_url", METRICS_URL)))
     mode = document.get("triton_launch_mode", "local")
@@ -106,20 +115,20 @@ def _of_model(settings: Mapping[str, Any], bench: bool) -> Taken:
     notes += told
     if limit_ms is not None:
         values["slo_p95_ms"] = limit_ms
-    values["objective"], told = _objective(settings, limit_ms, bench)
-    notes += told
     if bench:
-        levels, told = concurrencies_of(settings)
+        load, told = load_of(settings)
         notes += told
-        values["concurrency"] = ",".join(map(str, levels))
+        values |= load
+    values["objective"], told = _objective(settings, limit_ms, "concurrency" in values)
+    notes += told
     knobs, told = knobs_of(settings)
     notes += told
     if knobs:
         values["knobs"] = tuple(f"{name}={','.join(map(str, found))}" for name, found in knobs.items())
     names = OF_CLIENTS if bench else (*OF_CLIENTS, *SEARCH_OF_LOOPS)
-    of_clients = [name for name in names if name in settings and not (bench and name in OF_LOOPS)]
+    of_clients = [name for name in names if name in settings and not (bench and name in OF_LOAD)]
     if of_clients:
-        why = "as the load is a closed loop of rrl-load" if bench else "as the load is what the server has"
+        why = "as the load is one of rrl-load" if bench else "as the load is what the server has"
         notes.append(f"left out, {why}: {', '.join(of_clients)}")
     composing, told = _composing(settings)
     notes += told
@@ -186,7 +195,9 @@ def _most_ms(name: str, constraint: Any) -> float:
     return float(most)
 
 
-def _objective(settings: Mapping[str, Any], limit_ms: float | None, bench: bool) -> tuple[str, list[str]]:
+def _objective(
+    settings: Mapping[str, Any], limit_ms: float | None, closed_loop: bool
+) -> tuple[str, list[str]]:
     """The objective of ours that comes nearest to the heaviest of theirs."""
     given = settings.get("objectives") or ["perf_throughput"]
     if isinstance(given, str):
@@ -198,7 +209,7 @@ def _objective(settings: Mapping[str, Any], limit_ms: float | None, bench: bool)
     notes = []
     if len(weights) > 1:
         notes.append(f"of the objectives the heaviest is taken: {name}")
-    if name == "perf_throughput" and bench:
+    if name == "perf_throughput" and closed_loop:
         return "throughput", notes
     if name == "perf_throughput":
         notes.append(

@@ -1,4 +1,4 @@
-"""What the YAML of Triton's Model Analyzer has it search: values of knobs, and concurrencies of clients."""
+"""What the YAML of Triton's Model Analyzer has it search: values of knobs, and loads of clients."""
 
 from __future__ import annotations
 
@@ -16,12 +16,34 @@ SEARCH = {
 }
 
 
-def concurrencies_of(settings: Mapping[str, Any]) -> tuple[list[int], list[str]]:
-    """Those that the file names, or the powers of two within its bounds of the automatic search."""
-    parameters = settings.get("parameters") or {}
-    given = settings.get("concurrency")
-    if given is None and isinstance(parameters, Mapping):
-        given = parameters.get("concurrency")
+def load_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The closed loops or the rate that the file names, as options of a run that brings its load.
+
+    Where it names both, it is closed loops. Of several rates it is the largest.
+    """
+    given = settings.get("parameters") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"parameters must be a mapping, got {given!r}")
+    named = {name: settings.get(name, given.get(name)) for name in ("concurrency", "request_rate")}
+    left = [f"parameters.{name}" for name in given if name not in named]
+    notes = [f"left out, as the load is one of rrl-load: {', '.join(left)}"] if left else []
+    rates = (
+        None if named["request_rate"] is None else sorted(set(_values(named["request_rate"], "request_rate")))
+    )
+    if rates is None or named["concurrency"] is not None:
+        if rates is not None:
+            notes.append("left out, as the load is the closed loops of concurrency: request_rate")
+        levels, told = _concurrencies(settings, named["concurrency"])
+        return {"concurrency": ",".join(map(str, levels))}, notes + told
+    if bounds := [name for name in SEARCH_OF_LOOPS if name in settings]:
+        notes.append(f"left out, as the load is that of request_rate: {', '.join(bounds)}")
+    if len(rates) > 1:
+        notes.append(f"of the rates the largest is taken: {rates[-1]}/s; --rate gives another")
+    return {"rate": float(rates[-1])}, notes
+
+
+def _concurrencies(settings: Mapping[str, Any], given: Any) -> tuple[list[int], list[str]]:
+    """Those given, or the powers of two within the bounds of the automatic search."""
     bounds = [name for name in SEARCH_OF_LOOPS if name in settings]
     if given is not None:
         notes = [f"left out, as concurrency names the values: {', '.join(bounds)}"] if bounds else []

@@ -63,3 +63,18 @@ def test_rrl_tune_reads_the_file_that_its_configuration_names(capsys: pytest.Cap
     Path("t.yaml").write_text(yaml.safe_dump({"from_model_analyzer": FILE, "model": "c"}))
     assert exit_code("--config", "t.yaml") == 2
     assert f"{FILE} has no model 'c'; it profiles a, b" in capsys.readouterr().err
+
+
+def test_a_load_named_beside_the_file_replaces_that_of_the_file() -> None:
+    found = options("--from-model-analyzer", FILE, "--model", "b", "--bench", "--rate", "9")
+    assert (found.rate, found.concurrency, found.objective) == (9.0, None, "latency")
+    Path(FILE).write_text("profile_models: a\nrequest_rate: 9\n")
+    assert options("--from-model-analyzer", FILE, "--bench").rate == 9.0
+    found = options("--from-model-analyzer", FILE, bench=True, concurrency=2)
+    assert (found.rate, found.concurrency) == (None, 2)
+
+
+def test_models_profiled_concurrently_are_observed_in_turn() -> None:
+    Path(FILE).write_text("profile_models: [a, b]\nrun_config_profile_models_concurrently_enable: true\n")
+    assert options("--from-model-analyzer", FILE).jointly
+    assert not options("--from-model-analyzer", FILE, "--advise").jointly

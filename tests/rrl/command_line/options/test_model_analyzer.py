@@ -201,9 +201,45 @@ def test_with_a_load_of_its_own_concurrencies_and_throughput_are_taken(tmp_path)
     assert not any("left out, as the load" in note for note in found.notes)
     found = read(written(tmp_path, text + "run_config_search_max_concurrency: 8\n"), bench=True)
     assert found.values["concurrency"] == "1,2,4,8"
-    found = read(written(tmp_path, text + "request_rate: 9\n"), bench=True)
+    found = read(written(tmp_path, text), bench=True)
     assert found.values["concurrency"] == "64"
     assert any("no concurrency is named: the load is 64 requests at once" in note for note in found.notes)
-    assert any("left out, as the load is a closed loop of rrl-load: request_rate" in n for n in found.notes)
     with pytest.raises(ValueError, match="concurrency must be from 1 to 1024"):
         read(written(tmp_path, text + "run_config_search_max_concurrency: 9999\n"), bench=True)
+
+
+@pytest.mark.parametrize(
+    "lines", ["request_rate: 9", "parameters: {request_rate: {start: 3, stop: 9, step: 2}}"]
+)
+def test_with_a_load_of_its_own_a_rate_is_taken(tmp_path, lines):
+    text = f"profile_models: a\nrun_config_search_max_concurrency: 8\n{lines}\n"
+    found = read(written(tmp_path, text), bench=True)
+    assert found.values["rate"] == 9.0
+    assert "concurrency" not in found.values
+    assert found.values["objective"] == "latency", "an open loop has one throughput in every configuration"
+    assert ("of the rates the largest is taken: 9/s; --rate gives another" in found.notes) == (
+        "stop" in lines
+    )
+    assert "left out, as the load is that of request_rate: run_config_search_max_concurrency" in found.notes
+    assert "rate" not in read(written(tmp_path, text)).values
+
+
+def test_closed_loops_come_before_a_rate(tmp_path):
+    text = "profile_models: a\nparameters: {concurrency: 4, batch_sizes: 2}\nrequest_rate: 9\n"
+    found = read(written(tmp_path, text), bench=True)
+    assert found.values["concurrency"] == "4"
+    assert "rate" not in found.values
+    assert "left out, as the load is the closed loops of concurrency: request_rate" in found.notes
+    assert "left out, as the load is one of rrl-load: parameters.batch_sizes" in found.notes
+
+
+def test_models_profiled_concurrently_are_tuned_jointly(tmp_path):
+    enabled = "run_config_profile_models_concurrently_enable"
+    text = f"profile_models: [a, b]\n{enabled}: true\n"
+    found = read(written(tmp_path, text))
+    assert TuneOptions(**found.values).jointly
+    assert not any(enabled in note for note in found.notes)
+    found = read(written(tmp_path, text), bench=True)
+    assert not TuneOptions(**found.values, bench=True).jointly
+    assert f"left out: {enabled}, as a load of the run's own is of one model" in found.notes
+    assert not options(tmp_path, text, model="a").jointly
