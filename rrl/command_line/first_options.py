@@ -10,7 +10,8 @@ import yaml
 from rich.console import Console
 from rich.prompt import Prompt
 
-from rrl.objective import make_objective
+from rrl.command_line.options.model_analyzer_search import USUAL_CONCURRENCY
+from rrl.objective import OF_OWN_LOAD, make_objective
 from serving_adapter.address import ServerAddress, scheme_of
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.whole_files import written_whole
@@ -19,10 +20,14 @@ OBJECTIVES = {
     "latency": "the lowest mean latency",
     "strict-slo": "the lowest p95, below a limit",
     "least-resources": "the fewest threads that keep a limit",
-    "throughput": "most answers per second",
+    "throughput": "most answers per second, under a load of the run's own (no users)",
     "goodput": "most answers per second within a limit",
-    "capacity": "the highest rate that is borne within a limit",
+    "capacity": "the highest rate that is borne within a limit, under a load of the run's own (no users)",
 }
+HEAD = """\
+# rrl-tune --config FILE; docs/reference/yaml.md has all options
+# Of a server with several models, name those to tune: model: NAME
+"""
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,7 @@ def write_first_options(options: InitOptions) -> None:
         fail("rrl-tune init asks questions: run it in a terminal, or write the file yourself")
     try:
         values = asked(console)
-        text = "# rrl-tune --config FILE; docs/reference/yaml.md has all options\n" + yaml.safe_dump(
-            values, sort_keys=False
-        )
+        text = HEAD + yaml.safe_dump(values, sort_keys=False)
         with written_whole(options.out) as file:
             file.write(text.encode())
     except (ValueError, OSError) as error:
@@ -53,7 +56,7 @@ def write_first_options(options: InitOptions) -> None:
 
 
 def asked(console: Console) -> dict[str, str | float]:
-    """The answers as options."""
+    """The answers as options, with the load that the objective needs."""
     target = Prompt.ask(
         "Where is the server (HOST:PORT of its gRPC port)", default="localhost:8001", console=console
     )
@@ -68,4 +71,10 @@ def asked(console: Console) -> dict[str, str | float]:
         raise ValueError(f"the limit on the p95 must be a number of ms, got {text!r}") from None
     make_objective(objective, limit_ms)
     values: dict[str, str | float] = {"target": target, "objective": objective}
-    return values if limit_ms is None else values | {"slo_p95_ms": limit_ms}
+    if limit_ms is not None:
+        values["slo_p95_ms"] = limit_ms
+    if objective in OF_OWN_LOAD:
+        values["bench"] = True
+    if objective == "throughput":
+        values["concurrency"] = USUAL_CONCURRENCY
+    return values

@@ -11,7 +11,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from rrl.command_line.first_options import asked
+from rrl.command_line.first_options import OBJECTIVES, asked
+from rrl.command_line.options.options import TuneOptions
+from rrl.objective import OBJECTIVES as ALL_OBJECTIVES
+from serving_adapter.options import parse
 from tests.support.runs.running_command import answered, exit_code, in_force
 
 
@@ -56,6 +59,10 @@ def test_three_answers_make_the_options(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked(given(monkeypatch, "", "", "")) == {"target": "localhost:8001", "objective": "latency"}
 
 
+def test_every_objective_is_offered() -> None:
+    assert tuple(OBJECTIVES) == ALL_OBJECTIVES
+
+
 def test_answers_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         asked(given(monkeypatch, "nowhere", "", ""))
@@ -63,6 +70,20 @@ def test_answers_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         asked(given(monkeypatch, "", "strict-slo", ""))
     with pytest.raises(ValueError, match="must be a number of ms, got 'soon'"):
         asked(given(monkeypatch, "", "strict-slo", "soon"))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_init_writes_is_taken_for_each_objective(
+    objective: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given(monkeypatch, "localhost:8001", objective, "50")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert exit_code("init") == 0
+    options = parse(TuneOptions, ["--config", "rrl-tune.yaml"])
+    assert (options.objective, options.slo_p95_ms) == (objective, 50.0)
+    assert options.bench == (objective in ("throughput", "capacity"))
+    assert (options.concurrency is not None) == (objective == "throughput")
+    assert "name those to tune: model: NAME" in Path("rrl-tune.yaml").read_text()
 
 
 def test_what_init_writes_runs(
