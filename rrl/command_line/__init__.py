@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     _check_agent(options.agent)
     use_one_thread()
     if options.export is not None:
-        export_again(options.export)
+        export_again(options.export, options.json)
     console = make_console(on_stderr=options.json)
     stop = Stop(console.print)
     console.reader_gone = stop.set

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import NoReturn
+
+from rich.console import Console
 
 from rrl import journal
 from rrl.advice import careful_apply
@@ -13,6 +16,7 @@ from rrl.guarding.choice import ToKeep
 from rrl.tuning.stop import Output
 from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise
+from rrl.views.summary_json import FILE_NAME as SUMMARY
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.target.installed_targets import target_class
 
@@ -25,16 +29,23 @@ def make_console(on_stderr: bool = False) -> Output:
     return Output(highlight=False, stderr=on_stderr, width=None if stream.isatty() else LOG_WIDTH)
 
 
-def export_again(folder: Path) -> NoReturn:
-    """Writes the exports of an earlier run anew, and ends the command."""
+def print_json(folder: Path) -> None:
+    """Prints a run's summary.json on standard output, on one line: several runs make JSON lines."""
+    print(json.dumps(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))))
+
+
+def export_again(folder: Path, as_json: bool) -> NoReturn:
+    """Writes the exports of an earlier run anew, prints the summary if asked to, and ends the command."""
     try:
-        show_again(folder)
+        show_again(folder, make_console(on_stderr=as_json))
+        if as_json:
+            print_json(folder)
     except (ValueError, OSError) as error:
         fail(in_a_sentence(error))
     raise SystemExit(DONE)
 
 
-def show_again(folder: Path) -> None:
+def show_again(folder: Path, console: Console) -> None:
     """Writes the views of the journal in a folder, asking no target, and says where they are."""
     header, records = journal.read(folder)
     if header.agent == careful_apply.AGENT:
@@ -48,4 +59,4 @@ def show_again(folder: Path) -> None:
     left = None if ending is None else ToKeep(header.space.number(ending.kept), ending.reason)
     summary = summarise(header, records, left=left)
     write_views(folder, header, records, summary, kept, ended=left is not None)
-    print_places(make_console(), folder)
+    print_places(console, folder)

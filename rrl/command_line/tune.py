@@ -25,7 +25,7 @@ from rrl.command_line.ending import (
     lost_or_failed,
     outcome,
 )
-from rrl.command_line.exporting import show_again
+from rrl.command_line.exporting import print_json, show_again
 from rrl.command_line.opening.earlier import Earlier
 from rrl.command_line.opening.reach import RunningServer, reach
 from rrl.command_line.opening.search_grid import SearchGrid
@@ -45,7 +45,6 @@ from rrl.tuning.listener import Change, Listener
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings, baseline_for
 from rrl.tuning.stop import PUTTING_BEST_IN_FORCE, Stop
-from rrl.views import summary_json
 from rrl.views.exports import export, print_places, print_result
 from rrl.views.same_arrivals import StartBesideRun
 from rrl.views.tensorboard_events import TensorBoardEvents
@@ -78,7 +77,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
         except (TargetError, GivenUp, EmbeddedFailed, OSError) as error:
             run.onlookers.view.close()
             with suppress(ValueError, OSError):  # The error that ended the run tells more.
-                show_again(log.path.parent)
+                show_again(log.path.parent, console)
             code = ended_early(server.point, keeping, error, stop.is_set())
             return lost_or_failed(error) if options.exit_code and code == FAILED else code
         except KeyboardInterrupt:  # A second one, while what the run keeps was put in force.
@@ -94,7 +93,7 @@ def tune(options: TuneOptions, console: Console, stop: Stop, shared: SharedByMod
             if smaller := server.target.refuses_more_than_found(summary.left):
                 console.print(smaller, style="yellow")
         if options.json:
-            print((log.path.parent / summary_json.FILE_NAME).read_text(encoding="utf-8"), end="")
+            print_json(log.path.parent)
         if stop.is_set() and kept.stopped:
             return INTERRUPTED
         return outcome(log.header, summary) if options.exit_code and kept.known else DONE

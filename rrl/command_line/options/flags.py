@@ -101,7 +101,8 @@ class TuneFlags:
     export: Path | None = None
     """Folder of an earlier run, killed or not, to write report and exports of anew; nothing else happens."""
     json: bool = False
-    """Print summary.json on standard output at the end, and everything else on standard error."""
+    """Print summary.json on standard output at the end, a line for each run, and everything else on standard
+    error."""
     exit_code: bool = False
     """Tell the outcome by the exit code: 3 nothing better was found, 4 what is left breaks the limit, 5 the
     target was lost."""

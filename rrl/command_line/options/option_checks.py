@@ -118,6 +118,10 @@ CLASHES = (
         "--dry-run asks a running server what there is to tune: give --target HOST:PORT",
     ),
     Clash(
+        lambda o: o.json and (o.advise or o.dry_run),
+        "--json prints the summary of a run that tunes: leave it away beside --advise and --dry-run",
+    ),
+    Clash(
         lambda o: o.bench and o.target is None,
         "--bench sends its load to a running server: give --target HOST:PORT",
     ),

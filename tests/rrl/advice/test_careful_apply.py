@@ -132,7 +132,7 @@ def test_where_the_window_has_closed_meanwhile_nothing_is_changed(tmp_path: Path
 def test_a_change_that_was_agreed_to_is_no_run_to_export(tmp_path: Path) -> None:
     applied(tmp_path, BEST)
     with pytest.raises(ValueError, match="holds one change that --apply-after-advise made"):
-        show_again(tmp_path)
+        show_again(tmp_path, Console(quiet=True))
 
 
 def test_what_is_worse_is_put_back(tmp_path: Path) -> None:

@@ -107,8 +107,7 @@ def test_each_closed_loop_has_its_best_in_one_command(
     assert exit_code(*run, "--json", "--exit-code") in (0, 3)
     printed = capfd.readouterr()
     assert "the best for each concurrency" in printed.err
-    summaries = printed.out.replace("}\n{", "}\0{").split("\0")
-    for level, text in zip((1, 3), summaries, strict=True):
+    for level, text in zip((1, 3), printed.out.splitlines(), strict=True):
         folder = tmp_path / "run" / f"concurrency-{level}"
         assert json.loads(text) == json.loads((folder / "summary.json").read_text())
         header, records = read(folder)
@@ -123,6 +122,10 @@ def test_each_closed_loop_has_its_best_in_one_command(
             assert record.cost == pytest.approx(1e3 / measured.completion_rate_per_s)
     assert (header.load or {})["shape"] == ["x:16"]
     assert header.agent_from is not None, "the second goes on with what the first one learned"
+    assert exit_code("--export", "run/concurrency-3", "--json") == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out) == json.loads((folder / "summary.json").read_text())
+    assert "report.html" in printed.err
 
 
 def test_a_load_over_the_limit_does_not_end_those_after_it(
@@ -167,6 +170,8 @@ def test_the_capacity_within_a_limit_is_told_before_and_after(
             "schedules by the rate at which requests arrive, which a closed loop has not",
         ),
         (("--concurrency", "1,2", "--bench", "--resume", "run"), "give one --concurrency"),
+        (("--json", "--advise"), "--json prints the summary of a run that tunes: leave it away"),
+        (("--json", "--dry-run"), "--json prints the summary of a run that tunes: leave it away"),
         (("--shape", "x:4"), "--shape and --time-unit are of a load of the run's own: add --bench"),
         (("--bench", "--shape", "x:4", "--input-data", "a.json"), "--shape is of made-up values"),
     ],
