@@ -13,6 +13,7 @@ from baselines.training_options import OfflineTrainingOptions
 from envs.offline_data import ExportOptions
 from envs.profile_options import ProfileOptions
 from envs.scenarios.bench import BENCHES
+from rrl.command_line.first_options import InitOptions
 from rrl.command_line.options.options import TuneOptions
 from rrl.command_line.options.watch_options import WatchOptions
 from rrl.command_line.what_if import WhatIfOptions
@@ -47,6 +48,7 @@ class Documented(NamedTuple):
 
 COMMANDS = (
     Documented("rrl-tune", TuneOptions),
+    Documented("rrl-tune init", InitOptions),
     Documented("rrl-tune watch", WatchOptions),
     Documented("rrl-tune what-if", WhatIfOptions),
     Documented("rrl-serve", ServeOptions),

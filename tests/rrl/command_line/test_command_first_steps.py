@@ -14,6 +14,7 @@ from rich.console import Console
 from rrl.command_line.first_options import OBJECTIVES, asked
 from rrl.command_line.options.options import TuneOptions
 from rrl.objective import OBJECTIVES as ALL_OBJECTIVES
+from scripts.docs.commands import commands_page
 from serving_adapter.options import parse
 from tests.support.runs.running_command import answered, exit_code, in_force
 
@@ -37,6 +38,16 @@ def test_a_dry_run_tells_the_grid_the_guard_and_the_length_and_changes_nothing(
     assert in_force(served) == found
     assert not (tmp_path / "run").exists()
     assert answered(served) > 0
+
+
+@pytest.mark.parametrize("command", ["init", "watch", "what-if"])
+def test_the_help_and_the_reference_name_each_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("--help") == 0
+    assert f"- `rrl-tune {command}` " in capsys.readouterr().out
+    assert f"## rrl-tune {command}\n" in commands_page()
+    assert exit_code(command, "--help") == 0
 
 
 def test_a_dry_run_needs_a_server(capsys: pytest.CaptureFixture[str]) -> None:
