@@ -107,11 +107,13 @@ class Calls:
                     self._end(frame.stream, _status(found[0]))
             elif frame.kind == RST_STREAM:
                 self._end(frame.stream, grpc.StatusCode.UNAVAILABLE.name)
+            elif frame.kind == DATA and frame.flags & END_STREAM:
+                self._end(frame.stream, grpc.StatusCode.UNKNOWN.name)  # an answer without a status
 
-    def lost(self) -> None:
-        """The connection is gone, and what it waited for with it."""
+    def lost(self, status: grpc.StatusCode) -> None:
+        """The connection is gone, and what it waited for with it: ended by the status that clients see."""
         for stream in list(self._calls):
-            self._end(stream, grpc.StatusCode.CANCELLED.name)
+            self._end(stream, status.name)
 
     def _take_name(self, call: _Call, data: bytes) -> None:
         if call.model is not None:

@@ -17,8 +17,11 @@ from serving_adapter.stop_signal import end_quietly_on_interrupt, stop_on_signal
 from serving_adapter.tap.page import page_of
 from serving_adapter.tap.proxy import Tap
 from serving_adapter.tap.tally import ClientTally
+from serving_adapter.tap.tally import ClientTally
 
 log = logging.getLogger(__name__)
+
+DRAIN_S = 10.0  # a supervisor such as Kubernetes gives 30 s to end
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,19 @@ class TapOptions:
 
 
 async def tap(options: TapOptions) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. Connections end with it."""
+    """Runs until SIGTERM, SIGINT or SIGHUP. Then it takes no connections, and waits for the last answers."""
     stop = stop_on_signal()
     target = ServerAddress.parse(options.target)
-    tally = ClientTally()
+    proxy = Tap(target.host, target.port, ClientTally())
     host = options.host.strip("[]")
     try:
         check_free(options.host, options.port)
         server = await asyncio.get_running_loop().create_server(
-            Tap(target.host, target.port, tally).connection, host, options.port
+            proxy.connection, host, options.port
         )
         check_free(options.host, options.metrics_port)
         metrics_port = serve_application(
-            page_of(tally, options.target_metrics_url), host, options.metrics_port
+            page_of(proxy.tally, options.target_metrics_url), host, options.metrics_port
         )
     except OSError as error:
         fail(f"cannot listen on {bracketed(options.host)} ({error.strerror}); choose another port or --host")
@@ -75,6 +78,7 @@ async def tap(options: TapOptions) -> None:
     )
     await stop.wait()
     server.close()
+    await proxy.drain(DRAIN_S)
 
 
 def main() -> None:

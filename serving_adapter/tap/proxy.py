@@ -1,7 +1,8 @@
 """Hands bytes on in both directions, untouched, and lets `Calls` read along.
 
 What cannot be read along (TLS, another protocol) is handed on all the same, and counted as unwatched. A side
-that takes its bytes slowly slows the other down, so little is held here.
+that takes its bytes slowly slows the other down, so little is held here. Where the server's side ends first,
+what its clients wait for is unavailable; where a client does, it has given up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+import grpc
+
 from serving_adapter.tap.calls import Calls
 from serving_adapter.tap.frames import NotHttp2
 from serving_adapter.tap.tally import ClientTally
@@ -21,6 +24,7 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 HIGH_WATER_BYTES = 1 << 20
 MAX_CONNECTIONS = 10_000
+DRAIN_POLL_S = 0.02
 
 
 class Tap:
@@ -28,6 +32,7 @@ class Tap:
 
     def __init__(self, host: str, port: int, tally: ClientTally) -> None:
         self._host, self._port, self.tally = host, port, tally
+        self.clients: set[_Client] = set()
 
     def connection(self) -> asyncio.Protocol:
         """For a client that has just come."""
@@ -41,7 +46,21 @@ class Tap:
                 await loop.create_connection(lambda: _Server(client), self._host, self._port)
         except OSError as error:  # TimeoutError is one
             log.warning("the server at %s:%d cannot be reached: %s", self._host, self._port, error)
+            client.server_is_gone()
             client.end()
+
+    async def drain(self, within_s: float) -> None:
+        """Ends all connections once no request is under way, or after `within_s` seconds."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self.tally.under_way.total():
+                    await asyncio.sleep(DRAIN_POLL_S)
+                for client in self.clients:
+                    client.end()
+                while self.clients:  # each until its last answer is written
+                    await asyncio.sleep(DRAIN_POLL_S)
+        except TimeoutError:
+            log.warning("%d requests are still under way after %g s", self.tally.under_way.total(), within_s)
 
 
 class _Side(asyncio.Protocol):
@@ -101,6 +120,7 @@ class _Client(_Side):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._tap.tally.connections += 1
+        self._tap.clients.add(self)
         assert self.transport is not None
         if self._tap.tally.connections > MAX_CONNECTIONS:
             self.end()
@@ -120,6 +140,11 @@ class _Client(_Side):
             self.eof_received()
         self.transport.resume_reading()
 
+    def server_is_gone(self) -> None:
+        """No answer comes any more. A client that has not ended before may reset its calls only now."""
+        if not self.has_ended:
+            self.watch(lambda calls: calls.lost(grpc.StatusCode.UNAVAILABLE))
+
     def data_received(self, data: bytes) -> None:
         if self.other is None:
             self._waiting.append(data)
@@ -138,17 +163,18 @@ class _Client(_Side):
         except Exception as error:
             if not isinstance(error, NotHttp2):
                 log.exception("a connection cannot be read along; it is handed on all the same")
-            self._calls.lost()
+            self._calls.lost(grpc.StatusCode.CANCELLED)
             self._calls = None
             self._tap.tally.unwatched += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._tap.tally.connections -= 1
+        self._tap.clients.discard(self)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._calls is not None:
-            self._calls.lost()
+            self._calls.lost(grpc.StatusCode.CANCELLED)
 
 
 class _Server(_Side):
@@ -165,3 +191,11 @@ class _Server(_Side):
     def data_received(self, data: bytes) -> None:
         self.hand_on(data)
         self._client.watch(lambda calls: calls.answered(data))
+
+    def eof_received(self) -> bool:
+        self._client.server_is_gone()
+        return super().eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.server_is_gone()
+        super().connection_lost(error)

@@ -1,40 +1,35 @@
-"""What a tap makes of a call that its client gives up: too late, or for a reason of its own."""
+"""Calls read along from their frames, as no stock server sends them."""
 
 from __future__ import annotations
 
-import struct
-
-import pytest
 from hpack import Encoder
+from tritonclient.grpc import service_pb2 as pb
 
 from serving_adapter.tap.calls import MODEL_INFER, Calls
-from serving_adapter.tap.frames import END_HEADERS, HEADERS, PREFACE, RST_STREAM
-from serving_adapter.tap.tally import UNKNOWN, ClientTally
+from serving_adapter.tap.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
+from serving_adapter.tap.tally import ClientTally
 
 
-def wire(kind: int, flags: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, 1) + payload
+def frame(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
-@pytest.mark.parametrize(
-    ("timeout", "waited_s", "status"),
-    [
-        ("100m", 0.1, "DEADLINE_EXCEEDED"),
-        ("100m", 0.095, "DEADLINE_EXCEEDED"),  # its first byte took a while to come here
-        ("100m", 0.05, "CANCELLED"),
-        ("2S", 0.1, "CANCELLED"),
-        (None, 60.0, "CANCELLED"),
-    ],
-)
-def test_a_client_that_gives_up_is_late_if_its_time_is_nearly_over(
-    timeout: str | None, waited_s: float, status: str
-) -> None:
-    now_s = 0.0
+def asking(model: str) -> bytes:
+    """The bytes of a client that asks a model on its first stream."""
+    message = pb.ModelInferRequest(model_name=model).SerializeToString()
+    path = Encoder().encode([(b":path", MODEL_INFER)])
+    body = b"\0" + len(message).to_bytes(4) + message
+    return PREFACE + frame(HEADERS, END_HEADERS, path) + frame(DATA, END_STREAM, body)
+
+
+def test_an_answer_that_ends_without_a_status_is_over() -> None:
     tally = ClientTally()
-    calls = Calls(tally, lambda: now_s)
-    headers = [(":path", MODEL_INFER.decode())]
-    headers += [] if timeout is None else [("grpc-timeout", timeout)]
-    calls.asked(PREFACE + wire(HEADERS, END_HEADERS, Encoder().encode(headers)))
-    now_s = waited_s
-    calls.asked(wire(RST_STREAM, 0, bytes(4)))
-    assert tally.ended[UNKNOWN] == {status: 1}
+    calls = Calls(tally, lambda: 0.0)
+    calls.asked(asking("noop"))
+    assert tally.under_way["noop"] == 1
+    calls.answered(frame(HEADERS, END_HEADERS, Encoder().encode([(b":status", b"200")])))
+    calls.answered(frame(DATA, 0, b"half"))
+    assert tally.under_way["noop"] == 1
+    calls.answered(frame(DATA, END_STREAM, b"half"))
+    assert tally.under_way["noop"] == 0
+    assert tally.ended["noop"] == {"UNKNOWN": 1}

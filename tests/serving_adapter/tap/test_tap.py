@@ -141,6 +141,50 @@ def test_what_clients_give_up_is_told_from_what_came_too_late(stub, tap, server)
     until(lambda: tap.value("rrl_tap_requests", 'model="held"', 'status="DEADLINE_EXCEEDED"') == 1)
 
 
+def test_what_a_dead_server_leaves_is_no_fault_of_its_clients(server, gate):
+    held = ("--model", "tests.support.models.gated:held", "--model-option", f"held.gate={gate}")
+    dying = start(*held, "--intra-op-threads", 1)
+    other = tapped(dying.address, server.metrics_url)
+    try:
+        with grpc.insecure_channel(other.address) as channel:
+            infer = GRPCInferenceServiceStub(channel).ModelInfer
+            calls = [infer.future(request_of("held", value=7.0)) for _ in range(5)]
+            until(lambda: other.value("rrl_in_flight_request_count", 'model="held"') == 5)
+            dying.process.kill()
+            assert {call.code() for call in calls} == {grpc.StatusCode.UNAVAILABLE}
+            until(lambda: other.value("rrl_in_flight_request_count", 'model="held"') == 0)
+        assert other.value("rrl_tap_requests", 'model="held"', 'status="UNAVAILABLE"') == 5
+        assert other.value("rrl_tap_requests") == 5
+    finally:
+        ended(other)
+        dying.process.wait(30)
+        assert dying.process.stdout is not None
+        dying.process.stdout.close()
+
+
+def test_a_tap_ends_once_what_is_under_way_is_answered(server, gate):
+    other = tapped(server.address, server.metrics_url)
+    try:
+        with grpc.insecure_channel(other.address) as channel:
+            call = GRPCInferenceServiceStub(channel).ModelInfer.future(request_of("held", value=7.0))
+            until(lambda: other.value("rrl_in_flight_request_count", 'model="held"') == 1)
+            other.process.terminate()
+            until(lambda: refuses(other.address))
+            assert not call.done()
+            gate.touch()
+            assert call.result().raw_output_contents[0] == request_of(value=7.0).raw_input_contents[0]
+        assert other.process.wait(30) == 0
+    finally:
+        gate.unlink(missing_ok=True)
+        ended(other)
+
+
+def refuses(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as client:
+        return client.connect_ex((host, int(port))) != 0
+
+
 def test_the_tuner_reads_percentiles_from_the_page(stub, tap):
     for _ in range(5):
         stub.ModelInfer(request_of())
