@@ -21,6 +21,7 @@ from rrl.guarding.guard import Admission, Guard
 from rrl.interval import UNWATCHED, Watch
 from rrl.journal import Journal
 from rrl.measurement import Progress
+from rrl.objective import unit_of
 from rrl.records import Kind, Record
 from rrl.space import Configuration
 from rrl.tuning.change_limits import ChangeLimits
@@ -83,7 +84,8 @@ class Tuning:
         self.watching: Watching | None = None
         self.journal_rotation: Rotation | None = None
         if watches:
-            self.watching = Watching(guard, env.space.threads, self.known_best)
+            threads_cost = unit_of(self.journal.header.objective) == "threads"
+            self.watching = Watching(guard, env.space.threads, self.known_best, threads_cost)
             self.journal_rotation = Rotation(journal, guard.memory, self.telling, self.rotation)
 
     def run(self) -> Kept:

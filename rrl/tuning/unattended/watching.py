@@ -61,11 +61,16 @@ class Watching:
         guard: Guard,
         threads: np.ndarray,
         known_best: KnownBest | None = None,
+        threads_cost: bool = False,
     ) -> None:
-        """`threads` is (size,): those of each configuration. `known_best` None: there is no feed-forward."""
+        """`threads` is (size,): those of each configuration. `known_best` None: there is no feed-forward.
+
+        `threads_cost` is true where they are what the objective counts.
+        """
         self.held_back = 0
         """Proposals of the agent that the dead band did not let through."""
         self._guard, self._threads, self._known_best = guard, threads, known_best
+        self._threads_cost = threads_cost
         self._load_levels = LoadLevels()
         self._level: int | None = None  # of the load when the table was asked last
         self._in_force = -1
@@ -86,7 +91,7 @@ class Watching:
 
     def in_silence(self) -> BestKnown:
         """What to have in force while no requests come."""
-        if self._guard.settings.cost_is_latency:
+        if not self._threads_cost:
             return BestKnown(self._guard.to_keep(), "the best known to be safe")
         fit = sorted(self._guard.choice.fit) or [self._guard.to_keep()]
         fewest = min(fit, key=lambda number: self._threads[number])

@@ -21,7 +21,7 @@ from rrl.guarding.settings import GuardSettings
 from rrl.interval import Watch
 from rrl.journal import Journal, read
 from rrl.measurement import Measurement
-from rrl.objective import LeastResources, MeanLatency, Objective
+from rrl.objective import OBJECTIVES, LeastResources, MeanLatency, Objective, make_objective
 from rrl.records import NO_END, Record
 from rrl.tuning.loop import Tuning
 from rrl.tuning.settings import TuningSettings
@@ -56,7 +56,9 @@ def watched(
     guard_settings = GuardSettings(slo_p95_ms=objective.slo_p95_ms, cost_is_latency=objective.unit == "ms")
     guard = Guard(env.start, guard_settings, expectation=belief)
     agent = agent or make_agent("guided", Task(SPACE, objective, env.cores, settles=True), 0)
-    log = Journal.create(folder, header(env), synced=False)
+    (name,) = (name for name in OBJECTIVES if isinstance(objective, type(make_objective(name, 1.0))))
+    described = replace(header(env), objective=name, slo_p95_ms=objective.slo_p95_ms)
+    log = Journal.create(folder, described, synced=False)
     heard, stop = Told(), StopAfter(most)
     settings: dict[str, Any] = {"intervals": NO_END, "validation": 0, "watches": True}
     tuning = Tuning(
@@ -217,6 +219,17 @@ def test_where_threads_cost_the_fewest_that_served_are_in_force_in_silence(tmp_p
     served = {r.number for r in records if r.learned and not r.verdict}
     assert idle
     assert SPACE.threads[idle[0].number] == min(SPACE.threads[list(served)])
+
+
+@pytest.mark.parametrize("name", ["throughput", "goodput", "capacity"])
+def test_where_answers_cost_what_bears_most_is_in_force_in_silence(tmp_path: Path, name: str) -> None:
+    objective = make_objective(name, 2000.0)
+    env = quiet(range(8, 60), objective)
+    agent = Flapper([SPACE.number({"instances": 2, "intra_op_threads": 1}), env.start])
+    records, _, tuning = watched(tmp_path, env, 24, agent, objective, feeds_forward=False)
+    (idle,) = {r.number for r in records if r.decision == "idle"}
+    assert idle == tuning.guard.to_keep()
+    assert SPACE.threads[idle] > min(SPACE.threads[number] for number in tuning.guard.choice.fit)
 
 
 def test_silence_uses_up_intervals_where_it_is_to_be_counted(tmp_path: Path) -> None:
