@@ -79,11 +79,6 @@ def _surroundings(options: ServeOptions, share: Share) -> Surroundings:
     """Where the workers are: on this machine, or on the nodes of a cluster."""
     here = dataclasses.replace(THIS_MACHINE, start_timeout_s=options.start_timeout_s)
     if options.engine == "local":
-        if options.nodes_per_unit != 1:
-            fail(
-                f"nodes_per_unit={options.nodes_per_unit} needs a cluster; "
-                "serve with --engine ray, or leave --nodes-per-unit out"
-            )
         return here
     try:
         check_ray(options.device)

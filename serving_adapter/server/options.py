@@ -11,7 +11,7 @@ from tyro.conf import UseAppendAction
 from serving_adapter import resources
 from serving_adapter.server.configuration import MAX_LEVELS, Knobs, Priorities, Protection
 from serving_adapter.server.protocol.keep_alive import KeepAliveOptions
-from serving_adapter.server.ray_engine.options import MOST_FRONTS, EngineOptions
+from serving_adapter.server.ray_engine.options import EngineOptions
 from serving_adapter.server.redundancy.redundant_models import RedundantModels
 from serving_adapter.server.redundancy.settings import ResilienceSettings
 from serving_adapter.server.surroundings import THIS_MACHINE
@@ -159,14 +159,9 @@ class ServeOptions(KeepAliveOptions, EngineOptions, _AllButPings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_keep_alive()
-        if not 1 <= self.fronts <= MOST_FRONTS:
-            raise ValueError(f"--fronts must be from 1 to {MOST_FRONTS}, got {self.fronts}")
+        self.check_engine()
         if self.fronts == 1:
             return
-        if self.engine != "ray":
-            raise ValueError(
-                f"--fronts {self.fronts} is for the nodes of a Ray cluster; add --engine ray, or leave it out"
-            )
         if self.instances < self.fronts:
             raise ValueError(
                 f"--instances {self.instances} is below --fronts {self.fronts}, and each front needs a "

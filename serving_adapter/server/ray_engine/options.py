@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 MOST_FRONTS = 1000
@@ -26,3 +26,22 @@ class EngineOptions:
     nodes_per_unit: int = 1
     """Nodes that run each batch together, each with a part of the model's large layers, with --engine ray.
     `instances` then counts such units."""
+
+    def check_engine(self) -> None:
+        """ValueError, in one sentence, for what only a cluster obeys, asked of the local engine.
+
+        A value that is the default counts as none.
+        """
+        if not 1 <= self.fronts <= MOST_FRONTS:
+            raise ValueError(f"--fronts must be from 1 to {MOST_FRONTS}, got {self.fronts}")
+        if self.engine == "ray":
+            return
+        given = [
+            f"--{field.name.replace('_', '-')} {getattr(self, field.name)}"
+            for field in fields(EngineOptions)
+            if field.name != "engine" and getattr(self, field.name) != field.default
+        ]
+        if given:
+            raise ValueError(
+                f"{' '.join(given)} is for the nodes of a Ray cluster; add --engine ray, or leave it out"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,18 @@ def test_another_device_than_the_processor_is_refused(
     assert said.startswith("--engine ray runs models on CPUs, got --device cuda:0")
 
 
-def test_nodes_of_this_machine_alone_run_no_batch_together(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, ServeOptions(model=("minilm",), nodes_per_unit=2))
-    assert said.startswith("nodes_per_unit=2 needs a cluster; serve with --engine ray")
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"address": "10.0.0.1:6379"}, "--address 10.0.0.1:6379"),
+        ({"nodes": 2}, "--nodes 2"),
+        ({"fronts": 2, "instances": 2}, "--fronts 2"),
+        ({"placement": "pack"}, "--placement pack"),
+        ({"nodes_per_unit": 2}, "--nodes-per-unit 2"),
+        ({"nodes": 2, "placement": "pack"}, "--nodes 2 --placement pack"),
+    ],
+)
+def test_what_needs_a_cluster_is_refused_without_one(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=f"^{named} is for the nodes of a Ray cluster; add --engine ray, or"):
+        ServeOptions(**given)
+    assert ServeOptions(engine="ray", **given)
