@@ -32,7 +32,9 @@ def models_of(options: ServeOptions, front: int = 0) -> dict[str, ServedModel]:
     """
     given = {name: getattr(options, name) for name in model_configuration.KNOBS}
     where = NodePlacement(options.nodes, options.placement, options.nodes_per_unit)
-    given["intra_op_threads"] = given["intra_op_threads"] or resources.cores()
+    # The machine of the front says nothing about the nodes, where each worker reserves one CPU.
+    usual_threads = 1 if options.engine == "ray" else resources.cores()
+    given["intra_op_threads"] = given["intra_op_threads"] or usual_threads
     try:
         model_configuration.check(given)
         placement.check(where)

@@ -46,7 +46,7 @@ class _AllButPings:
     instances: int = Knobs.instances
     """Batches that may run at once, each in a worker process of its own."""
     intra_op_threads: int = 0
-    """Threads within an operation; 0 is torch's own default, the number of cores."""
+    """Threads within an operation; 0 is torch's own default, the number of cores, and 1 with --engine ray."""
     inter_op_threads: int = Knobs.inter_op_threads
     """Operations of one batch that may run at once (models with parallel branches only)."""
     max_batch_size: int = Knobs.max_batch_size

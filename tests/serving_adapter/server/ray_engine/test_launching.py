@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving_adapter import ray_connection
+from serving_adapter import ray_connection, resources
 from serving_adapter.server.deployment import models_of
 from serving_adapter.server.options import ServeOptions
 
@@ -34,6 +34,18 @@ def test_another_device_than_the_processor_is_refused(
     monkeypatch.setattr(ray_connection, "find_spec", lambda name: object())
     said = refused(capsys, ServeOptions(model=("noop",), engine="ray", device="cuda:0"))
     assert said.startswith("--engine ray runs models on CPUs, got --device cuda:0")
+
+
+@pytest.mark.parametrize(("given", "threads"), [({}, 1), ({"intra_op_threads": 3}, 3)])
+def test_a_worker_has_one_thread_whatever_the_machine_of_the_front(
+    given: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "find_spec", lambda name: object())
+    monkeypatch.setattr(resources, "cores", lambda: 64)
+    (model,) = models_of(ServeOptions(model=("noop",), engine="ray", **given)).values()
+    assert model.knobs.intra_op_threads == threads
+    (at_home,) = models_of(ServeOptions(model=("noop",))).values()
+    assert at_home.knobs.intra_op_threads == 64
 
 
 @pytest.mark.parametrize(
