@@ -25,7 +25,7 @@ from urllib.parse import unquote
 LOCALHOST = "localhost"
 MAX_SOCKET_PATH_BYTES = 107
 _SCHEMES = re.compile(r"(dns:/{0,3}|ipv[46]:|grpc://)(?=.+:)", re.IGNORECASE)
-_OTHER_SCHEME = re.compile(r"(?!grpc:|dns:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_OTHER_SCHEME = re.compile(r"(?!(?:grpc|dns|unix(?:-abstract)?):)[a-z][a-z0-9+._-]*://", re.IGNORECASE)
 _UNIX = re.compile(r"unix(-abstract)?:(?://(?=/))?(.+)", re.IGNORECASE)
 _NAME = re.compile(r"[\w.-]+")
 _LOOPBACK_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}

@@ -18,6 +18,7 @@ from rrl.views.exports import print_places, write_views
 from rrl.views.summary import summarise
 from rrl.views.summary_json import FILE_NAME as SUMMARY
 from serving_adapter.options import fail, in_a_sentence
+from serving_adapter.target import TargetError
 from serving_adapter.target.installed_targets import target_class
 
 LOG_WIDTH = 140  # Where the output is no terminal.
@@ -40,7 +41,7 @@ def export_again(folder: Path, as_json: bool) -> NoReturn:
         show_again(folder, make_console(on_stderr=as_json))
         if as_json:
             print_json(folder)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, TargetError) as error:
         fail(in_a_sentence(error))
     raise SystemExit(DONE)
 

@@ -3,7 +3,7 @@
 | address | target |
 |---|---|
 | `HOST:PORT`, `unix:PATH`, `grpc://HOST:PORT` | a server of the Open Inference Protocol: ours, a Triton |
-| `SCHEME://...` | of the package that has an entry point of this name |
+| `SCHEME://...` | of the package that has an entry point of this name; refused where there is none |
 
 A package names its own in its pyproject.toml, and nothing of it is imported until its scheme is used:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
+from serving_adapter.address import scheme_of
 from serving_adapter.target.error import TargetError
 from serving_adapter.target.target import Target
 
@@ -37,12 +38,13 @@ def open_target(
 
 
 def target_class(address: str) -> type[Target]:
-    """Whose targets have such an address; TargetError where their package cannot be imported."""
-    found = _entry_point(address)
-    if found is None:
+    """Whose targets have such an address; TargetError for an unknown scheme, or a package that is broken."""
+    scheme = scheme_of(address)[0].removesuffix("://")
+    if not scheme:
         from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
 
         return OpenInferenceTarget
+    found = _entry_point(scheme)
     try:
         loaded: type[Target] = found.load()
     except (ImportError, AttributeError) as error:
@@ -51,7 +53,14 @@ def target_class(address: str) -> type[Target]:
     return loaded
 
 
-def _entry_point(address: str) -> EntryPoint | None:
-    """Of two packages with one scheme, the first that is found."""
-    scheme, separator, _ = address.strip().partition("://")
-    return next(iter(entry_points(group=GROUP, name=scheme.lower())), None) if separator else None
+def _entry_point(scheme: str) -> EntryPoint:
+    """Of two packages with one scheme, the first that is found; TargetError where there is none."""
+    installed = entry_points(group=GROUP)
+    found = next((entry for entry in installed if entry.name == scheme), None)
+    if found is None:
+        known = ", ".join(sorted(installed.names)) or "none"
+        raise TargetError(
+            f"no installed package has targets of the scheme {scheme!r}; installed: {known}; "
+            "give HOST:PORT for a server of the Open Inference Protocol, or install the package"
+        )
+    return found

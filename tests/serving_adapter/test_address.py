@@ -94,6 +94,7 @@ def test_this_machine_has_one_canonical_name() -> None:
     assert {canonical(address) for address in own} == {"localhost:1"}
     assert canonical("Box.example:1") == "box.example:1"
     assert canonical("simulation") == "simulation"
+    assert canonical("unix:///run/serve.sock") == "unix:/run/serve.sock"
     assert canonical("Queue://127.0.0.1:1") == canonical("queue://localhost:1") == "queue://localhost:1"
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rrl import journal
-from serving_adapter.target import OpenInferenceTarget
-from serving_adapter.target.installed_targets import target_class
+from serving_adapter.target import OpenInferenceTarget, TargetError
+from serving_adapter.target.installed_targets import open_target, target_class
 from tests.support import CHECKOUT
 
 MODULE = '''
@@ -102,6 +102,23 @@ def test_a_package_that_is_broken_is_named(environment: dict[str, str], tmp_path
     assert "broken 1.0 for broken://localhost:7 cannot be loaded: No module named 'nowhere'" in said.stderr
 
 
-@pytest.mark.parametrize("address", ["localhost:1", "grpc://localhost:1", "unix:/s", "none://localhost:1"])
+@pytest.mark.parametrize("address", ["localhost:1", "grpc://localhost:1", "unix:/s", "unix:///s"])
 def test_without_a_scheme_of_a_package_it_speaks_the_open_inference_protocol(address: str) -> None:
     assert target_class(address) is OpenInferenceTarget
+
+
+@pytest.mark.parametrize("address", ["kserve://localhost:1", "HTTP://localhost:1/v2", "a_b://localhost:1"])
+def test_a_scheme_of_no_package_is_refused_with_those_that_are_known(address: str) -> None:
+    scheme = address.partition(":")[0].lower()
+    said = f"no installed package has targets of the scheme '{scheme}'; installed: .*ray.*; give HOST:PORT"
+    with pytest.raises(TargetError, match=said):
+        open_target(address)
+
+
+def test_the_command_lists_the_schemes_of_all_packages(environment: dict[str, str], tmp_path: Path) -> None:
+    said = tuned("kserve://localhost:7", environment, tmp_path / "run")
+    assert said.returncode == 2
+    assert "of the scheme 'kserve'; installed: broken, queue, ray; give HOST:PORT" in " ".join(
+        said.stderr.split()
+    )
+    assert not (tmp_path / "run").exists()
