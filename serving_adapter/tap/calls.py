@@ -138,7 +138,7 @@ class Calls:
         if call.model is None:
             call.model = UNKNOWN
             self._tally.begun(UNKNOWN)
-        self._tally.answered(call.model, status, self._now_s() - call.begun_s)
+        self._tally.answered(call.model, status, self._now_s() - call.begun_s, call.timeout_s)
 
 
 def _status(headers: dict[bytes, bytes]) -> str:

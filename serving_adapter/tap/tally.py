@@ -12,6 +12,10 @@ from prometheus_client.registry import Collector
 from serving_adapter.latency_histogram import BucketHistogram
 
 OK = "OK"
+TOO_LATE = "DEADLINE_EXCEEDED"
+LATE_FACTOR = 1.1
+"""An answer after its deadline would have taken longer than that. It is counted as this many times as long,
+a bucket of the histogram above, so that a p95 among such answers is beyond the deadline."""
 MAX_MODELS = 1000
 OTHERS = "(others)"  # the models beyond these
 UNKNOWN = "(unknown)"  # of a request whose model cannot be read: a compressed one
@@ -37,18 +41,20 @@ class ClientTally(Collector):
             self.ended[model].update()  # from now on it is known
             self.under_way[model] += 1
 
-    def answered(self, model: str, status: str, latency_s: float) -> None:
-        """A request has ended; only those that were answered have a latency."""
+    def answered(self, model: str, status: str, waited_s: float, timeout_s: float | None = None) -> None:
+        """A request has ended. Those that were answered have a latency, and those too late for it as well."""
         with self._lock:
             self.under_way[model] -= 1
             self.ended[model][status] += 1
             if status == OK:
-                self.latency[model].observe(latency_s)
+                self.latency[model].observe(waited_s)
+            elif status == TOO_LATE:
+                self.latency[model].observe(LATE_FACTOR * max(waited_s, timeout_s or 0.0))
 
     def collect(self) -> Iterator[Metric]:
         latency = HistogramMetricFamily(
             "rrl_request_latency_seconds",
-            "First byte of a request to the last of its answer",
+            "First byte of a request to the last of its answer, or until it was too late",
             labels=["model"],
         )
         for model, histogram in list(self.latency.items()):

@@ -20,6 +20,8 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from envs.profiler import measure
+from rrl.objective import slo_violated
 from serving_adapter.tap.client import LatencyInterceptor, serve_tally
 from serving_adapter.tap.tally import ClientTally
 from serving_adapter.target import OpenInferenceTarget
@@ -141,6 +143,28 @@ def test_what_clients_give_up_is_told_from_what_came_too_late(stub, tap, server)
     until(lambda: tap.value("rrl_tap_requests", 'model="held"', 'status="DEADLINE_EXCEEDED"') == 1)
 
 
+def test_a_percentile_does_not_leave_out_what_came_too_late(stub, tap, gate):
+    target = OpenInferenceTarget(tap.address, model="held", metrics_url=tap.metrics_url)
+    target.connect()
+    try:
+        gate.touch()  # also for what other tests have left
+        stub.ModelInfer(request_of("held", value=7.0))
+        gate.unlink()
+        before = target.read()
+        for _ in range(16):
+            stub.ModelInfer(request_of("held"))
+        for _ in range(4):
+            with pytest.raises(grpc.RpcError, match=r"(?i)deadline"):
+                stub.ModelInfer(request_of("held", value=7.0), timeout=1.0)
+        until(lambda: tap.value("rrl_in_flight_request_count", 'model="held"') == 0)
+        measured = measure(before, target.read())
+    finally:
+        gate.unlink(missing_ok=True)
+        target.close()
+    assert measured.latency.p50_ms < 1000
+    assert slo_violated(measured, slo_p95_ms=1000)
+
+
 def test_what_a_dead_server_leaves_is_no_fault_of_its_clients(server, gate):
     held = ("--model", "tests.support.models.gated:held", "--model-option", f"held.gate={gate}")
     dying = start(*held, "--intra-op-threads", 1)
@@ -157,6 +181,7 @@ def test_what_a_dead_server_leaves_is_no_fault_of_its_clients(server, gate):
         assert other.value("rrl_tap_requests") == 5
     finally:
         ended(other)
+        dying.process.kill()
         dying.process.wait(30)
         assert dying.process.stdout is not None
         dying.process.stdout.close()
