@@ -6,6 +6,7 @@
 | `127.0.0.1:8500`, `[::1]:8500`, `[fe80::1%eth0]:8500` | an address, with its zone |
 | `::1:8500` | the same as `[::1]:8500`: the last group is the port |
 | `0.0.0.0:8500`, `[::]:8500` | loopback, as whoever calls cannot mean all addresses of a machine |
+| `:8500` | loopback too |
 | `unix:/run/serve.sock` | a socket of this machine |
 | `dns:///`, `ipv4:`, `ipv6:` or `grpc://` before any of them | nothing: it says what is plain |
 
@@ -120,6 +121,8 @@ def is_loopback_only(host: str) -> bool:
 
 
 def _host(text: str, given: str) -> str:
+    if not text:
+        return LOCALHOST
     is_bracketed = text.startswith("[") and text.endswith("]")
     host = text[1:-1] if is_bracketed else text.lower().rstrip(".")
     if ":" in host or is_bracketed:

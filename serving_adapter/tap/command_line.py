@@ -32,12 +32,10 @@ class TapOptions:
     """HOST:PORT of the server's gRPC port."""
     target_metrics_url: str | None = "http://localhost:8002/metrics"
     """The server's Prometheus page, which the tap's page begins with; none where there is none."""
-    host: str = "127.0.0.1"
-    """Address to listen on; the default keeps the tap on this machine."""
-    port: int = 8101
-    """Port for clients; 0 takes any free one."""
+    listen: str = ":8101"
+    """HOST:PORT for clients; without a host, this machine's only can come. Port 0 takes any free one."""
     metrics_port: int = 8102
-    """HTTP port of /metrics; 0 takes any free one."""
+    """HTTP port of /metrics, on the same host; 0 takes any free one."""
 
     def __post_init__(self) -> None:
         try:
@@ -46,11 +44,22 @@ class TapOptions:
             raise ValueError(f"--target {error}") from None
         if ServerAddress.parse(self.target).unix:
             raise ValueError("--target must be HOST:PORT: no tap is needed on a socket of one machine")
-        for flag in ("port", "metrics_port"):
-            if not 0 <= getattr(self, flag) <= 65535:
-                raise ValueError(
-                    f"--{flag.replace('_', '-')} must be from 0 to 65535, got {getattr(self, flag)}"
-                )
+        port = self.listen.rpartition(":")[2]
+        if ":" not in self.listen or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+            raise ValueError(
+                f"--listen must be HOST:PORT or :PORT, e.g. :8101 or 0.0.0.0:8101, got {self.listen!r}"
+            )
+        if not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"--metrics-port must be from 0 to 65535, got {self.metrics_port}")
+
+    @property
+    def host(self) -> str:
+        """Where to listen, without brackets: loopback where none is given."""
+        return self.listen.rpartition(":")[0].strip("[]") or "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
 
 
 async def tap(options: TapOptions) -> None:
@@ -58,20 +67,20 @@ async def tap(options: TapOptions) -> None:
     stop = stop_on_signal()
     target = ServerAddress.parse(options.target)
     proxy = Tap(target.host, target.port, ClientTally())
-    host = options.host.strip("[]")
+    host = options.host
     try:
-        check_free(options.host, options.port)
+        check_free(host, options.port)
         server = await asyncio.get_running_loop().create_server(
             proxy.connection, host, options.port
         )
-        check_free(options.host, options.metrics_port)
+        check_free(host, options.metrics_port)
         metrics_port = serve_application(
             page_of(proxy.tally, options.target_metrics_url), host, options.metrics_port
         )
     except OSError as error:
-        fail(f"cannot listen on {bracketed(options.host)} ({error.strerror}); choose another port or --host")
+        fail(f"cannot listen on {bracketed(host)} ({error.strerror}); choose another --listen or --metrics-port")
     port = server.sockets[0].getsockname()[1]
-    where = bracketed(options.host)
+    where = bracketed(host)
     print(
         f"tapping {options.target} on {where}:{port}, metrics on http://{where}:{metrics_port}/metrics",
         flush=True,

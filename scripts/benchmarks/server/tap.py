@@ -32,7 +32,7 @@ def run() -> dict[str, Any]:
         serving_with_metrics("noop", "--intra-op-threads", 1) as (server, metrics_url),
         started(
             "serving_adapter.tap.command_line",
-            *("--target", server, "--target-metrics-url", metrics_url, "--port", 0, "--metrics-port", 0),
+            *("--target", server, "--target-metrics-url", metrics_url, "--listen", ":0", "--metrics-port", 0),
         ) as process,
     ):
         assert process.stdout is not None

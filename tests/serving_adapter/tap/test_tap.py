@@ -44,8 +44,8 @@ class RunningTap:
 
 
 def tapped(target: str, metrics_url: str) -> RunningTap:
-    command = [sys.executable, "-m", "serving_adapter.tap.command_line", "--port", "0", "--metrics-port", "0"]
-    command += ["--target", target, "--target-metrics-url", metrics_url]
+    command = [sys.executable, "-m", "serving_adapter.tap.command_line", "--target", target]
+    command += ["--target-metrics-url", metrics_url, "--listen", ":0", "--metrics-port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     match = re.search(r"on (\S+:\d+), metrics on (\S+)", process.stdout.readline())

@@ -1,0 +1,30 @@
+"""What `rrl-tap` takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving_adapter.address import is_loopback_only
+from serving_adapter.options import parse
+from serving_adapter.tap.command_line import TapOptions
+
+
+def test_ports_alone_are_of_this_machine() -> None:
+    options = parse(TapOptions, ["--listen", ":8201", "--target", ":8001"])
+    assert (options.host, options.port) == ("127.0.0.1", 8201)
+    assert is_loopback_only(TapOptions().host)
+
+
+@pytest.mark.parametrize(
+    ("given", "host", "port"), [("0.0.0.0:0", "0.0.0.0", 0), ("[::]:8101", "::", 8101), ("box:1", "box", 1)]
+)
+def test_a_host_opens_it(given: str, host: str, port: int) -> None:
+    options = TapOptions(listen=given)
+    assert (options.host, options.port) == (host, port)
+
+
+@pytest.mark.parametrize("given", ["8101", "box", "box:", ":http", ":70000", ":-1"])
+def test_what_cannot_be_listened_on_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(TapOptions, ["--listen", given])
+    assert "--listen must be HOST:PORT or :PORT, e.g. :8101 or 0.0.0.0:8101" in capsys.readouterr().err
