@@ -33,8 +33,13 @@ KNOBS: dict[str, Limits] = {
     "max_queue_delay_us": Limits(0, 10_000_000),
 }
 
-CLUSTER_KNOBS: dict[str, Limits] = {"nodes_per_unit": Limits(1, 10_000)}
+MOST_NODES = 10_000  # of a cluster
+
+CLUSTER_KNOBS: dict[str, Limits] = {"nodes_per_unit": Limits(1, MOST_NODES)}
 """Those of our own server on a cluster."""
+
+KNOBS_ON_CLUSTER: dict[str, Limits] = KNOBS | {"instances": Limits(1, 10_000)}
+"""The knobs of any server whose instances are on the nodes of a cluster: one machine bears fewer."""
 
 
 def check(configuration: Mapping[str, object], limits: Mapping[str, Limits] = KNOBS) -> None:

@@ -23,7 +23,14 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serving_adapter.json_text import parsed
-from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, Configuration, Limits, check
+from serving_adapter.knob_limits import (
+    CLUSTER_KNOBS,
+    KNOBS,
+    KNOBS_ON_CLUSTER,
+    Configuration,
+    Limits,
+    check,
+)
 
 SERVER_NAME = "rrl-serve"  # what our own server calls itself; a Triton may have any name (--id)
 _PARAMETER = {
@@ -104,9 +111,11 @@ def knob_values(config: ModelConfig | str) -> dict[str, int]:
 def limits(config: ModelConfig) -> dict[str, Limits]:
     """The limits of every knob; of `nodes_per_unit` only where the model can be split.
 
-    Batches are no larger than the configuration says that the model takes.
+    Batches are no larger than the configuration says that the model takes. A cluster may have more instances.
     """
-    found = KNOBS | {"max_batch_size": _limited(config, LIMIT_OF_ROWS, KNOBS["max_batch_size"])}
+    on_cluster = _PARAMETER["nodes_per_unit"] in config.parameters
+    usual = KNOBS_ON_CLUSTER if on_cluster else KNOBS
+    found = usual | {"max_batch_size": _limited(config, LIMIT_OF_ROWS, KNOBS["max_batch_size"])}
     if LIMIT_OF_NODES in config.parameters:
         found["nodes_per_unit"] = _limited(config, LIMIT_OF_NODES, CLUSTER_KNOBS["nodes_per_unit"])
     return found

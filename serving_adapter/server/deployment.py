@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serving_adapter import model_configuration, resources
+from serving_adapter import resources
+from serving_adapter.knob_limits import KNOBS, KNOBS_ON_CLUSTER, check
 from serving_adapter.options import fail, in_a_sentence
 from serving_adapter.server import placement
 from serving_adapter.server.configuration import Knobs, Priorities, Protection
@@ -30,13 +31,13 @@ def models_of(options: ServeOptions, front: int = 0) -> dict[str, ServedModel]:
 
     `front` is the number of this process among the fronts, from 0.
     """
-    given = {name: getattr(options, name) for name in model_configuration.KNOBS}
+    given = {name: getattr(options, name) for name in KNOBS}
     where = NodePlacement(options.nodes, options.placement, options.nodes_per_unit)
     # The machine of the front says nothing about the nodes, where each worker reserves one CPU.
     usual_threads = 1 if options.engine == "ray" else resources.cores()
     given["intra_op_threads"] = given["intra_op_threads"] or usual_threads
     try:
-        model_configuration.check(given)
+        check(given, KNOBS_ON_CLUSTER if options.engine == "ray" else KNOBS)
         placement.check(where)
     except ValueError as error:
         fail(str(error))

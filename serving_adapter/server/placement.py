@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from serving_adapter.knob_limits import CLUSTER_KNOBS
+from serving_adapter.knob_limits import MOST_NODES
 from serving_adapter.model_configuration import whole_number
 from serving_adapter.server.workers.parallelism import STRATEGIES, NodePlacement
 
 PREFIX = "CLUSTER_"
 SETTINGS = f"{PREFIX}NODES", f"{PREFIX}PLACEMENT", f"{PREFIX}NODES_PER_UNIT"
 NODES, STRATEGY, NODES_PER_UNIT = SETTINGS
-MOST_NODES = CLUSTER_KNOBS["nodes_per_unit"].high
 
 
 def check(placement: NodePlacement) -> None:

@@ -60,6 +60,14 @@ def test_the_nodes_of_a_unit_are_a_knob_up_to_the_parts_of_the_model():
         edited(parse(CLUSTERED), {"nodes_per_unit": 7})
 
 
+def test_a_cluster_may_have_more_instances_than_one_machine():
+    assert limits(parse(FULL))["instances"] == (1, 64)
+    assert limits(parse(CLUSTERED))["instances"] == (1, 10_000)
+    assert knob_values(with_knobs(CLUSTERED, {"instances": 65}))["instances"] == 65
+    with pytest.raises(ValueError, match="instances must be from 1 to 64, got 65"):
+        edited(parse(FULL), {"instances": 65})
+
+
 def test_a_model_that_cannot_be_split_has_no_such_knob():
     assert "nodes_per_unit" not in limits(parse(FULL))
     alone = '{"name": "m", "parameters": {"CLUSTER_NODES_PER_UNIT": {"string_value": "of another program"}}}'

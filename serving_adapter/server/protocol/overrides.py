@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as mc
 
 from serving_adapter import model_configuration
-from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS
+from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, KNOBS_ON_CLUSTER, check
 from serving_adapter.model_configuration import LIMIT_OF_NODES, LIMIT_OF_ROWS
 from serving_adapter.server import placement
 from serving_adapter.server.configuration import Knobs
@@ -91,7 +91,7 @@ def override(
     asked = model_configuration.parse(text)
     asked_for = model_configuration.knob_values(asked) | _no_batching(text)
     values = {name: value for name, value in asked_for.items() if name not in CLUSTER_KNOBS}
-    model_configuration.check(values)
+    check(values, KNOBS_ON_CLUSTER if model.surroundings.on_cluster else KNOBS)
     parameters = {name: parameter.string_value for name, parameter in asked.parameters.items()}
     resilience = from_parameters(parameters, default_resilience)
     differs = _difference(_without_knobs(asked), _without_knobs(model_config(model)))

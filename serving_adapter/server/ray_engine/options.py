@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-MOST_FRONTS = 1000
+from serving_adapter.knob_limits import MOST_NODES
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class EngineOptions:
 
         A value that is the default counts as none.
         """
-        if not 1 <= self.fronts <= MOST_FRONTS:
-            raise ValueError(f"--fronts must be from 1 to {MOST_FRONTS}, got {self.fronts}")
+        if not 1 <= self.fronts <= MOST_NODES:
+            raise ValueError(f"--fronts must be from 1 to {MOST_NODES}, got {self.fronts}")
         if self.engine == "ray":
             return
         given = [

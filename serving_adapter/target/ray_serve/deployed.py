@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from serving_adapter.knob_limits import KNOBS, Limits
+from serving_adapter.knob_limits import KNOBS_ON_CLUSTER, Limits
 from serving_adapter.target.error import ModelAbsent, TargetError
 
 USER_CONFIG, ACTOR_OPTIONS = "user_config", "ray_actor_options"
 MAX_ONGOING = "max_ongoing_requests"
 _KNOWN = ("instances", "intra_op_threads", "max_batch_size", "max_queue_delay_us")
-LIMITS = {name: KNOBS[name] for name in _KNOWN} | {MAX_ONGOING: Limits(1, 10_000)}
+LIMITS = {name: KNOBS_ON_CLUSTER[name] for name in _KNOWN} | {MAX_ONGOING: Limits(1, 10_000)}
 DECLARATIVE, DELETING, DEPLOYING = "declarative", "DELETING", "DEPLOYING"
 RUNNING, HEALTHY = "RUNNING", "HEALTHY"
 _US = 1e-6

@@ -81,7 +81,7 @@ def test_its_key_comes_with_the_order_and_no_file_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"fronts": 0}, "--fronts must be from 1 to 1000, got 0"),
+        ({"fronts": 0}, "--fronts must be from 1 to 10000, got 0"),
         (
             {"fronts": 3, "engine": "ray", "instances": 2},
             "--instances 2 is below --fronts 3, and each front needs a worker of its own",

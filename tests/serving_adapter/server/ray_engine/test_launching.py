@@ -10,6 +10,7 @@ import pytest
 from serving_adapter import ray_connection, resources
 from serving_adapter.server.deployment import models_of
 from serving_adapter.server.options import ServeOptions
+from serving_adapter.server.protocol.overrides import override
 
 
 def refused(capsys: pytest.CaptureFixture[str], options: ServeOptions) -> str:
@@ -46,6 +47,23 @@ def test_a_worker_has_one_thread_whatever_the_machine_of_the_front(
     assert model.knobs.intra_op_threads == threads
     (at_home,) = models_of(ServeOptions(model=("noop",))).values()
     assert at_home.knobs.intra_op_threads == 64
+
+
+def test_a_cluster_may_have_more_instances_than_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_connection, "find_spec", lambda name: object())
+    (model,) = models_of(ServeOptions(model=("noop",), engine="ray", instances=160)).values()
+    settings = model.knobs, model.resilience
+    knobs, _ = override(model, '{"instance_group": [{"count": 65}]}', *settings)
+    assert (model.knobs.instances, knobs.instances) == (160, 65)
+    with pytest.raises(ValueError, match="instances must be from 1 to 10000, got 10001"):
+        override(model, '{"instance_group": [{"count": 10001}]}', *settings)
+    (at_home,) = models_of(ServeOptions(model=("noop",), instances=64)).values()
+    with pytest.raises(ValueError, match="instances must be from 1 to 64, got 65"):
+        override(at_home, '{"instance_group": [{"count": 65}]}', *settings)
+    said = refused(capsys, ServeOptions(model=("noop",), instances=65))
+    assert said.startswith("instances must be from 1 to 64, got 65")
 
 
 @pytest.mark.parametrize(
