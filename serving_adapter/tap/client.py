@@ -2,7 +2,11 @@
 
 tally = ClientTally()
 serve_tally(tally, port=8102, server_metrics_url="http://triton:8002/metrics")
-channel = grpc.intercept_channel(grpc.insecure_channel("triton:8001"), LatencyInterceptor(tally))
+client = tritonclient.grpc.InferenceServerClient("triton:8001")
+count_requests_of(client, tally)
+
+For a channel of one's own: `grpc.intercept_channel(channel, LatencyInterceptor(tally))`. Streams are not
+counted, and neither are clients of `grpc.aio`.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.server.metrics.page_server import serve_application
 from serving_adapter.tap.calls import MODEL_INFER
@@ -35,6 +41,20 @@ class LatencyInterceptor(grpc.UnaryUnaryClientInterceptor):
             lambda ended: self._tally.answered(model, ended.code().name, time.monotonic() - begun_s)
         )
         return call
+
+
+def count_requests_of(client: InferenceServerClient, tally: ClientTally) -> None:
+    """Counts what tritonclient's client infers from now on, by `infer` and `async_infer`.
+
+    TypeError for a client of another kind. A plugin of tritonclient would hear of no answers.
+    """
+    if not isinstance(client, InferenceServerClient):
+        raise TypeError(
+            f"must be a tritonclient.grpc.InferenceServerClient, got {type(client).__module__}."
+            f"{type(client).__name__}; put rrl-tap before the server for clients of other kinds"
+        )
+    channel = grpc.intercept_channel(client._channel, LatencyInterceptor(tally))
+    client._client_stub = GRPCInferenceServiceStub(channel)
 
 
 def serve_tally(

@@ -12,17 +12,20 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Queue
 
 import grpc
 import numpy as np
 import pytest
 from tritonclient import grpc as triton
+from tritonclient import http as http_triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
 
 from envs.profiler import measure
 from rrl.objective import slo_violated
-from serving_adapter.tap.client import LatencyInterceptor, serve_tally
+from serving_adapter.tap.client import LatencyInterceptor, count_requests_of, serve_tally
 from serving_adapter.tap.tally import ClientTally
 from serving_adapter.target import OpenInferenceTarget
 from tests.support.servers.running_server import RunningServer, start
@@ -282,3 +285,29 @@ def test_an_interceptor_counts_the_same_within_a_client(server):
     assert 'rrl_tap_requests{model="noop",status="OK"} 1' in page
     assert 'rrl_tap_requests{model="nobody",status="NOT_FOUND"} 1' in page
     assert "nv_inference_request_success" in page
+
+
+def test_a_client_of_tritonclient_is_counted_by_one_call(server, gate):
+    tally = ClientTally()
+    item = triton.InferInput("x", [1, 16], "FP32")
+    item.set_data_from_numpy(np.ones((1, 16), np.float32))
+    with triton.InferenceServerClient(server.address) as client:
+        count_requests_of(client, tally)
+        assert client.infer("noop", [item]).as_numpy("y").tolist() == [[1.0] * 16]
+        answers: Queue[object] = Queue()
+        client.async_infer("noop", [item], lambda result, error: answers.put(error))
+        assert answers.get(timeout=60) is None
+        until(lambda: tally.ended["noop"] == {"OK": 2})
+        item.set_data_from_numpy(np.full((1, 16), 7.0, np.float32))
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            client.infer("held", [item], client_timeout=0.5)
+    until(lambda: tally.ended["held"] == {"DEADLINE_EXCEEDED": 1})
+    assert tally.latency["held"].sum_s > 0.5
+    assert tally.under_way.total() == 0
+
+
+def test_a_client_of_another_kind_is_refused():
+    client = http_triton.InferenceServerClient("localhost:1")
+    with pytest.raises(TypeError, match=r"must be a .*InferenceServerClient, got tritonclient.http"):
+        count_requests_of(client, ClientTally())
+    client.close()
