@@ -164,7 +164,7 @@ class LiveServing(ServingEnv):
         self.target: Target = target
         self.found = target.configuration()
         if space is None:
-            space = default_space(target.knobs(), cores_of(target))
+            space = default_space(target.knobs(), cores_of(target), target.room())
         elif isinstance(space, str):
             space = ConfigurationSpace.parse(space)
         if self.found or not advise:

@@ -8,23 +8,29 @@ from collections.abc import Iterable, Mapping
 from rrl.space import Configuration, ConfigurationSpace
 from serving_adapter import resources
 from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS, Limits, check
-from serving_adapter.target import Target
+from serving_adapter.target import Room, Target
 
 USUAL_CORES = 4  # of a machine that does not tell
 
 
-def default_space(knobs: Mapping[str, Limits], cores: int | None) -> ConfigurationSpace:
+def default_space(
+    knobs: Mapping[str, Limits], cores: int | None, room: Room | None = None
+) -> ConfigurationSpace:
     """The grid to search where none is given: of these knobs, within their limits.
 
-    `cores`: of the server's machine, if that is known. A server that tells no knobs can only be observed, so
-    one configuration stands for what is in force.
+    `cores`: of the server's machine, if that is known. On a cluster `room` stands in their place. A server
+    that tells no knobs can only be observed, so one configuration stands for what is in force.
     """
     cores = cores or USUAL_CORES
-    powers_of_two = [2**k for k in range(int(math.log2(max(1, cores))) + 1)]
+    instances: Iterable[int] = range(1, min(4, 2 * cores) + 1)
+    threads = _powers_of_two(cores)
+    if room is not None:
+        instances = sorted({*_powers_of_two(room.instances), room.instances})
+        threads = _powers_of_two(room.threads)
     values: dict[str, Iterable[int]] = {
-        "instances": range(1, min(4, 2 * cores) + 1),
-        "intra_op_threads": powers_of_two,
-        "inter_op_threads": powers_of_two,
+        "instances": instances,
+        "intra_op_threads": threads,
+        "inter_op_threads": threads,
         "max_batch_size": (1, 2, 4, 8, 16),
         "max_queue_delay_us": (0, 1000, 2000, 5000),
         "max_ongoing_requests": (5, 16, 64),  # of a replica of Ray Serve: its default, and more than a batch
@@ -37,6 +43,11 @@ def default_space(knobs: Mapping[str, Limits], cores: int | None) -> Configurati
         if name in knobs
     }
     return ConfigurationSpace.of(**within)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    """From 1 up to `most`."""
+    return [2**k for k in range(int(math.log2(max(1, most))) + 1)]
 
 
 def cores_of(target: Target) -> int | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format, text_format
@@ -40,6 +41,7 @@ _PARAMETER = {
 }
 LIMIT_OF_ROWS = "LIMIT_MAX_BATCH_SIZE"  # a parameter: the rows that the model's file says it takes
 LIMIT_OF_NODES = "LIMIT_NODES_PER_UNIT"  # a parameter: the parts that the model's plan splits it into
+NODES_IN_USE = "CLUSTER_NODES"  # a parameter: the nodes that may be used at most, 0 for all
 PARAMETERS_EXAMPLE = '{"INTRA_OP_THREAD_COUNT": {"string_value": "2"}}'
 
 
@@ -113,18 +115,39 @@ def limits(config: ModelConfig) -> dict[str, Limits]:
 
     Batches are no larger than the configuration says that the model takes. A cluster may have more instances.
     """
-    on_cluster = _PARAMETER["nodes_per_unit"] in config.parameters
-    usual = KNOBS_ON_CLUSTER if on_cluster else KNOBS
+    usual = KNOBS_ON_CLUSTER if is_on_cluster(config) else KNOBS
     found = usual | {"max_batch_size": _limited(config, LIMIT_OF_ROWS, KNOBS["max_batch_size"])}
     if LIMIT_OF_NODES in config.parameters:
         found["nodes_per_unit"] = _limited(config, LIMIT_OF_NODES, CLUSTER_KNOBS["nodes_per_unit"])
     return found
 
 
+def is_on_cluster(config: ModelConfig) -> bool:
+    """Whether it is of our own server, with its workers on the nodes of a cluster."""
+    return _PARAMETER["nodes_per_unit"] in config.parameters
+
+
+def instances_that_fit(config: ModelConfig, cpus_by_node: Sequence[int]) -> int:
+    """The most instances on nodes with so many CPUs, each of which is for one worker; 1 at least.
+
+    A unit has its workers on different nodes. Where only some may be used, those are the largest.
+    """
+    usable = sorted(cpus_by_node, reverse=True)[: _told(config, NODES_IN_USE) or None]
+    members = _told(config, _PARAMETER["nodes_per_unit"]) or 1
+    for instances in range(sum(usable) // members, 1, -1):
+        if sum(min(cpus, instances) for cpus in usable) >= members * instances:
+            return instances
+    return 1
+
+
+def _told(config: ModelConfig, parameter: str) -> int | None:
+    """The number in a parameter; None where there is none."""
+    return whole_number(config.parameters[parameter].string_value) if parameter in config.parameters else None
+
+
 def _limited(config: ModelConfig, parameter: str, limits: Limits) -> Limits:
     """These, no higher than the parameter says, where there is one."""
-    told = config.parameters[parameter].string_value if parameter in config.parameters else ""
-    return Limits(limits.low, max(limits.low, min(limits.high, whole_number(told) or limits.high)))
+    return Limits(limits.low, max(limits.low, min(limits.high, _told(config, parameter) or limits.high)))
 
 
 def all_instances(config: ModelConfig) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serving_adapter.knob_limits import MOST_NODES
-from serving_adapter.model_configuration import whole_number
+from serving_adapter.model_configuration import NODES_IN_USE, whole_number
 from serving_adapter.server.workers.parallelism import STRATEGIES, NodePlacement
 
 PREFIX = "CLUSTER_"
-SETTINGS = f"{PREFIX}NODES", f"{PREFIX}PLACEMENT", f"{PREFIX}NODES_PER_UNIT"
+SETTINGS = NODES_IN_USE, f"{PREFIX}PLACEMENT", f"{PREFIX}NODES_PER_UNIT"
 NODES, STRATEGY, NODES_PER_UNIT = SETTINGS
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from serving_adapter.target.lease import TunerLease
     from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
     from serving_adapter.target.reading import Reading
-    from serving_adapter.target.target import Applied, Target
+    from serving_adapter.target.target import Applied, Room, Target
 
 __all__ = [
     "Applied",
@@ -51,6 +51,7 @@ __all__ = [
     "OpenInferenceTarget",
     "Reading",
     "RequestsRefused",
+    "Room",
     "Target",
     "TargetError",
     "TargetLost",
@@ -62,6 +63,7 @@ _MODULES = {
     "Applied": "target",
     "OpenInferenceTarget": "open_inference.open_inference_target",
     "Reading": "reading",
+    "Room": "target",
     "Target": "target",
     "TunerLease": "lease",
     "open_target": "installed_targets",

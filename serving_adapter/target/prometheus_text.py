@@ -99,12 +99,17 @@ class ModelPage:
 
     def gauge(self, name: str) -> float | None:
         """None where the page does not tell: one that is not a number is not told."""
-        values = [value for _, value in self.series.get(name, ()) if value.lower().lstrip("+-") != "nan"]
-        return math.fsum(number(value, name) for value in values) if values else None
+        values = self.told(name)
+        return math.fsum(values) if values else None
 
     def mean(self, name: str) -> float | None:
+        values = self.told(name)
+        return math.fsum(values) / len(values) if values else None
+
+    def told(self, name: str) -> list[float]:
+        """The value of each series, of those that are a number."""
         values = [value for _, value in self.series.get(name, ()) if value.lower().lstrip("+-") != "nan"]
-        return math.fsum(number(value, name) for value in values) / len(values) if values else None
+        return [number(value, name) for value in values]
 
     def histogram(self, name: str) -> CumulativeHistogram | None:
         counts: dict[float, int] = defaultdict(int)

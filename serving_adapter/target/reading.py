@@ -57,6 +57,7 @@ class Reading:
     cpu_busy_s: float | None = None  # core-seconds used: the server's, or the whole machine's
     cpu_available_s: float | None = None  # core-seconds the machine had, busy or not
     cores: int | None = None  # gauge: what the server may use of its machine
+    cpus_by_node: tuple[int, ...] = ()  # gauge: of each node that serves, where the server is on a cluster
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
     cluster_changes: int | None = None  # times that nodes took workers with them, or such came back
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
@@ -109,6 +110,7 @@ def read_together(models: Mapping[str, Reading]) -> Reading:
         cpu_busy_s=first.cpu_busy_s,
         cpu_available_s=first.cpu_available_s,
         cores=first.cores,
+        cpus_by_node=first.cpus_by_node,
         gpu_utilisation=first.gpu_utilisation,
         cluster_changes=_sum(reading.cluster_changes for reading in each),
         models=dict(models),

@@ -35,6 +35,13 @@ class Applied(NamedTuple):
     models: Mapping[str, Applied] = MappingProxyType({})  # of each model, where several are changed together
 
 
+class Room(NamedTuple):
+    """What fits on the nodes of a cluster."""
+
+    instances: int  # at most
+    threads: int  # of one of them: as many as the largest node has CPUs
+
+
 class Target(ABC):
     """`connect()` first. It may be connected anew at any time, after it was lost above all."""
 
@@ -116,6 +123,10 @@ class Target(ABC):
     def why_not_tunable(self) -> str:
         """Says in one sentence why the model cannot be tuned; empty if its configuration allows it."""
         return ""
+
+    def room(self) -> Room | None:
+        """What fits on the nodes that it may use, as they are now; None where it is on no cluster."""
+        return None
 
     def requests_hold_several_items(self) -> bool:
         """True if requests were seen that a smaller max_batch_size may refuse."""

@@ -6,7 +6,8 @@ import pytest
 
 from envs.target_space import check_space, cores_of, default_space
 from rrl.space import ConfigurationSpace
-from serving_adapter.knob_limits import KNOBS, Limits
+from serving_adapter.knob_limits import KNOBS, KNOBS_ON_CLUSTER, Limits
+from serving_adapter.target import Room
 from tests.support.runs.fake_target import FakeClock, FakeTarget
 
 
@@ -58,3 +59,14 @@ def test_what_was_found_is_on_the_grid_whatever_our_limits():
 def test_a_knob_that_only_one_kind_of_server_has_is_in_the_grid_of_its_targets():
     knobs = only("instances") | {"max_ongoing_requests": Limits(1, 32)}
     assert default_space(knobs, cores=1).to_json() == {"instances": [1, 2], "max_ongoing_requests": [5, 16]}
+
+
+def test_on_a_cluster_threads_fit_on_a_node_and_instances_on_all():
+    knobs = {name: KNOBS_ON_CLUSTER[name] for name in ("instances", "intra_op_threads", "inter_op_threads")}
+    assert default_space(knobs, 24, Room(instances=24, threads=8)).to_json() == {
+        "instances": [1, 2, 4, 8, 16, 24],
+        "intra_op_threads": [1, 2, 4, 8],
+        "inter_op_threads": [1, 2, 4, 8],
+    }
+    assert default_space(knobs, 160, Room(instances=160, threads=1)).to_json()["instances"][-2:] == [128, 160]
+    assert default_space(knobs, 2, Room(instances=1, threads=1)).to_json()["instances"] == [1]

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.knob_limits import KNOBS, Configuration, check
-from serving_adapter.model_configuration import as_json, edited, knob_values, limits, parse
+from serving_adapter.model_configuration import (
+    as_json,
+    edited,
+    instances_that_fit,
+    is_on_cluster,
+    knob_values,
+    limits,
+    parse,
+)
 
 FULL = """{
   "name": "m", "backend": "python", "max_batch_size": 4,
@@ -66,6 +74,28 @@ def test_a_cluster_may_have_more_instances_than_one_machine():
     assert knob_values(with_knobs(CLUSTERED, {"instances": 65}))["instances"] == 65
     with pytest.raises(ValueError, match="instances must be from 1 to 64, got 65"):
         edited(parse(FULL), {"instances": 65})
+
+
+@pytest.mark.parametrize(
+    ("cpus_by_node", "nodes", "nodes_per_unit", "instances"),
+    [
+        ((8, 8, 8), 0, 1, 24),
+        ((8, 16, 4), 2, 1, 24),  # the largest two
+        ((8, 8, 8), 0, 2, 12),
+        ((22, 1, 1), 0, 2, 2),  # a unit has its workers on different nodes
+        ((8,), 0, 2, 1),
+    ],
+)
+def test_as_many_instances_fit_as_the_nodes_in_use_have_cpus(
+    cpus_by_node: tuple[int, ...], nodes: int, nodes_per_unit: int, instances: int
+) -> None:
+    parameters = {"CLUSTER_NODES": nodes, "CLUSTER_NODES_PER_UNIT": nodes_per_unit}
+    config = ModelConfig()
+    for name, value in parameters.items():
+        config.parameters[name].string_value = str(value)
+    assert is_on_cluster(config)
+    assert instances_that_fit(config, cpus_by_node) == instances
+    assert not is_on_cluster(parse(FULL))
 
 
 def test_a_model_that_cannot_be_split_has_no_such_knob():

@@ -27,7 +27,7 @@ from __future__ import annotations
 from serving_adapter import resources
 from serving_adapter.address import ServerAddress
 from serving_adapter.knob_limits import Configuration, Limits
-from serving_adapter.model_configuration import as_pbtxt, limits
+from serving_adapter.model_configuration import as_pbtxt, instances_that_fit, is_on_cluster, limits
 from serving_adapter.target.configuration_files import ConfigurationFiles
 from serving_adapter.target.error import TargetError, TargetLost
 from serving_adapter.target.lease import TunerLease
@@ -41,7 +41,7 @@ from serving_adapter.target.open_inference.inference_server import InferenceServ
 from serving_adapter.target.open_inference.kept_configuration import kept_configuration
 from serving_adapter.target.open_inference.reconfiguration import Reconfiguration
 from serving_adapter.target.reading import Reading
-from serving_adapter.target.target import Applied, Target
+from serving_adapter.target.target import Applied, Room, Target
 
 
 class OpenInferenceTarget(Target):
@@ -70,6 +70,7 @@ class OpenInferenceTarget(Target):
         self._reconfiguration = Reconfiguration(self._inference_server, self._found)
         self._counters: TargetCounters | None = None
         self._ensembles: dict[str, int] | None = None  # None: nobody has asked yet
+        self._cpus_by_node: tuple[int, ...] = ()  # of its cluster, when it was read last
         self._page_was_read = False  # when it was connected last
 
     # --- connecting --------------------------------------------------------------------------------
@@ -187,6 +188,12 @@ class OpenInferenceTarget(Target):
             return str(error)
         return ""
 
+    def room(self) -> Room | None:
+        if not self._cpus_by_node:
+            return None
+        config = self._inference_server.config_of(self.model)
+        return Room(instances_that_fit(config, self._cpus_by_node), max(self._cpus_by_node))
+
     def check_control(self) -> None:
         self._inference_server.check_control()
 
@@ -250,6 +257,7 @@ class OpenInferenceTarget(Target):
     def read(self) -> Reading:
         reading = self._open_counters.read()
         self.started_s, self.cores = reading.start_time_s, reading.cores or self._threads_of_ours()
+        self._cpus_by_node = reading.cpus_by_node
         self.tells_gpus = reading.gpu_utilisation is not None
         return reading
 
@@ -257,8 +265,13 @@ class OpenInferenceTarget(Target):
         return self._open_counters.glance()
 
     def _threads_of_ours(self) -> int | None:
-        """The threads in force of an `rrl-serve` elsewhere stand for its cores, which they are by default."""
+        """The threads in force of an `rrl-serve` elsewhere stand for its cores, which they are by default.
+
+        On a cluster they are not.
+        """
         if not self.is_rrl_serve or self.is_local:
+            return None
+        if is_on_cluster(self._inference_server.config_of(self.model)):
             return None
         return self.configuration().get("intra_op_threads")
 

@@ -82,6 +82,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         cpu_busy_s=page.gauge("rrl_cpu_seconds"),
         cpu_available_s=None if cores is None else cores * at_s,
         cores=cores,
+        cpus_by_node=tuple(int(cpus) for cpus in page.told("rrl_node_cpu_count")),
         gpu_utilisation=page.mean("nv_gpu_utilization"),
         cluster_changes=_gauge(page, "rrl_cluster_changes"),
     )

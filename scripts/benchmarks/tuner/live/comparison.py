@@ -119,7 +119,7 @@ def _compared(seed: int, agents: Sequence[str], plan: ComparisonLength, folder: 
         space = (
             ConfigurationSpace.parse(plan.knobs)
             if plan.knobs
-            else default_space(target.knobs(), cores_of(target))
+            else default_space(target.knobs(), cores_of(target), target.room())
         )
         served = Served(target, space, found, seed, plan.interval_s, plan.settle_s, folder)
         print(f"seed {seed}: {embedded.rate_per_s:g}/s, {len(space)} configurations", flush=True)

@@ -45,6 +45,7 @@ def asked(
     target = SimpleNamespace(
         is_local=True,
         cores=None,
+        room=lambda: None,
         requests_hold_several_items=lambda: several_items,
         knobs=lambda: {name: KNOBS[name] for name in found},
     )

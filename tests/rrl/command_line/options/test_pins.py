@@ -23,6 +23,7 @@ def grid(found: dict[str, int] = FOUND, **options: object) -> ConfigurationSpace
         is_local=True,
         cores=4,
         model="resnet",
+        room=lambda: None,
         requests_hold_several_items=lambda: False,
         knobs=lambda: {name: KNOBS[name] for name in found},
     )

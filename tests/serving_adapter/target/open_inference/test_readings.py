@@ -146,3 +146,12 @@ def test_a_gauge_that_nobody_uses_and_is_no_number_is_no_fault() -> None:
     """Triton's, where the machine's clock of processor time stood still."""
     page = TRITON + "nv_cpu_utilization Nan\n"
     assert parse_metrics(page, "m", at_s=5.0) == parse_metrics(TRITON, "m", at_s=5.0)
+
+
+def test_a_page_of_a_cluster_tells_the_processors_of_each_node():
+    assert parse_metrics(OURS, "m", at_s=1.0).cpus_by_node == ()
+    by_node = "".join(
+        f'rrl_node_cpu_count{{model="{model}",version="1",node="{node}"}} {cpus}\n'
+        for model, node, cpus in (("m", "a", 8.0), ("m", "b", 4.0), ("other", "a", 8.0))
+    )
+    assert parse_metrics(OURS + by_node, "m", at_s=1.0).cpus_by_node == (8, 4)

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from serving_adapter.model_configuration import parse
-from serving_adapter.target import TargetError
+from serving_adapter.target import Room, TargetError
 from tests.support.servers.fake_triton import CONFIG
 
 
@@ -46,6 +46,20 @@ def test_the_nodes_of_a_unit_are_a_knob_where_the_model_can_be_split(triton, mak
     assert target.knobs()["nodes_per_unit"] == (1, 12)
     target.apply({"nodes_per_unit": 3})
     assert target.configuration()["nodes_per_unit"] == 3
+
+
+def test_a_server_on_a_cluster_tells_what_fits_on_its_nodes(triton, metrics, make_target):
+    target = make_target(triton.address, "m", metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
+    target.connect()
+    assert target.room() is None
+    parameters = triton.configs["m"].parameters
+    parameters["CLUSTER_NODES_PER_UNIT"].string_value = "1"
+    metrics.page += "".join(f'rrl_node_cpu_count{{model="m",node="{node}"}} 8.0\n' for node in "abc")
+    target.connect()
+    assert target.room() == Room(instances=24, threads=8)
+    parameters["CLUSTER_NODES"].string_value = "2"
+    target.connect()
+    assert target.room() == Room(instances=16, threads=8)
 
 
 def test_a_sequence_batcher_leaves_the_instances_alone_to_tune(triton, make_target):
