@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from functools import partial
 import grpc
 import pytest
 
+from serving_adapter.target import OpenInferenceTarget, Room
 from tests.support.servers.on_cluster import forked_on, knobs, on, put_in_force, under_load
 from tests.support.servers.ray_cluster import RayCluster, free_ports
 from tests.support.servers.running_server import RunningServer, start
@@ -45,6 +47,14 @@ def has_workers(server: RunningServer, count: int) -> bool:
 
 def has_on_each(server: RunningServer, nodes: list[str], expected: set[int]) -> bool:
     return {server.counted("rrl_node_workers", node=node) for node in nodes} == expected
+
+
+def test_a_tuner_is_told_what_fits_on_the_nodes(server: RunningServer) -> None:
+    with contextlib.closing(OpenInferenceTarget(server.address)) as target:
+        target.connect()
+        assert target.configuration()["intra_op_threads"] == 1
+        until(lambda: target.read().cpus_by_node == (2, 2), "both nodes serve")
+        assert target.room() == Room(instances=4, threads=2)
 
 
 def test_every_knob_changes_live_and_no_request_fails(ray_cluster: RayCluster, server: RunningServer) -> None:
