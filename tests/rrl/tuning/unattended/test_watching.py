@@ -1,4 +1,4 @@
-"""A run that never ends: what it changes at constant load, on a real day, in silence."""
+"""A run that never ends: what it changes at constant load, along a real day, in silence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support import CHECKOUT
 from tests.support.runs.tuned_runs import SPACE, StopAfter, Told, header
 
 DAY_S = 24 * 3600.0
-INTERVALS_A_DAY = 96  # one stands for a quarter of an hour, so that a day takes seconds
+INTERVALS_A_DAY = 96  # in place of 17,280, so that a day takes seconds: each stands for a quarter of an hour
 INTERVAL_S = 5.0
 FASTER = DAY_S / (INTERVALS_A_DAY * INTERVAL_S)  # than the clock of a day
 START = {"instances": 4, "intra_op_threads": 1}
@@ -111,7 +111,7 @@ def changes(records: Sequence[Record]) -> int:
     return sum(before.number != after.number for before, after in pairwise(records))
 
 
-def test_at_constant_load_a_day_ends_in_one_configuration(tmp_path: Path) -> None:
+def test_at_constant_load_it_ends_in_one_configuration(tmp_path: Path) -> None:
     records, _, tuning = watched(tmp_path, server(10.0), INTERVALS_A_DAY)
     third = len(records) // 3
     assert changes(records) <= 2 * len(SPACE)
@@ -123,7 +123,7 @@ def test_at_constant_load_a_day_ends_in_one_configuration(tmp_path: Path) -> Non
     assert not tuning.guard.choice.is_better(kept, records[-1].number)
 
 
-def test_a_real_day_is_followed_without_turning_back(tmp_path: Path) -> None:
+def test_the_shape_of_a_real_day_is_followed_without_turning_back(tmp_path: Path) -> None:
     if not WIKIPEDIA.exists():
         pytest.skip("the trace of Wikipedia is not in this checkout's shared folder")
     trace = read_trace(WIKIPEDIA)
