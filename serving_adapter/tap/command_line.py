@@ -17,7 +17,6 @@ from serving_adapter.stop_signal import end_quietly_on_interrupt, stop_on_signal
 from serving_adapter.tap.page import page_of
 from serving_adapter.tap.proxy import Tap
 from serving_adapter.tap.tally import ClientTally
-from serving_adapter.tap.tally import ClientTally
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +69,13 @@ async def tap(options: TapOptions) -> None:
     host = options.host
     try:
         check_free(host, options.port)
-        server = await asyncio.get_running_loop().create_server(
-            proxy.connection, host, options.port
-        )
+        server = await asyncio.get_running_loop().create_server(proxy.connection, host, options.port)
         check_free(host, options.metrics_port)
         metrics_port = serve_application(
             page_of(proxy.tally, options.target_metrics_url), host, options.metrics_port
         )
     except OSError as error:
-        fail(f"cannot listen on {bracketed(host)} ({error.strerror}); choose another --listen or --metrics-port")
+        fail(f"cannot listen on {bracketed(host)} ({error.strerror}); choose other ports or another host")
     port = server.sockets[0].getsockname()[1]
     where = bracketed(host)
     print(

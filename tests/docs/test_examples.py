@@ -67,6 +67,7 @@ PRINTS = {
     "docs/how-to/from-torchserve.md": r"torch\.Size\(\[2, 8\]\)",
     "docs/how-to/cluster.md": "",
     "docs/how-to/serve-your-model.md": "",
+    "docs/how-to/tune-a-triton.md": "",
     "docs/explanation/model-store.md": "",
 }
 """What the examples of a page print."""
