@@ -7,6 +7,10 @@ class TargetError(Exception):
     """The target cannot be tuned, or refused something; the text is one sentence for the user."""
 
 
+class NotYetThere(TargetError):
+    """Nothing has answered at the target's address so far, or its model is not ready: it may come."""
+
+
 class TargetLost(TargetError):
     """A target that answered before does not answer now; it may come back."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +35,11 @@ from rrl.tuning.restore import TargetClaim
 from rrl.tuning.stop import Stop
 from serving_adapter.control_key import read_control_key
 from serving_adapter.target import OpenInferenceTarget, Target, open_target
+from serving_adapter.target.error import NotYetThere
 from serving_adapter.target.open_inference.joint_target import JointTarget
 from serving_adapter.target.open_inference.whole_target import WholeTarget, connected_with_parts
+
+LOOK_AGAIN_S = 2.0  # for a server that a watch waits for
 
 
 class ChangesBefore(NamedTuple):
@@ -149,7 +152,7 @@ def reach(options: TuneOptions, folder: Path, console: Console, stop: Stop) -> I
             yield server
         return
     if options.target is not None:
-        with closing(connected(options, options.target, options.model, control=True)) as target:
+        with closing(_connected_once_there(options, options.target, console, stop)) as target:
             _print_notes(target, console)
             yield RunningServer(target)
         return
@@ -192,6 +195,21 @@ def _under_bench(
             yield BenchedServer(target, embedded, options)
 
 
+def _connected_once_there(options: TuneOptions, address: str, console: Console, stop: Stop) -> Target:
+    """A target, connected to; a watch waits until its server answers. NotYetThere for other runs."""
+    is_told = False
+    while True:
+        try:
+            return connected(options, address, options.model, control=True)
+        except NotYetThere as error:
+            if not options.watches:
+                raise
+            if not is_told:
+                console.print(f"{error}; waiting for it", style="yellow", markup=False)
+            is_told = True
+            stop.sleep(LOOK_AGAIN_S)
+
+
 def connected(options: TuneOptions, address: str, model: str | None, control: bool) -> Target:
     """A target, connected to. `control` is True if its configuration is to be changed.
 
@@ -199,18 +217,22 @@ def connected(options: TuneOptions, address: str, model: str | None, control: bo
     """
     key = read_control_key(options.control_key_file)
     rest = options.metrics_url, key, options.tls_ca
-    if options.jointly:
-        target: Target = JointTarget(address, models_of(options), *rest)
-    else:
-        target = open_target(address, model, *rest)
-        if isinstance(target, OpenInferenceTarget) and not options.advise:
-            return connected_with_parts(
+    with ExitStack() as unless_connected:
+        if options.jointly:
+            target: Target = JointTarget(address, models_of(options), *rest)
+        else:
+            target = open_target(address, model, *rest)
+        unless_connected.callback(target.close)
+        if isinstance(target, OpenInferenceTarget) and not (options.jointly or options.advise):
+            target = connected_with_parts(
                 target,
                 composing_models(options.bls_composing_models),
                 control,
                 lambda whole, parts: WholeTarget(address, whole, parts, *rest),
             )
-    target.connect(control=control)
+        else:
+            target.connect(control=control)
+        unless_connected.pop_all()
     return target
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import grpc
 
-from serving_adapter.target.error import LeaseLost, LeaseTaken, ModelAbsent, TargetError, TargetLost
+from serving_adapter.target.error import (
+    LeaseLost,
+    LeaseTaken,
+    ModelAbsent,
+    NotYetThere,
+    TargetError,
+    TargetLost,
+)
 
 _CODES_WHEN_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 # What these ask for is one model, by its name alone. So what is wrong with the question is that name.
@@ -31,7 +38,7 @@ def explain(
     if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
     if code in _CODES_WHEN_LOST:
-        return TargetError(_unreachable(code, details, address, timeout_s))
+        return _unreachable(code, details, address, timeout_s)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return TargetError(
             f"{address} speaks gRPC but does not know {method}: it is no Open Inference Protocol server with "
@@ -53,23 +60,23 @@ def _refusal(code: grpc.StatusCode, details: str, address: str) -> str:
     return ""
 
 
-def _unreachable(code: grpc.StatusCode, details: str, address: str, timeout_s: float) -> str:
+def _unreachable(code: grpc.StatusCode, details: str, address: str, timeout_s: float) -> TargetError:
     lower = details.lower()
     if "failed parsing http/2" in lower or "http1" in lower:
-        return (
+        return TargetError(
             f"{address} answers, but not gRPC: it looks like an HTTP or metrics port; "
             "give the server's gRPC port (8500 by default for rrl-serve, 8001 for Triton)"
         )
     if "handshake" in lower:
-        return (
+        return TargetError(
             f"{address} makes no TLS connection ({_reason(code, details, timeout_s)}); check the certificates"
         )
     if "socket closed" in lower:  # Triton's HTTP and metrics ports do so
-        return (
+        return TargetError(
             f"{address} answers, but not gRPC: it may be an HTTP or metrics port (give the gRPC port, "
             "8500 by default for rrl-serve, 8001 for Triton) or speak TLS (give its certificates)"
         )
-    return (
+    return NotYetThere(
         f"the target {address} does not answer ({_reason(code, details, timeout_s)}); "
         "start the server, or give the address of its gRPC port"
     )

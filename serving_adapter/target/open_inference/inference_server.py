@@ -16,7 +16,7 @@ from serving_adapter.knob_limits import CLUSTER_KNOBS, KNOBS
 from serving_adapter.lease import EXTENSION as LEASE_EXTENSION
 from serving_adapter.model_configuration import SERVER_NAME
 from serving_adapter.recent_arrivals import METHOD, Question, Told, pack_question, unpack_answer
-from serving_adapter.target.error import TargetError
+from serving_adapter.target.error import NotYetThere, TargetError
 from serving_adapter.target.lease import TunerLease
 from serving_adapter.target.open_inference import checks, composition
 from serving_adapter.target.open_inference.change import model_config
@@ -135,11 +135,12 @@ class InferenceServer:
             own = [entry for entry in index if entry.name == named]
             why = next((f" ({entry.reason})" for entry in own if entry.reason), "")
             state = f"is not ready{why}" if own else "is not there"
-            raise TargetError(
+            may_come = not why and (own or not ready)
+            raise (NotYetThere if may_come else TargetError)(
                 f"model {named!r} {state} at {self.address}; ready: {', '.join(ready) or 'none'}"
             )
         if not ready:
-            raise TargetError(f"no model is ready at {self.address}; load one")
+            raise NotYetThere(f"no model is ready at {self.address}; load one")
         if len(ready) > 1:
             raise TargetError(f"{self.address} serves several models; name one of {', '.join(ready)}")
         return ready[0]

@@ -15,6 +15,8 @@ import pytest
 from rrl.journal import read
 from rrl.records import NO_END
 from tests.support.runs.running_command import QUICK, exit_code, in_force, lines
+from tests.support.servers.ray_cluster import free_ports
+from tests.support.servers.running_server import start
 from tests.support.waiting import until
 
 
@@ -69,6 +71,33 @@ def test_a_watch_goes_on_with_its_folder_and_does_not_measure_the_start_again(
     assert after[0].kind == "wait"
     assert after[0].configuration.items() <= left.items()
     assert not any(record.kind == "baseline" for record in after)
+
+
+def test_a_watch_waits_at_its_start_for_a_server_that_is_not_there_yet(state_home: Path) -> None:
+    (port,) = free_ports(1)
+    watching = watch(f"127.0.0.1:{port}")
+    assert watching.stdout is not None
+    assert any("waiting for it" in line for line in watching.stdout)
+    served = start("--model", "sleep", "--port", port)
+    try:
+        assert any("configurations of instances" in line for line in watching.stdout)
+    finally:
+        watching.send_signal(signal.SIGTERM)
+        watching.communicate(timeout=90)
+        served.stop()
+        assert served.process.stdout is not None
+        served.process.stdout.close()
+    assert watching.returncode == 130
+
+
+def test_a_watch_that_waits_for_its_server_ends_when_it_is_told_to(state_home: Path) -> None:
+    (port,) = free_ports(1)
+    watching = watch(f"127.0.0.1:{port}")
+    assert watching.stdout is not None
+    assert any("waiting for it" in line for line in watching.stdout)
+    watching.send_signal(signal.SIGTERM)
+    watching.communicate(timeout=90)
+    assert watching.returncode == 130
 
 
 @pytest.mark.parametrize(
