@@ -132,6 +132,9 @@ async def serve(
         await stop.wait()
         injecting.cancel()
         print("draining: finishing what is in flight, taking nothing new", flush=True)
+        for model in models.values():
+            model.is_draining = True
+        room.drain()
         await asyncio.gather(_stop(server, rest, options.drain_s), fronts.drain(options.drain_s))
     except ModelFailed as error:
         await _stop(server, rest, None)

@@ -69,6 +69,7 @@ class ServedModel:
         self.max_rows = KNOBS["max_batch_size"].high  # of a request or a batch
         self.parts = 1  # that nodes can run together
         self.is_open = False  # from its start to its end
+        self.is_draining = False  # it answers what it has, and is to get nothing new
         self._may_lack_workers = False  # when it starts
         self.recording: Recording | None = None
         self.pool = WorkerPool(
@@ -101,7 +102,7 @@ class ServedModel:
     @property
     def ready(self) -> bool:
         """Whether somebody can answer: a worker is there. Requests are taken without one, and wait for it."""
-        return self.is_open and self.pool.can_serve
+        return self.is_open and not self.is_draining and self.pool.can_serve
 
     @property
     def queued(self) -> int:

@@ -47,7 +47,7 @@ class HealthService:
     async def watch(
         self, request: StringValue | Refused, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[Message]:
-        """The status, and each one that follows."""
+        """The status, and each one that follows, to NOT_SERVING where the server drains."""
         if isinstance(request, Refused):
             await context.abort(request.code, str(request))
             return
@@ -57,7 +57,9 @@ class HealthService:
                 if (status := self._status(request.value)) != told:
                     told = status
                     yield Int32Value(value=status)
-                await asyncio.sleep(WATCH_EVERY_S)
+                if self._room.is_draining:
+                    return
+                await self._room.unless_draining(asyncio.sleep(WATCH_EVERY_S))
 
     def _status(self, asked: str) -> int:
         if asked in ("", PROTOCOL.full_name):

@@ -21,9 +21,9 @@ def reflection_handlers(told: tuple[str, ...], room: StreamRoom) -> tuple[grpc.G
     """Answers what the services that are `told` look like."""
     servicer = ReflectionServicer((*told, *SERVICES))
 
-    async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+    async def answer(_: object, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         async with room.place(context):
-            async for request in requests:
+            while (request := await room.unless_draining(context.read())) not in (None, grpc.aio.EOF):
                 for response in servicer.ServerReflectionInfo(iter([request]), context):
                     yield response
 

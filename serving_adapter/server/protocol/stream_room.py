@@ -1,11 +1,15 @@
-"""Bounds the calls that stay: streams of requests, watches, reflection."""
+"""Bounds the calls that stay, and ends them where the server drains: streams, watches, reflection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 import grpc
+
+T = TypeVar("T")
 
 
 class StreamRoom:
@@ -17,6 +21,25 @@ class StreamRoom:
 
     def __init__(self, most: int, most_requests: int) -> None:
         self._most, self._most_requests, self._count = most, most_requests, 0
+        self._draining = asyncio.Event()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
+
+    def drain(self) -> None:
+        """Ends what waits for its clients, so that nobody holds up the end of the server."""
+        self._draining.set()
+
+    async def unless_draining(self, coming: Coroutine[Any, Any, T]) -> T | None:
+        """What a call waits for; None where the server drains before that comes."""
+        waits = asyncio.create_task(coming), asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return waits[0].result() if waits[0].done() else None
+        finally:
+            for task in waits:
+                task.cancel()
 
     @property
     def requests_of_each(self) -> int:

@@ -24,6 +24,7 @@ FINAL = pb.ModelInferResponse(parameters={"triton_final_response": pb.InferParam
 """What Triton adds to the last answer to a request of a stream, which here is the only one."""
 FINAL_BYTES = FINAL.SerializeToString()  # appended to a message, they are fields of it
 RESPONSE = pb.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
+DRAINS = "the server is shutting down; open a stream to another"
 
 
 class InferenceStreams:
@@ -48,9 +49,9 @@ class _Stream:
         self._one_ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Reads to the end of the stream, and answers all that came."""
+        """Reads to the end of the stream, or until the server drains, and answers all that came."""
         try:
-            while (message := await self._context.read()) is not grpc.aio.EOF:
+            while (message := await self._next()) not in (None, grpc.aio.EOF):
                 task = asyncio.create_task(self._answer(message))
                 self._answering.add(task)
                 task.add_done_callback(self._ended)
@@ -59,9 +60,14 @@ class _Stream:
                     await self._one_ended.wait()
             while self._answering:
                 await asyncio.wait(self._answering)
+            if message is None:
+                await self._context.abort(grpc.StatusCode.UNAVAILABLE, DRAINS)
         finally:
             for task in self._answering:
                 task.cancel()
+
+    async def _next(self) -> Any:
+        return await self._room.unless_draining(self._context.read())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._answering.discard(task)

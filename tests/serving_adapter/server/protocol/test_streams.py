@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import queue
+import signal
+from itertools import chain
 
 import grpc
 import numpy as np
+import pytest
 from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -135,3 +138,30 @@ def test_a_request_that_cannot_be_read_is_refused_in_the_stream(server):
         )
         (answer,) = stream(iter([b"\xff"]))
     assert "no ModelInferRequest" in answer.error_message
+
+
+def test_who_stays_hears_that_the_server_drains_and_does_not_hold_it_up(start_server, tmp_path):
+    gate, waits = tmp_path / "gate", queue.Queue()
+    model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
+    server = start_server(*model, "--instances", 2, "--intra-op-threads", 1, "--drain-s", 600)
+    with grpc.insecure_channel(server.address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=120)
+        assert next(watch) == b"\x08\x01"
+        reflection = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        asked = reflection(iter(waits.get, None), timeout=120)
+        idle = stub.ModelStreamInfer(chain([request_of(1.0)], iter(waits.get, None)), timeout=120)
+        assert next(idle).error_message == ""
+        busy = stub.ModelStreamInfer(chain([request_of(7.0, number="slow")], iter(waits.get, None)))
+        until(lambda: server.counted("rrl_in_flight_request_count") == 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert list(watch) == [b"\x08\x02"]
+        with pytest.raises(grpc.RpcError, match="open a stream to another") as refused:
+            next(idle)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert list(asked) == []
+        gate.touch()
+        assert next(busy).infer_response.id == "slow"
+        assert server.process.wait(120) == 0
+        for _ in range(3):
+            waits.put(None)
