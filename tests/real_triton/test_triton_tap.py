@@ -18,7 +18,7 @@ from tests.support.servers.triton_served import Served
 def tapped(triton, serve) -> Iterator[Served]:
     """The model `sleep` behind a tap."""
     command = [sys.executable, "-m", "serving_adapter.tap.command_line", "--target", triton.address]
-    command += ["--target-metrics-url", triton.metrics_url, "--port", "0", "--metrics-port", "0"]
+    command += ["--target-metrics-url", triton.metrics_url, "--listen", ":0", "--metrics-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = re.search(r" on (\S+), metrics on (\S+)$", process.stdout.readline().strip())
