@@ -48,7 +48,7 @@ def test_changes_are_limited_over_a_run_and_over_the_one_that_resumes_it(served:
     again = read(Path("run"))[1][len(records) :]
     assert sum(len(r.changed_at_s) for r in again if r.decision == "agent") == 0
     assert len(Path("run/changes.log").read_text().splitlines()) >= len(log)
-    assert exit_code("--resume", "run", "--duration", "1s") == 0
+    assert exit_code("--resume", "run", "--duration", "5s") == 0
 
 
 def test_outside_the_change_window_nothing_is_changed(served: str) -> None:

@@ -110,7 +110,7 @@ def test_a_signal_ends_an_endless_run_with_its_report(
 
 
 def test_a_full_disk_costs_rows_and_no_report(address: str, service: EchoService, tmp_path: Path) -> None:
-    short_files = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700)); "
+    short_files = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); "
     command = [*COMMAND[:-1], short_files + COMMAND[-1]]
     argv = ["--target", address, "--rate", "300", "--duration-s", "1.5", "--requests", "--out", str(tmp_path)]
     load = subprocess.run(command + argv, capture_output=True, text=True, timeout=60)
@@ -119,7 +119,7 @@ def test_a_full_disk_costs_rows_and_no_report(address: str, service: EchoService
     assert sentence.startswith(f"{tmp_path / 'requests.csv'} is not complete: ")
     assert f"sent          │ {len(service.requests)} in" in load.stdout
     assert (tmp_path / "load.csv").read_text().count("\n") == 3
-    assert {file.name for file in tmp_path.iterdir()} == {"load.csv", "requests.csv"}
+    assert {file.name for file in tmp_path.iterdir()} == {"load.csv", "load.json", "requests.csv"}
 
 
 def test_a_reader_that_goes_costs_no_row(address: str, service: EchoService, tmp_path: Path) -> None:
