@@ -164,6 +164,14 @@ def test_the_image_is_not_roots_and_copies_what_there_is() -> None:
     assert flags <= {*WatchOptions.__dataclass_fields__, "config"}
 
 
+def test_a_published_port_of_the_image_reaches_its_page() -> None:
+    lines = DOCKERFILE.read_text(encoding="utf-8").splitlines()
+    (command,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD ")]
+    (exposed,) = [line.removeprefix("EXPOSE ") for line in lines if line.startswith("EXPOSE ")]
+    told = dict(zip(command[1::2], command[2::2], strict=True))
+    assert (told["--metrics-host"], told["--metrics-port"]) == ("0.0.0.0", exposed)
+
+
 def test_hadolint_takes_the_image() -> None:
     hadolint = shutil.which("hadolint")
     if hadolint is None:
