@@ -141,7 +141,8 @@ def test_a_request_that_cannot_be_read_is_refused_in_the_stream(server):
 
 
 def test_who_stays_hears_that_the_server_drains_and_does_not_hold_it_up(start_server, tmp_path):
-    gate, waits = tmp_path / "gate", queue.Queue()
+    gate = tmp_path / "gate"
+    waits: queue.Queue = queue.Queue()
     model = ("--model", "tests.support.models.gated:held", "--model-option", f"gate={gate}")
     server = start_server(*model, "--instances", 2, "--intra-op-threads", 1, "--drain-s", 600)
     with grpc.insecure_channel(server.address) as channel:
