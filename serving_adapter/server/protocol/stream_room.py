@@ -21,25 +21,24 @@ class StreamRoom:
 
     def __init__(self, most: int, most_requests: int) -> None:
         self._most, self._most_requests, self._count = most, most_requests, 0
-        self._draining = asyncio.Event()
+        self._draining: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def is_draining(self) -> bool:
-        return self._draining.is_set()
+        return self._draining.done()
 
     def drain(self) -> None:
         """Ends what waits for its clients, so that nobody holds up the end of the server."""
-        self._draining.set()
+        self._draining.set_result(None)
 
     async def unless_draining(self, coming: Coroutine[Any, Any, T]) -> T | None:
         """What a call waits for; None where the server drains before that comes."""
-        waits = asyncio.create_task(coming), asyncio.create_task(self._draining.wait())
+        task = asyncio.create_task(coming)
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return waits[0].result() if waits[0].done() else None
+            await asyncio.wait((task, self._draining), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
         finally:
-            for task in waits:
-                task.cancel()
+            task.cancel()
 
     @property
     def requests_of_each(self) -> int:
