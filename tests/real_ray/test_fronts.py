@@ -19,11 +19,12 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.model_configuration import knob_values
-from tests.real_ray.test_serving import MODEL, has_workers, refused
+from tests.real_ray.test_serving import has_workers, refused
 from tests.real_ray.test_serving import load as load_at
 from tests.real_ray.test_units import TOLD, units_at_one_node
 from tests.support.models.split import UNITS
 from tests.support.servers.on_cluster import (
+    BURN,
     DEADLINE_S,
     is_answer_of,
     knobs,
@@ -82,7 +83,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fronts(ray_cluster: RayCluster, key_file: Path) -> Iterator[Fronts]:
-    running = Fronts(ray_cluster, *MODEL, "--max-batch-size", 4, "--control-key-file", key_file)
+    running = Fronts(ray_cluster, *BURN, "--max-batch-size", 4, "--control-key-file", key_file)
     yield running
     running.end()
 
@@ -230,7 +231,7 @@ def test_the_end_of_the_first_ends_the_other_which_answers_what_it_has(
 
 
 def test_the_end_while_both_start_is_the_end_of_both(ray_cluster: RayCluster) -> None:
-    command = [sys.executable, "-m", "serving_adapter.server.command_line", *MODEL, *on(ray_cluster)]
+    command = [sys.executable, "-m", "serving_adapter.server.command_line", *BURN, *on(ray_cluster)]
     command += ["--fronts", "2", "--instances", "2", "--port", "0", "--metrics-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as first:
         until(lambda: other_processes(ray_cluster), "the other one starts")
@@ -240,7 +241,7 @@ def test_the_end_while_both_start_is_the_end_of_both(ray_cluster: RayCluster) ->
 
 
 def test_the_end_while_the_other_starts_is_the_end_of_both(ray_cluster: RayCluster) -> None:
-    first = start(*MODEL, *on(ray_cluster), "--fronts", 2, "--instances", 2)
+    first = start(*BURN, *on(ray_cluster), "--fronts", 2, "--instances", 2)
     assert first.stop() == 0
     until(lambda: not other_processes(ray_cluster), "the other one ends")
     assert first.process.stdout is not None

@@ -13,21 +13,16 @@ import grpc
 import pytest
 
 from serving_adapter.target import OpenInferenceTarget, Room
-from tests.support.servers.on_cluster import forked_on, knobs, on, put_in_force, under_load
+from tests.support.servers.on_cluster import burning, forked_on, knobs, on, put_in_force, under_load
 from tests.support.servers.ray_cluster import RayCluster, free_ports
-from tests.support.servers.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer
 from tests.support.waiting import until
-
-MODEL = ("--model", "burn", "--model-option", "branches=2", "--model-option", "rounds=1")
 
 
 @pytest.fixture(scope="module")
 def server(ray_cluster: RayCluster) -> Iterator[RunningServer]:
-    running = start(*MODEL, *on(ray_cluster), "--instances", 2, "--max-batch-size", 4)
-    yield running
-    running.stop(signal.SIGKILL)
-    if running.process.stdout is not None:
-        running.process.stdout.close()
+    with burning(ray_cluster, 2) as running:
+        yield running
 
 
 def load(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 
 from rrl import journal
 from rrl.measurement import NODES_CHANGED, nodes_changed
-from tests.real_ray.test_serving import MODEL
 from tests.support.runs.running_command import lines, started
-from tests.support.servers.on_cluster import on, under_load
+from tests.support.servers.on_cluster import burning, under_load
 from tests.support.servers.ray_cluster import RayCluster, RayNode
-from tests.support.servers.running_server import RunningServer, start
+from tests.support.servers.running_server import RunningServer
 from tests.support.waiting import PATIENCE_S, until
 
 INTERVALS = 6
@@ -33,11 +31,8 @@ def node(ray_cluster: RayCluster) -> Iterator[RayNode]:
 @pytest.fixture
 def server(ray_cluster: RayCluster, node: RayNode) -> Iterator[RunningServer]:
     """It has one worker on each node."""
-    running = start(*MODEL, *on(ray_cluster), "--instances", 3, "--max-batch-size", 4)
-    yield running
-    running.stop(signal.SIGKILL)
-    if running.process.stdout is not None:
-        running.process.stdout.close()
+    with burning(ray_cluster, 3) as running:
+        yield running
 
 
 def test_a_run_in_which_a_node_dies_goes_on_says_so_and_blames_no_configuration(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -14,15 +15,26 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.support.servers.ray_cluster import RayCluster, RayNode
-from tests.support.servers.running_server import RunningServer
+from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
+BURN = ("--model", "burn", "--model-option", "branches=2", "--model-option", "rounds=1")
 CLIENTS, PAUSE_S = 4, 0.02
 DEADLINE_S = 30.0
 
 
 def on(cluster: RayCluster) -> tuple[str, ...]:
     return ("--engine", "ray", "--address", cluster.address)
+
+
+@contextlib.contextmanager
+def burning(cluster: RayCluster, instances: int) -> Iterator[RunningServer]:
+    """A server of the model `burn` with so many instances on the nodes."""
+    running = start(*BURN, *on(cluster), "--instances", instances, "--max-batch-size", 4)
+    yield running
+    running.stop(signal.SIGKILL)
+    if running.process.stdout is not None:
+        running.process.stdout.close()
 
 
 def request_of(model: str, number: int) -> pb.ModelInferRequest:
