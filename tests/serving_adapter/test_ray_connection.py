@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from scripts.ray_cluster import free_ports
 from serving_adapter import ray_connection
 from serving_adapter.ray_connection import ClusterError, connect
-from tests.support.servers.ray_cluster import free_ports
 
 HOST = "127.0.0.1"
 

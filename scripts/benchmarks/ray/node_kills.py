@@ -19,9 +19,9 @@ from urllib.request import urlopen
 import numpy as np
 
 from scripts.benchmarks.ray.nodes import nodes
+from scripts.ray_cluster import RayCluster
 from scripts.serving.client_log import Requests
 from scripts.serving.processes import serving_with_metrics, started
-from tests.support.servers.ray_cluster import RayCluster
 
 KILLS, EVERY_S = 12, 10.0
 NODES, CLIENTS, SERVICE_MS = 3, 8, 20

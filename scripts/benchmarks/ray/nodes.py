@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from tests.support.servers.ray_cluster import RayCluster
+from scripts.ray_cluster import RayCluster
 
 
 @contextlib.contextmanager

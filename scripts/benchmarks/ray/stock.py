@@ -19,11 +19,11 @@ from typing import Any
 
 from scripts.benchmarks.ray.nodes import nodes
 from scripts.benchmarks.server.http_client import closed_loop_by_http
+from scripts.ray_cluster import free_ports
 from scripts.serving.closed_loop import ClosedLoopFigures, closed_loop
 from scripts.serving.minilm_requests import grpc_requests
 from scripts.serving.processes import serving
 from serving_adapter.target.ray_serve.dashboard import Dashboard
-from tests.support.servers.ray_cluster import free_ports
 
 BATCH_SIZES, WAITS_S = (1, 4, 8, 16), (0.0, 0.005, 0.02)
 CLIENTS = (8, 16, 32, 64)

@@ -14,8 +14,8 @@ import pytest
 
 from rrl.journal import read
 from rrl.records import NO_END
+from scripts.ray_cluster import free_ports
 from tests.support.runs.running_command import QUICK, exit_code, in_force, lines
-from tests.support.servers.ray_cluster import free_ports
 from tests.support.servers.running_server import start
 from tests.support.waiting import until
 

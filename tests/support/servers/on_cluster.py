@@ -14,7 +14,7 @@ import psutil
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tests.support.servers.ray_cluster import RayCluster, RayNode
+from scripts.ray_cluster import RayCluster, RayNode
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 

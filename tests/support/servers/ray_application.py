@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from scripts.ray_cluster import free_ports
 from serving_adapter.target.ray_serve.dashboard import Dashboard
-from tests.support.servers.ray_cluster import free_ports
 from tests.support.waiting import until
 
 USER_CONFIG = {"max_batch_size": 4, "batch_wait_timeout_s": 0.002, "owner": "the search team"}

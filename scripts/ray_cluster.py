@@ -21,15 +21,14 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.waiting import until
-
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parent.parent
 HOSTS = "127.0.0."  # and 3 for the next node; Ray takes 127.0.0.1 for the address of the network
 HEAD, HEAD_HOST, HEAD_SERVICE = "head", f"{HOSTS}2", "gcs_server"
 DASHBOARD_HOST = "127.0.0.1"
 STARTED = "Ray runtime started"
 TOO_SLOW, STARTS = "timed out during startup", 3
 OBJECT_STORE_BYTES = 100 << 20
+LOOK_EVERY_S = 0.01  # for what a process does by itself; Ray itself ends a node that does not start
 SHORT_FOLDER = "/tmp"  # A socket's path may have 107 bytes, and Ray's own part of it takes 70.
 
 SETTINGS = {
@@ -178,9 +177,8 @@ class RayCluster:
             )
         node = RayNode(name, process, host, cpus, log)
         self.nodes.append(node)
-        until(
-            lambda: process.poll() is not None or STARTED in log.read_text(errors="replace"), f"{name} runs"
-        )
+        while process.poll() is None and STARTED not in log.read_text(errors="replace"):
+            time.sleep(LOOK_EVERY_S)
         if process.poll() is not None:
             self._end(node)
             said = log.read_text(errors="replace")
@@ -193,7 +191,7 @@ class RayCluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process_id, signal.SIGKILL)
             node.process.poll()  # takes it off the list of processes
-            time.sleep(0.01)  # the system's own time to end them
+            time.sleep(LOOK_EVERY_S)  # the system's own time to end them
         node.process.wait()
         if node in self.nodes:
             self.nodes.remove(node)
