@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.ray_cluster import RayCluster
 from tests.support.folder_end import until_folder_ends
-from tests.support.servers.ray_cluster import RayCluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

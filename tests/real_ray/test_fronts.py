@@ -17,6 +17,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from scripts.ray_cluster import RayCluster
 from serving_adapter.control_key import CONTROL_KEY_HEADER
 from serving_adapter.model_configuration import knob_values
 from tests.real_ray.test_serving import has_workers, refused
@@ -33,7 +34,6 @@ from tests.support.servers.on_cluster import (
     request_of,
     under_load,
 )
-from tests.support.servers.ray_cluster import RayCluster
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 

@@ -11,9 +11,9 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from scripts.ray_cluster import RayCluster, RayNode
 from serving_adapter.ray_connection import head_answers
 from tests.support.servers.on_cluster import on, under_load
-from tests.support.servers.ray_cluster import RayCluster, RayNode
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import PATIENCE_S, until
 

@@ -21,9 +21,9 @@ from baselines.comparison import ComparisonSettings, run_comparison
 from baselines.comparison.command_line import main
 from baselines.comparison.progress import SilentProgress
 from baselines.comparison.ray_workers import RayWorkers
+from scripts.ray_cluster import CHECKOUT, RayCluster, RayNode
 from serving_adapter.ray_connection import ClusterError
 from tests.support.in_this_process import InThisProcess
-from tests.support.servers.ray_cluster import CHECKOUT, RayCluster, RayNode
 from tests.support.waiting import until
 
 AGENTS = "guided,random,oracle"

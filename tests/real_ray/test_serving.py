@@ -12,9 +12,9 @@ from functools import partial
 import grpc
 import pytest
 
+from scripts.ray_cluster import RayCluster, free_ports
 from serving_adapter.target import OpenInferenceTarget, Room
 from tests.support.servers.on_cluster import burning, forked_on, knobs, on, put_in_force, under_load
-from tests.support.servers.ray_cluster import RayCluster, free_ports
 from tests.support.servers.running_server import RunningServer
 from tests.support.waiting import until
 

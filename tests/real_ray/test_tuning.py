@@ -10,9 +10,9 @@ import pytest
 
 from rrl import journal
 from rrl.measurement import NODES_CHANGED, nodes_changed
+from scripts.ray_cluster import RayCluster, RayNode
 from tests.support.runs.running_command import lines, started
 from tests.support.servers.on_cluster import burning, under_load
-from tests.support.servers.ray_cluster import RayCluster, RayNode
 from tests.support.servers.running_server import RunningServer
 from tests.support.waiting import PATIENCE_S, until
 

@@ -15,10 +15,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from scripts.ray_cluster import RayCluster, RayNode
 from serving_adapter.target.open_inference.open_inference_target import OpenInferenceTarget
 from tests.support.models.split import UNITS
 from tests.support.servers.on_cluster import forked_on, knobs, on, put_in_force, under_load
-from tests.support.servers.ray_cluster import RayCluster, RayNode
 from tests.support.servers.running_server import RunningServer, start
 from tests.support.waiting import until
 
