@@ -18,6 +18,7 @@ import numpy as np
 from rrl.arrival_summary import dispersion_between_looks, dispersion_of_times, summarised
 from rrl.joint import as_whole, together
 from rrl.measurement import (
+    MOST_CHANGED,
     NODES_CHANGED,
     NOT_TOLD,
     ArrivalSummary,
@@ -41,8 +42,9 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
     `looks` are others, in the order of time; those between the two tell how unevenly requests came, where
     the server does not tell when.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
-    nothing may be learned from them. So it does where nodes of the server's cluster went or came, which is
-    `gap_by_others`: it says nothing of the configuration that met it.
+    nothing may be learned from them. So it does where nodes of the server's cluster went or came with more
+    than `MOST_CHANGED` of its workers, which is `gap_by_others`: it says nothing of the configuration that
+    met it.
     """
     if after.models:
         models = {
@@ -57,7 +59,7 @@ def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Meas
     gap, by_nodes = _restart(before, after), False
     if gap:
         before = _zero(before)
-    elif None not in (changes := (before.cluster_changes, after.cluster_changes)) and len({*changes}) > 1:
+    elif _changed_share(before, after) > MOST_CHANGED:
         gap, by_nodes = NODES_CHANGED, True
     completions = after.success - before.success
     timed = completions if after.timed is None else after.timed - (before.timed or 0)
@@ -84,6 +86,13 @@ def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Meas
         gap_by_others=by_nodes,
         network_ms=_network_ms(before, after),
     )
+
+
+def _changed_share(before: Reading, after: Reading) -> float:
+    """Of the workers that nodes took with them or brought back; 0 where the server tells of no cluster."""
+    if before.cluster_changed_share is None or after.cluster_changed_share is None:
+        return 0.0
+    return after.cluster_changed_share - before.cluster_changed_share
 
 
 def _restart(before: Reading, after: Reading) -> str:

@@ -59,7 +59,7 @@ class Reading:
     cores: int | None = None  # gauge: what the server may use of its machine
     cpus_by_node: tuple[int, ...] = ()  # gauge: of each node that serves, where the server is on a cluster
     gpu_utilisation: float | None = None  # gauge: mean over all GPUs, 0 .. 1
-    cluster_changes: int | None = None  # times that nodes took workers with them, or such came back
+    cluster_changed_share: float | None = None  # of the workers that nodes took, or that came back: their sum
     recent_arrivals: RecentArrivals | None = field(default=None, compare=False)
     clients: CumulativeHistogram | None = None  # latencies that clients saw, where the load is the tuner's
     models: Mapping[str, Reading] = field(default_factory=dict)  # of each, where several are read together
@@ -92,6 +92,7 @@ def read_together(models: Mapping[str, Reading]) -> Reading:
     each = list(models.values())
     first = each[0]
     starts = {reading.start_time_s for reading in each}
+    changed = [reading.cluster_changed_share for reading in each]
     return Reading(
         at_s=max(reading.at_s for reading in each),
         success=sum(reading.success for reading in each),
@@ -112,7 +113,7 @@ def read_together(models: Mapping[str, Reading]) -> Reading:
         cores=first.cores,
         cpus_by_node=first.cpus_by_node,
         gpu_utilisation=first.gpu_utilisation,
-        cluster_changes=_sum(reading.cluster_changes for reading in each),
+        cluster_changed_share=None if None in changed else sum(share or 0.0 for share in changed),
         models=dict(models),
     )
 

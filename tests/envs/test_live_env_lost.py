@@ -147,10 +147,10 @@ def test_a_configuration_changed_by_another_client_leaves_a_gap(target, clock):
 
 @pytest.mark.parametrize("after_s", [0.5, 3.0])  # while it settles, and after
 def test_a_node_that_dies_leaves_a_gap_by_others_and_what_is_in_force(target, clock, after_s):
-    target.cluster_changes = 0
+    target.cluster_changed_share = 0
     env = live(target)
     env.reset(seed=0)
-    clock.after(after_s, lambda: setattr(target, "cluster_changes", 1))
+    clock.after(after_s, lambda: setattr(target, "cluster_changed_share", 0.25))
     measurement = env.step(env.space.action(0))[4]["measurement"]
     assert measurement.gap == NODES_CHANGED
     assert nodes_changed(measurement)
@@ -161,11 +161,11 @@ def test_a_node_that_dies_leaves_a_gap_by_others_and_what_is_in_force(target, cl
 
 
 def test_what_another_client_set_beside_a_node_that_died_is_told_and_kept(target, clock):
-    target.cluster_changes = 0
+    target.cluster_changed_share = 0
     env = live(target)
 
     def die():
-        target.cluster_changes += 1
+        target.cluster_changed_share += 0.25
 
     def die_and_set():
         die()

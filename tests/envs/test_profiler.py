@@ -161,18 +161,24 @@ def test_counters_that_fall_leave_a_gap():
 
 
 def test_an_interval_in_which_a_cluster_lost_a_node_leaves_a_gap_by_others_and_its_counters():
-    before = reading(0.0, [0.1] * 5, cluster_changes=1)
-    after = reading(2.0, [0.1] * 25, cluster_changes=2)
+    before = reading(0.0, [0.1] * 5, cluster_changed_share=0.2)
+    after = reading(2.0, [0.1] * 25, cluster_changed_share=0.4)
     m = measure(before, after)
     assert "nodes of its cluster went or came" in m.gap
     assert m.gap_by_others
     assert m.completions == 20
-    assert measure(before, replace(after, cluster_changes=1)).gap == ""
+    assert measure(before, replace(after, cluster_changed_share=0.2)).gap == ""
+
+
+def test_a_large_cluster_of_which_a_node_in_a_hundred_went_is_learned_from():
+    m = measure(reading(cluster_changed_share=3.0), reading(2.0, [0.1] * 25, cluster_changed_share=3.02))
+    assert m.gap == ""
+    assert not m.gap_by_others
 
 
 def test_a_restart_is_told_and_not_said_to_be_the_nodes_doing():
-    before = reading(0.0, [0.1] * 5, cluster_changes=1, start_time_s=1.0)
-    m = measure(before, reading(2.0, [0.1] * 25, cluster_changes=2, start_time_s=2.0))
+    before = reading(0.0, [0.1] * 5, cluster_changed_share=0.2, start_time_s=1.0)
+    m = measure(before, reading(2.0, [0.1] * 25, cluster_changed_share=0.4, start_time_s=2.0))
     assert "restarted" in m.gap
     assert not m.gap_by_others
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from serving_adapter.server.served_model import MODEL_VERSION, ServedModel
-from serving_adapter.server.workers.messages import ClusterReport
+from serving_adapter.server.statistics.node_times import NodeTimes
+from serving_adapter.server.workers.messages import ClusterReport, NodeUse
 
-_SERIES = (
-    ("rrl_node_cpu_count", "Processors of the node", lambda use: use.cpus),
-    ("rrl_node_workers", "Workers on the node", lambda use: use.workers),
-    ("rrl_node_store_hits", "Models found in the model store of the node", lambda use: use.store_hits),
-    ("rrl_node_store_misses", "Models not found there", lambda use: use.store_misses),
+_SERIES: tuple[tuple[str, str, Callable[[NodeUse, NodeTimes], float]], ...] = (
+    ("rrl_node_cpu_count", "Processors of the node", lambda use, _: use.cpus),
+    ("rrl_node_workers", "Workers on the node", lambda use, _: use.workers),
+    ("rrl_node_store_hits", "Models found in the model store of the node", lambda use, _: use.store_hits),
+    ("rrl_node_store_misses", "Models not found there", lambda use, _: use.store_misses),
+    ("rrl_node_batch_count", "Batches run on the node", lambda use, times: times.batches[use.name]),
+    (
+        "rrl_node_batch_service_seconds",
+        "Their summed service time",
+        lambda use, times: 1e-9 * times.service_ns[use.name],
+    ),
 )
+_CHANGES = "Times that nodes took workers with them, or such came back"
+_CHANGED_SHARE = "Shares of the workers that nodes took with them, or that came back after that, summed"
 
 
 class NodeCollector(Collector):
-    """The nodes that serve, and the batches that every node has run."""
+    """The nodes that serve. What is told of one ends with it, and goes on when it comes back."""
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
         self._models = models
@@ -36,24 +45,18 @@ class NodeCollector(Collector):
             for model in self._models.values():
                 for report in _reports([model]):
                     for use in report.nodes:
-                        metric.add_sample(name, _labels(model, use.name), value_of(use))
+                        labels = {"model": model.name, "version": MODEL_VERSION, "node": use.name}
+                        metric.add_sample(name, labels, value_of(use, model.statistics.nodes))
             yield metric
-        changes = Metric(
-            "rrl_cluster_changes", "Times that nodes took workers with them, or such came back", "unknown"
-        )
+        changes = Metric("rrl_cluster_changes", _CHANGES, "unknown")
+        share = Metric("rrl_cluster_changed_share", _CHANGED_SHARE, "unknown")
         for model in self._models.values():
-            if model.pool.cluster is not None or model.pool.cluster_changes:
+            pool = model.pool
+            if pool.cluster is not None or pool.cluster_changes:
                 labels = {"model": model.name, "version": MODEL_VERSION}
-                changes.add_sample(changes.name, labels, model.pool.cluster_changes)
-        yield changes
-        batches = Metric("rrl_node_batch_count", "Batches run on the node", "unknown")
-        seconds = Metric("rrl_node_batch_service_seconds", "Their summed service time", "unknown")
-        for model in self._models.values():
-            times = model.statistics.nodes
-            for node, count in times.batches.copy().items():
-                batches.add_sample(batches.name, _labels(model, node), count)
-                seconds.add_sample(seconds.name, _labels(model, node), 1e-9 * times.service_ns[node])
-        yield from (batches, seconds)
+                changes.add_sample(changes.name, labels, pool.cluster_changes)
+                share.add_sample(share.name, labels, pool.cluster_changed_share)
+        yield from (changes, share)
 
 
 def cluster_cpu_s(models: Iterable[ServedModel]) -> float:
@@ -72,7 +75,3 @@ def _reports(models: Iterable[ServedModel]) -> Iterator[ClusterReport]:
     for model in models:
         if (report := model.pool.cluster) is not None:
             yield report
-
-
-def _labels(model: ServedModel, node: str) -> dict[str, str]:
-    return {"model": model.name, "version": MODEL_VERSION, "node": node}

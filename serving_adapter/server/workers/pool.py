@@ -72,6 +72,7 @@ class WorkerPool:
         self._answered = 0  # batches, by all workers so far
         self.replacements = 0
         self.cluster_changes = 0  # how often nodes took workers with them, or workers came back after that
+        self.cluster_changed_share = 0.0  # of the workers that there should be, each time, summed
         self._lacks_node = False
         self._rng = np.random.default_rng(0)  # draws injected delays
 
@@ -314,8 +315,9 @@ class WorkerPool:
         if worker.zygote.has_ended:
             self._workers_died_with(worker.zygote)
         elif worker.ended_node:
-            self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
             there = [other for other in self.workers if worker.ended_node in other.nodes]
+            self._lacks_node = True
+            self._cluster_changed(len(there))
             self._workers_died(there, with_node=True)
         else:
             self._workers_died([worker])
@@ -325,8 +327,14 @@ class WorkerPool:
         workers = [worker for worker in self.workers if worker.zygote is zygote]
         with_node = any(worker.node for worker in workers)
         if with_node:
-            self.cluster_changes, self._lacks_node = self.cluster_changes + 1, True
+            self._lacks_node = True
+            self._cluster_changed(len(workers))
         self._workers_died(workers, with_node)
+
+    def _cluster_changed(self, workers: int) -> None:
+        """Nodes took so many workers with them, or so many came back."""
+        self.cluster_changes += 1
+        self.cluster_changed_share += workers / self._parallelism.instances
 
     def _workers_died(self, workers: Sequence[WorkerHandle], with_node: bool = False) -> None:
         """None of them is idle before their batches run again, or one death would cost many attempts."""
@@ -355,8 +363,9 @@ class WorkerPool:
             async with self._lock:
                 await self._reshape()
         finally:
-            if self._lacks_node and len(self._serving()[0]) > before:
-                self.cluster_changes += 1
+            came = len(self._serving()[0]) - before
+            if self._lacks_node and came > 0:
+                self._cluster_changed(came)
         is_whole = len(self._serving()[0]) >= self._parallelism.instances
         self._lacks_node = self._lacks_node and not is_whole
         return is_whole

@@ -84,7 +84,7 @@ def parse_metrics(text: str, model: str, at_s: float, counters_only: bool = Fals
         cores=cores,
         cpus_by_node=tuple(int(cpus) for cpus in page.told("rrl_node_cpu_count")),
         gpu_utilisation=page.mean("nv_gpu_utilization"),
-        cluster_changes=_gauge(page, "rrl_cluster_changes"),
+        cluster_changed_share=page.gauge("rrl_cluster_changed_share"),
     )
 
 

@@ -46,7 +46,7 @@ class FakeTarget(Target):
     is_local = True
     hold_several_items = False
     failing_share = 0.0  # of what leaves the server
-    cluster_changes: int | None = None
+    cluster_changed_share: float | None = None
 
     def __init__(self, clock: FakeClock, rate_per_s: float = 40.0, service_rate_per_s: float = 50.0) -> None:
         super().__init__("fake:1", "queue")
@@ -158,7 +158,7 @@ class FakeTarget(Target):
             latency=histogram if self.has_page else None,
             executions_since_load=since_load,
             success_since_load=since_load,
-            cluster_changes=self.cluster_changes,
+            cluster_changed_share=self.cluster_changed_share,
         )
 
 

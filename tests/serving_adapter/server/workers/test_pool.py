@@ -357,6 +357,7 @@ def test_the_end_of_what_reaches_the_nodes_is_no_end_of_a_worker_alone(told, mon
         told[0].shutdown(socket.SHUT_RDWR)
         await eventually(lambda: [job.lost_with_node for job in jobs] == [[with_node]] * 2)
         assert bool(pool.cluster_changes) == with_node
+        assert pool.cluster_changed_share == pytest.approx(pool.cluster_changes)  # both workers, each time
         await pool.close()
 
     asyncio.run(scenario())
