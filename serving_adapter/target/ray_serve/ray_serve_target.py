@@ -38,7 +38,7 @@ from serving_adapter.target.ray_serve.edited_config import (
     edited,
 )
 from serving_adapter.target.reading import Reading
-from serving_adapter.target.target import Applied, Target
+from serving_adapter.target.target import Applied, Room, Target
 
 TRIED_WITH = "2.60."
 
@@ -131,16 +131,27 @@ class RayServeTarget(Target):
 
     def knobs(self) -> Mapping[str, Limits]:
         deployed = self._now()
-        most = checks.room_for(deployed.cpus, self._cpus_by_node, deployed.cpus_of_others())
         values = self._tuned(deployed)
         limits = {knob: LIMITS[knob] for knob in values}
         if "instances" in limits:
             low, high = limits["instances"]
-            limits["instances"] = Limits(low, max(low, min(high, most), values["instances"]))
+            limits["instances"] = Limits(low, max(low, min(high, self._most(deployed)), values["instances"]))
         if deployed.threads_are_cpus() and self._cpus_by_node:
             most = max(int(max(self._cpus_by_node)), values["intra_op_threads"])
             limits["intra_op_threads"] = Limits(1, most)
         return limits
+
+    def room(self) -> Room | None:
+        if not self._cpus_by_node:
+            return None
+        cpus = int(sum(self._cpus_by_node))
+        most = min(self._most(self._now()), 2 * cpus)  # replicas may hold a part of a CPU, or none
+        return Room(max(1, most), int(max(self._cpus_by_node)))
+
+    def _most(self, deployed: Deployed) -> int:
+        """Replicas that find a place, with as few processors as they may hold."""
+        cpus = 1 if deployed.threads_are_cpus() else deployed.cpus
+        return checks.room_for(cpus, self._cpus_by_node, deployed.cpus_of_others())
 
     def configuration(self) -> dict[str, int]:
         return self._tuned(self._now())
