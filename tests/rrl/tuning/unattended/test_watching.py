@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -34,7 +35,8 @@ from tests.support import CHECKOUT
 from tests.support.runs.tuned_runs import SPACE, StopAfter, Told, header
 
 DAY_S = 24 * 3600.0
-INTERVALS_A_DAY = 96  # in place of 17,280, so that a day takes seconds: each stands for a quarter of an hour
+INTERVALS_A_DAY = int(os.environ.get("RRL_INTERVALS_A_DAY", "96"))
+"""In place of 17,280, so that a day takes seconds: each stands for a quarter of an hour."""
 INTERVAL_S = 5.0
 FASTER = DAY_S / (INTERVALS_A_DAY * INTERVAL_S)  # than the clock of a day
 START = {"instances": 4, "intra_op_threads": 1}
