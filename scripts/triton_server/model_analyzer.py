@@ -9,12 +9,13 @@ needs Debian's libb64-0d.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -109,14 +110,46 @@ def answers_per_s(
     CalledProcessError where it fails; its log is in the folder.
     """
     table = folder / "perf_analyzer.csv"
-    command: list[object] = [commands / "perf_analyzer", "-m", model, "-u", address, "-i", "grpc"]
-    command += ["-f", table, "--concurrency-range", at_once, "--measurement-mode", "time_windows"]
-    command += ["--measurement-interval", round(1e3 * window_s), "--max-trials", WINDOWS]
-    command += ["--stability-percentage", 999]  # All windows count, however they differ.
+    command = _asking(commands, address, model, at_once, window_s, WINDOWS)
+    command += ["-f", table, "--stability-percentage", 999]  # All windows count, however they differ.
     with (folder / "perf_analyzer.log").open("a", encoding="utf-8") as log:
         _run(command, commands, folder, log).check_returncode()
     (row,) = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
     return float(row["Inferences/Second"])
+
+
+@contextlib.contextmanager
+def users(commands: Path, address: str, model: str, folder: Path, at_once: int) -> Iterator[None]:
+    """Meanwhile perf_analyzer asks by gRPC, with so many requests at once.
+
+    RuntimeError, in one sentence, where it ended before.
+    """
+    path = folder / "users.log"
+    with path.open("w", encoding="utf-8") as log:
+        command = _asking(commands, address, model, at_once, LONGEST_S, windows=1)
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=folder,
+            env=environment(commands),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield
+            if process.poll() is not None:
+                raise RuntimeError(f"perf_analyzer ended with {process.returncode} (see {path})")
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _asking(
+    commands: Path, address: str, model: str, at_once: int, window_s: float, windows: int
+) -> list[object]:
+    command: list[object] = [commands / "perf_analyzer", "-m", model, "-u", address, "-i", "grpc"]
+    command += ["--concurrency-range", at_once, "--measurement-mode", "time_windows"]
+    return [*command, "--measurement-interval", round(1e3 * window_s), "--max-trials", windows]
 
 
 def _run(

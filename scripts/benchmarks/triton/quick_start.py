@@ -2,28 +2,30 @@
 
 The model is the quick start's `add_sub`, with its tensors, batches and instances. A stock Triton serves it in
 its Python backend, as the package index has none for LibTorch. Both tools read one and the same file: the
-quick start's options, `run_config_search_mode: quick`, and where the Triton is. Both bring their own load.
+quick start's options, `run_config_search_mode: quick`, and where the Triton is. Model Analyzer brings its own
+load. `rrl-tune` brings none: its users are another perf_analyzer, which asks without a pause.
 
-    rrl-tune --from-model-analyzer config.yaml --bench --intervals 12
+    rrl-tune --from-model-analyzer config.yaml --intervals 6
     model-analyzer profile -f config.yaml
 
 Model Analyzer is NVIDIA's own, installed beside this project. Where that cannot be, its quick search as an
-agent of ours takes its place, and the result says so. Each tool begins with the quick start's configuration.
+agent of ours takes its place, both bring a load of ours (`--bench`), and the result says so. Each tool begins
+with the quick start's configuration.
 
 | word | meaning |
 |---|---|
 | *kept* | what `rrl-tune` leaves in force; of Model Analyzer's table the variant of the highest throughput |
 | *measurements* | all intervals of `rrl-tune`; Model Analyzer's runs of its perf_analyzer |
 | *of the search* | Model Analyzer's without the last ones, of the best variants at each concurrency |
-| *failed* | requests of `rrl-tune`'s load that failed |
+| *failed* | requests of its users that failed meanwhile |
 
 In the end what each kept, and the start, are measured in turns, by perf_analyzer, or by a closed loop of ours
 where that is not there. The loads are 4, 16 and 64 requests at once, and as many as Model Analyzer found its
 best with. A round puts each in force once, in an order of its own, and warms it up. Ratios are medians over
 the rounds. The one that is judged is their geometric mean over the loads.
 
-    scripts/bench model-analyzer-quick-start [--intervals 12] [--at-once 4 16 64] [--rounds 5] [--seed 0]
-                                             [--out FOLDER]
+    scripts/bench model-analyzer-quick-start [--intervals 6] [--users 64] [--at-once 4 16 64] [--rounds 5]
+                                             [--seed 0] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -67,8 +69,10 @@ Load = Callable[[int], float]  # answers per second with so many requests at onc
 class Options:
     """Tunes the model of Model Analyzer's quick start by both tools."""
 
-    intervals: int = 12
+    intervals: int = 6
     """Decisions of rrl-tune, beside its baseline and validation."""
+    users: int = 64
+    """Requests at once of the users while rrl-tune runs."""
     at_once: tuple[int, ...] = (4, 16, 64)
     """Requests at once of the loads in the end."""
     rounds: int = 5
@@ -81,8 +85,8 @@ class Options:
     """Folder for the file, journals, tables and logs (default runs/model-analyzer-quick-start-TIME)."""
 
     def __post_init__(self) -> None:
-        if not self.at_once or min(self.at_once) < 1 or self.rounds < 1 or self.window_s <= 0:
-            raise ValueError("--at-once, --rounds and --window-s must be above 0")
+        if not self.at_once or min(*self.at_once, self.users, self.rounds) < 1 or self.window_s <= 0:
+            raise ValueError("--at-once, --users, --rounds and --window-s must be above 0")
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def run() -> dict[str, Any]:
         config = folder / "config.yaml"
         text = model_analyzer.quick_search_file(server, repository, ADD_SUB, folder)
         config.write_text(text, encoding="utf-8")
-        found = {OURS: _tuned(server, config, options, folder / "rrl-tune")}
+        found = {OURS: _ours(server, config, options, folder, commands)}
         print(_in_words(OURS, found[OURS]), flush=True)
         found[THEIRS] = _theirs(server, config, options, folder, commands)
         print(_in_words(THEIRS, found[THEIRS]), flush=True)
@@ -128,12 +132,22 @@ def _installed() -> Path | None:
         return None
 
 
+def _ours(
+    server: RunningTriton, config: Path, options: Options, folder: Path, commands: Path | None
+) -> QuickStartRun:
+    out = folder / "rrl-tune"
+    if commands is None:
+        return _tuned(server, config, options, out, "--bench")
+    with model_analyzer.users(commands, server.address, ADD_SUB, folder, options.users):
+        return _tuned(server, config, options, out)
+
+
 def _tuned(
     server: RunningTriton, config: Path, options: Options, out: Path, *arguments: object
 ) -> QuickStartRun:
     """From the quick start's configuration, by `rrl-tune` with the file."""
     _put_in_force(server, QUICK_STARTS)
-    how = ("--bench", "--intervals", options.intervals, "--seed", options.seed, "--out", out)
+    how = ("--intervals", options.intervals, "--seed", options.seed, "--out", out)
     command = tune_command("--from-model-analyzer", config, *how, *arguments)
     began_s = time.monotonic()
     with out.with_suffix(".log").open("w", encoding="utf-8") as log:
@@ -147,17 +161,17 @@ def _tuned(
         )
     seconds = time.monotonic() - began_s
     _, records = journal.read(out)
-    report = json.loads((out / "load.json").read_text(encoding="utf-8"))
+    failed = sum(record.measurement.failures for record in records)
     with closing(_target(server)) as target:
         kept = target.configuration()
-    return QuickStartRun(kept, sum(r.counted for r in records), seconds, sum(report["failed"].values()))
+    return QuickStartRun(kept, sum(r.counted for r in records), seconds, failed)
 
 
 def _theirs(
     server: RunningTriton, config: Path, options: Options, folder: Path, commands: Path | None
 ) -> QuickStartRun:
     if commands is None:
-        return _tuned(server, config, options, folder / "quick-search", "--agent", "quick-search")
+        return _tuned(server, config, options, folder / "quick-search", "--bench", "--agent", "quick-search")
     _put_in_force(server, QUICK_STARTS)
     found = model_analyzer.profile(commands, config, folder)
     kept = QuickStartRun(found.best, found.measurements, found.seconds)
@@ -225,13 +239,14 @@ def outcome(
     ratio = geometric_mean(ratios.values())
     ours, theirs = (geometric_mean(median(each) for each in per_s[name].values()) for name in (OURS, THEIRS))
     measurements = {name: kept.measurements for name, kept in found.items()}
+    fewer = measurements[OURS] < (found[THEIRS].search or measurements[THEIRS])
     return {
         "value": round(ours, 1),
         "unit": "answers/s of what is kept, geometric mean over the loads",
         "peer": round(theirs, 1),
         "ratio": round(ratio, 3),
         "reach": REACH,
-        "holds": ratio >= REACH and measurements[OURS] < measurements[THEIRS] and not found[OURS].failed,
+        "holds": ratio >= REACH and fewer and not found[OURS].failed,
         "by": "Model Analyzer's own" if is_theirs else "quick search as an agent of ours",
         "ratios": {str(n): round(each, 3) for n, each in ratios.items()},
         "kept": {name: dict(kept.configuration) for name, kept in found.items()},

@@ -61,15 +61,15 @@ def test_the_file_is_one_that_our_command_takes(tmp_path: Path) -> None:
         (100.0, 9, 0, True),
         (98.0, 9, 0, True),
         (90.0, 9, 0, False),
-        (120.0, 20, 0, False),
+        (120.0, 10, 0, False),
         (120.0, 9, 1, False),
     ],
 )
-def test_as_good_in_fewer_measurements_without_a_failure(
+def test_as_good_in_fewer_measurements_than_its_search_without_a_failure(
     ours: float, measurements: int, failed: int, holds: bool
 ) -> None:
     kept = QuickStartRun({"instances": 2}, measurements, 60.0, failed)
-    found = {OURS: kept, THEIRS: QuickStartRun({"instances": 3}, 20, 90.0)}
+    found = {OURS: kept, THEIRS: QuickStartRun({"instances": 3}, 20, 90.0, search=10)}
     per_s = {OURS: {4: [ours, ours, 1.0]}, THEIRS: {4: [100.0, 100.0, 1.0]}, START: {4: [50.0] * 3}}
     result = outcome(found, per_s, is_theirs=True)
     assert result["ratio"] == pytest.approx(ours / 100)
