@@ -78,7 +78,7 @@ def _after_a_killed_run(target: Target, console: Console, restores: bool) -> Cha
     left = point.to_restore()
     if left is not None and not left.why_not(target.configuration(), identity(target)):
         console.print(
-            "an earlier run was killed here: what is observed may be what it explored; it had found "
+            "an earlier run did not end cleanly here: what is observed may be what it explored; it had found "
             f"{in_words(left.found)}, which the next run that tunes puts back",
             style="yellow",
         )

@@ -99,17 +99,19 @@ def _restored(
     found = in_words(killed.found)
     if before == killed.found:
         point.forget()
-        console.print(f"an earlier run was killed here: the configuration it had found, {found}, is in force")
+        console.print(
+            f"an earlier run did not end cleanly here: the configuration it had found, {found}, is in force"
+        )
         return None
     if why_not := killed.why_not(before, server):
         point.forget()
         stays = f"{why_not}, so {in_words(before)} stays; it had found {found}"
-        console.print(f"an earlier run was killed here, and {stays}", style="yellow", markup=False)
+        console.print(f"an earlier run did not end cleanly here, and {stays}", style="yellow", markup=False)
         return None
     target.restore(killed.found, killed.config_pbtxt)
     point.forget()
     best = f" (the best it knew: {in_words(killed.best)})" if killed.best != killed.found else ""
     put_back = f"put back the configuration it had found, {found}{best}"
-    console.print(f"an earlier run was killed here: {put_back}", style="yellow", markup=False)
+    console.print(f"an earlier run did not end cleanly here: {put_back}", style="yellow", markup=False)
     reason = "restored what was found: an earlier run was killed"
     return Change(datetime.now(), before, killed.found, "restore", reason)

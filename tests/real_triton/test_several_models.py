@@ -77,7 +77,7 @@ def test_what_a_killed_run_left_of_any_is_put_back_before_the_first_is_tuned(
         )
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert said.index("an earlier run was killed here") < said.index("sleep: 1 of 2 models")
+    assert said.index("an earlier run did not end cleanly here") < said.index("sleep: 1 of 2 models")
     (put_back,) = [
         line for line in (out / "fragile" / "changes.log").read_text().splitlines() if "killed" in line
     ]

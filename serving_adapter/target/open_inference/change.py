@@ -2,6 +2,10 @@
 
 A process that starts keeps a core busy for seconds. Several that start at once, beside a load near the
 capacity, make a queue of seconds (`scripts/bench triton-change-cost`). So instances come in turns (`stages`).
+
+Triton's new instance takes requests off the queue before it is done with its own start. So a load that adds
+instances in place returns once the queue is empty, which it never is where requests come faster than they are
+answered. A reload has a queue of its own: where the queue is long, all instances come by one.
 """
 
 from __future__ import annotations
@@ -33,15 +37,25 @@ ENSEMBLE_S = 2.0  # Triton loads an ensemble anew at once with its step
 
 
 def stages(
-    before: ModelConfig, wanted: ModelConfig, in_place: bool, at_once: int | None
+    before: ModelConfig,
+    wanted: ModelConfig,
+    in_place: bool,
+    at_once: int | None,
+    queue_is_long: bool = False,
 ) -> list[ModelConfig]:
     """What to load one after the other, so that no more than `at_once` instances come together.
 
     A new load starts all of its instances together. So it is made with as many as served before, and further
-    ones come in place after it. With `at_once` None, all come together.
+    ones come in place after it. With `at_once` None, all come together. So they do where the queue is long,
+    and by a reload, as an addition in place might never end. Triton reloads a model whose delay is another
+    one, so a change of the instances alone has that, too, and then the wanted one.
     """
     last = wanted.instance_group[0].count if wanted.instance_group else 0
     present = before.instance_group[0].count if before.instance_group else 0
+    if last > present and queue_is_long and not in_place:
+        return [wanted]
+    if last > present and queue_is_long and wanted.HasField("dynamic_batching"):
+        return [_with_another_delay(wanted), wanted]
     if at_once is None or last <= present:
         return [wanted]
     first = present + at_once if in_place else max(present, at_once)
@@ -95,6 +109,13 @@ def _with_count(config: ModelConfig, count: int) -> ModelConfig:
     copy = ModelConfig()
     copy.CopyFrom(config)
     copy.instance_group[0].count = count
+    return copy
+
+
+def _with_another_delay(config: ModelConfig) -> ModelConfig:
+    copy = ModelConfig()
+    copy.CopyFrom(config)
+    copy.dynamic_batching.max_queue_delay_microseconds += 1
     return copy
 
 

@@ -35,6 +35,8 @@ def explain(
     about_a_model = method in _QUESTIONS_ABOUT_A_MODEL and code in _CODES_WITHOUT_MODEL
     if was_connected and (about_a_model or "unknown model" in details):
         return ModelAbsent(f"the model is not loaded at {address} any more ({_one_line(details)})")
+    if method == "RepositoryModelLoad" and code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TargetError(f"{address} has not loaded the model within {timeout_s:g} s; its log may say why")
     if was_connected and (code in _CODES_WHEN_LOST or code is grpc.StatusCode.NOT_FOUND):
         return TargetLost(f"the target {address} is lost ({_reason(code, details, timeout_s)})")
     if code in _CODES_WHEN_LOST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serving_adapter.knob_limits import Configuration
 from serving_adapter.model_configuration import all_instances
-from serving_adapter.target.error import NoSuchKnob, RequestsRefused
+from serving_adapter.target.error import NoSuchKnob, RequestsRefused, TargetError
 from serving_adapter.target.open_inference import change
 from serving_adapter.target.open_inference.checks import tunable
 from serving_adapter.target.open_inference.composition import check_fits
@@ -20,6 +21,7 @@ from serving_adapter.target.open_inference.inference_server import InferenceServ
 from serving_adapter.target.target import Applied, BeforeChange
 
 LOOKS_FOR_ITEMS = 5
+LONG_QUEUE = 100  # requests: seconds of waiting, beside which those of a reload are few
 
 
 class Reconfiguration:
@@ -59,7 +61,8 @@ class Reconfiguration:
             raise RequestsRefused(why_not)
         in_place = set(changes) <= self._server.in_place_knobs
         at_once = None if self._server.is_rrl_serve else starts_at_once
-        to_load = change.stages(before, wanted, in_place, at_once)
+        queue_is_long = not self._server.is_rrl_serve and _queue_is_long(counters)
+        to_load = change.stages(before, wanted, in_place, at_once, queue_is_long)
         before_change(present, present | changes)
         try:
             change.put_in_force(self._server.connection, before, to_load, changes, list(ensembles))
@@ -71,7 +74,8 @@ class Reconfiguration:
                 counters.loaded()
         self._broken_off = False
         replaced = {name: present[name] for name in configuration}
-        return self._applied(changes, before, wanted, counters)._replace(replaced=replaced)
+        in_place = in_place and to_load[0].dynamic_batching == wanted.dynamic_batching
+        return self._applied(in_place, before, wanted, counters)._replace(replaced=replaced)
 
     def requests_hold_several_items(self, model: str) -> bool:
         """True if requests were seen that a smaller max_batch_size may refuse.
@@ -105,7 +109,7 @@ class Reconfiguration:
 
     def _applied(
         self,
-        changes: Configuration,
+        in_place: bool,
         before: ModelConfig,
         after: ModelConfig,
         counters: TargetCounters | None,
@@ -114,6 +118,14 @@ class Reconfiguration:
             return Applied(in_place=True, cold_instances=0)
         instances = all_instances(after)
         began_again = counters is not None and counters.began_again()
-        if not set(changes) <= self._server.in_place_knobs or began_again:
+        if not in_place or began_again:
             return Applied(in_place=False, cold_instances=instances)
         return Applied(in_place=True, cold_instances=max(0, instances - all_instances(before)))
+
+
+def _queue_is_long(counters: TargetCounters | None) -> bool:
+    """False where nothing tells how many requests wait."""
+    with contextlib.suppress(TargetError):  # the change itself will tell
+        if counters is not None:
+            return (counters.glance().pending or 0) >= LONG_QUEUE
+    return False

@@ -68,5 +68,7 @@ def test_a_killed_run_that_had_gone_on_from_it_leaves_it(
     ended = subprocess.run([*command, "--out", "other"], capture_output=True, text=True, timeout=120)
     said = " ".join(ended.stdout.split())
     assert ended.returncode == 0
-    assert re.search(r"an earlier run was killed here: .*it had found, 1 inst\..{1,20} batch 4", said)
+    assert re.search(
+        r"an earlier run did not end cleanly here: .*it had found, 1 inst\..{1,20} batch 4", said
+    )
     assert not list(state_home.glob("*.json"))

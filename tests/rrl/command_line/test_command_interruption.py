@@ -51,14 +51,16 @@ def test_after_kill_9_the_next_start_restores_and_while_one_lives_no_other_start
     process.kill()
     process.wait(90)
     assert exit_code("--target", served, "--advise", *QUICK) == 0
-    assert "an earlier run was killed here: what is observed may be" in " ".join(
+    assert "an earlier run did not end cleanly here: what is observed may be" in " ".join(
         capsys.readouterr().out.split()
     )
     assert len(list(state_home.glob("*.json"))) == 1
     before = len(read(tmp_path / "run")[1])
     assert exit_code("--resume", "run", "--intervals", before) == 0
     said = capsys.readouterr().out
-    assert re.search("an earlier run was killed here: (put back )?the configuration it had found", said)
+    assert re.search(
+        "an earlier run did not end cleanly here: (put back )?the configuration it had found", said
+    )
     header, records = read(tmp_path / "run")
     assert header.found == found
     assert records[before].kind == "baseline"

@@ -32,7 +32,7 @@ def test_what_cannot_be_put_back_is_told_with_what_to_do(state_home: Path) -> No
     with pytest.raises(TargetError) as caught:
         restored(RestorePoint("box.invalid:1", "m"), Refuses(), Console(quiet=True))  # type: ignore[arg-type]
     said = str(caught.value)
-    assert "an earlier run was killed here" in said
+    assert "an earlier run did not end cleanly here" in said
     assert "has no knob max_batch_size" in said
     assert f"remove {killed.path}" in said
     assert killed.path.exists()

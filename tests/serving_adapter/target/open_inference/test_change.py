@@ -8,7 +8,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from serving_adapter.model_configuration import edited, knob_values, parse
 from serving_adapter.target import LostInChange, ModelAbsent, NotPutBack, TargetError
 from serving_adapter.target.open_inference import change as target_change
-from tests.support.servers.fake_triton import CONFIG
+from serving_adapter.target.open_inference.reconfiguration import LONG_QUEUE
+from tests.support.servers.fake_triton import CONFIG, PAGE
 
 
 def test_takes_the_only_ready_model_and_reads_its_knobs(triton, make_target):
@@ -124,6 +125,31 @@ def test_instances_that_are_added_start_in_turns(triton, make_target, at_once, c
     target.apply(configuration)
     assert [config.instance_group[0].count for config in triton.loaded] == counts
     assert {config.max_batch_size for config in triton.loaded} == {configuration.get("max_batch_size", 4)}
+    assert target.configuration() == knob_values(CONFIG) | configuration
+
+
+@pytest.mark.parametrize(
+    ("configuration", "loaded"),
+    [
+        ({"instances": 3, "max_batch_size": 8}, [(3, 100)]),
+        ({"instances": 3}, [(3, 101), (3, 100)]),  # no addition in place, which would wait for the queue
+        ({"max_batch_size": 8}, [(1, 100)]),
+    ],
+)
+def test_before_a_long_queue_instances_come_together_by_a_reload(
+    triton, metrics, make_target, configuration, loaded
+):
+    metrics.page = PAGE.replace(
+        'count{model="m",version="1"} 3', f'count{{model="m",version="1"}} {LONG_QUEUE}'
+    )
+    target = make_target(triton.address, metrics_url=f"http://127.0.0.1:{metrics.server_port}/metrics")
+    target.starts_at_once = 1
+    target.connect()
+    assert not target.apply(configuration).in_place
+    assert [
+        (config.instance_group[0].count, config.dynamic_batching.max_queue_delay_microseconds)
+        for config in triton.loaded
+    ] == loaded
     assert target.configuration() == knob_values(CONFIG) | configuration
 
 
