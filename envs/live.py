@@ -170,7 +170,7 @@ class LiveServing(ServingEnv):
         if self.found or not advise:
             check_space(space, target.knobs(), self.found, known or {})
         chosen: Objective = objective or MeanLatency()
-        _check_objective(chosen, target.read())
+        check_objective(chosen, target.read())
         start = {knob.name: self.found.get(knob.name, knob.values[0]) for knob in space.knobs}
         super().__init__(space, chosen, space.nearest(start))
         self.fixed = {name: value for name, value in self.found.items() if name not in space.names}
@@ -406,7 +406,8 @@ def _differing(expected: Configuration, now: Configuration) -> str:
     return change_in_words(expected, different) if different else ""
 
 
-def _check_objective(objective: Objective, reading: Reading) -> None:
+def check_objective(objective: Objective, reading: Reading) -> None:
+    """ValueError where the target does not tell what the objective goes by."""
     if objective.slo_p95_ms is not None and reading.latency is None:
         raise ValueError(
             "the target tells no latency percentiles, so a p95 limit cannot be watched; give the metrics URL "

@@ -8,6 +8,7 @@ from contextlib import closing
 from rich.console import Console
 from rich.table import Table
 
+from envs.live import check_objective
 from rrl.command_line.ending import DONE
 from rrl.command_line.opening.reach import connected
 from rrl.command_line.opening.search_grid import SearchGrid
@@ -35,7 +36,7 @@ def show_plan(options: TuneOptions, console: Console, shared: SharedByModels) ->
             for name, text in _rows(grid):
                 table.add_row(name, text)
             console.print(table)
-            if why_not := target.why_not_tunable() or _why_not_changed(target):
+            if why_not := target.why_not_tunable() or _why_not_changed(target) or _why_not_watched(grid):
                 console.print(f"a run would end at once: {why_not}", style="yellow")
             for note in target.notes:
                 console.print(note, style="yellow")
@@ -50,6 +51,16 @@ def _why_not_changed(target: Target) -> str:
         target.check_control()
     except TargetError as error:
         return str(error)
+    return ""
+
+
+def _why_not_watched(grid: SearchGrid) -> str:
+    """Says why the p95 limit cannot be watched; empty if it can, as by clients of the run's own load."""
+    if not grid.options.bench:
+        try:
+            check_objective(grid.objective, grid.target.read())
+        except ValueError as error:
+            return str(error)
     return ""
 
 
