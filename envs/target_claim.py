@@ -64,6 +64,6 @@ def restored(point: RestorePoint, target: Target, console: Console) -> Change | 
         raise
     except TargetError as error:
         raise TargetError(
-            f"an earlier run was killed here, and what it had found cannot be put back: {error}; put "
-            f"{target.model!r} right by hand, then remove {point.path}"
+            f"an earlier run did not end cleanly here, and what it had found cannot be put back: {error}; "
+            f"put {target.model!r} right by hand, then remove {point.path}"
         ) from None

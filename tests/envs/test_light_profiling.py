@@ -322,7 +322,8 @@ def test_whoever_changes_the_target_is_alone_and_after_kill_9_the_next_start_put
 
         main()
         said = capsys.readouterr()
-        assert "an earlier run did not end cleanly here: put back the configuration it had found" in said.err
+        told = " ".join(said.err.split())
+        assert "an earlier run did not end cleanly here: put back the configuration it had found" in told
         assert "1 of 1 service times measured" in said.out
         assert target.configuration() == found
         assert not list(state_home.iterdir())
