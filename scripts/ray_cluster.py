@@ -60,6 +60,11 @@ class RayNode:
     cpus: int
     log: Path
 
+    @property
+    def runs(self) -> bool:
+        """Whether Ray still has it: what ends its node ends the process that started that, too."""
+        return self.process.poll() is None
+
     def process_ids(self) -> list[int]:
         """Of all that is left of it."""
         found = []
@@ -122,6 +127,14 @@ class RayCluster:
         """
         flags = (f"--address={self.address}", f"--resources={json.dumps(dict(resources or {}))}")
         return self._start_node("node", cpus, settings or {}, *flags)
+
+    def mend(self, count: int = 2) -> None:
+        """So many nodes again, all as the head; the head itself cannot be replaced."""
+        for node in reversed(self.nodes[1:]):
+            if len(self.nodes) > count or not node.runs or node.cpus != self.cpus:
+                self._end(node)
+        while len(self.nodes) < count:
+            self.add_node(self.cpus)
 
     def kill(self, node: RayNode) -> None:
         """As when a machine loses its power: nothing of it says good-bye."""

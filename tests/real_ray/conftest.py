@@ -11,6 +11,8 @@ import pytest
 from scripts.ray_cluster import RayCluster
 from tests.support.folder_end import until_folder_ends
 
+_running: list[RayCluster] = []
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -28,4 +30,13 @@ def ray_cluster() -> Iterator[RayCluster]:
         stack.callback(cluster.end)
         cluster.start()
         cluster.add_node()
+        _running.append(cluster)
+        stack.callback(_running.clear)
         yield cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_cluster() -> None:
+    """Tests that failed may have left a node too many, or one too few. The next module finds two again."""
+    for cluster in _running:
+        cluster.mend()
