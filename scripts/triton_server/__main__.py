@@ -15,7 +15,7 @@ from serving_adapter.knob_limits import check
 from serving_adapter.options import fail, parse
 
 # What one instance just bears without batching, on 2 cores: a start that is worth tuning.
-RATES_PER_S = {"minilm": 100, "efficientnet_lite0": 25}
+RATES_PER_S = {"minilm": 80, "efficientnet_lite0": 25}
 FOR_EVER_S = 1e9  # a wait with a limit wakes now and then, and so misses no Ctrl-C that comes just before it
 
 
