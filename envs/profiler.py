@@ -18,7 +18,7 @@ import numpy as np
 from rrl.arrival_summary import dispersion_between_looks, dispersion_of_times, summarised
 from rrl.joint import as_whole, together
 from rrl.measurement import (
-    MOST_CHANGED,
+    MOST_CHANGED_SHARE,
     NODES_CHANGED,
     NOT_TOLD,
     ArrivalSummary,
@@ -43,8 +43,8 @@ def measure(before: Reading, after: Reading, looks: Sequence[Reading] = ()) -> M
     the server does not tell when.
     After a restart of the server, the counters since the restart are what there is, and `gap` says why
     nothing may be learned from them. So it does where nodes of the server's cluster went or came with more
-    than `MOST_CHANGED` of its workers, which is `gap_by_others`: it says nothing of the configuration that
-    met it.
+    than `MOST_CHANGED_SHARE` of its workers, which is `gap_by_others`: it says nothing of the configuration
+    that met it.
     """
     if after.models:
         models = {
@@ -59,7 +59,7 @@ def _measured(before: Reading, after: Reading, looks: Sequence[Reading]) -> Meas
     gap, by_nodes = _restart(before, after), False
     if gap:
         before = _zero(before)
-    elif _changed_share(before, after) > MOST_CHANGED:
+    elif _changed_share(before, after) > MOST_CHANGED_SHARE:
         gap, by_nodes = NODES_CHANGED, True
     completions = after.success - before.success
     timed = completions if after.timed is None else after.timed - (before.timed or 0)

@@ -215,7 +215,7 @@ def all_failed(measurement: Measurement) -> bool:
 
 
 NODES_CHANGED = "the server's workers changed within the interval, as nodes of its cluster went or came"
-MOST_CHANGED = 0.05
+MOST_CHANGED_SHARE = 0.05
 """Share of the workers that nodes may take, or bring back, in an interval that is learned from. On a large
 cluster some node goes or comes in every interval."""
 

@@ -41,7 +41,7 @@ from envs.serving import ServingEnv
 from envs.simulated import check_covered
 from rrl.arrival_summary import dispersion_of_times
 from rrl.interval import MeasuredInterval, Watch
-from rrl.measurement import MOST_CHANGED, LatencySummary, Measurement, ServiceTimes
+from rrl.measurement import MOST_CHANGED_SHARE, LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency
 from rrl.queueing.kernels import service_times, summaries_ms
 from rrl.queueing.machine import NODES, Machine
@@ -61,7 +61,7 @@ class ClusterNature:
     up_time: float = 500.0  # mean, until a node fails
     down_time: float = 20.0  # mean, until it is back
     requests_per_node: int = 100  # in an interval, on average
-    gap_share: float = MOST_CHANGED  # of the capacity; where more came or went, an interval teaches nothing
+    gap_share: float = MOST_CHANGED_SHARE  # of the capacity; where more came or went, nothing is learned
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.requests_per_node < 1:

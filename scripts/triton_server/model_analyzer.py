@@ -127,14 +127,7 @@ def users(commands: Path, address: str, model: str, folder: Path, at_once: int) 
     path = folder / "users.log"
     with path.open("w", encoding="utf-8") as log:
         command = _asking(commands, address, model, at_once, LONGEST_S, windows=1)
-        process = subprocess.Popen(
-            list(map(str, command)),
-            cwd=folder,
-            env=environment(commands),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        process = _started(command, commands, folder, log)
         try:
             yield
             if process.poll() is not None:
@@ -155,15 +148,22 @@ def _asking(
 def _run(
     command: Sequence[object], commands: Path, folder: Path, log: TextIO
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    process = _started(command, commands, folder, log)
+    try:
+        return subprocess.CompletedProcess(process.args, process.wait(LONGEST_S))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _started(command: Sequence[object], commands: Path, folder: Path, log: TextIO) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         list(map(str, command)),
         cwd=folder,
         env=environment(commands),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        timeout=LONGEST_S,
-        check=False,
     )
 
 

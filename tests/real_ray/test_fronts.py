@@ -35,6 +35,7 @@ from tests.support.servers.on_cluster import (
     under_load,
 )
 from tests.support.servers.running_server import RunningServer, start
+from tests.support.servers.tls import key_file_in
 from tests.support.waiting import until
 
 FRONT = re.compile(r"front 2 is on (\S+:\d+), metrics on (\S+)")
@@ -75,10 +76,7 @@ class Fronts:
 
 @pytest.fixture(scope="module")
 def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("keys") / "control.key"
-    file.write_text(KEY)
-    file.chmod(0o600)
-    return file
+    return key_file_in(tmp_path_factory.mktemp("keys"), KEY)
 
 
 @pytest.fixture(scope="module")

@@ -52,11 +52,11 @@ def stages(
     """
     last = wanted.instance_group[0].count if wanted.instance_group else 0
     present = before.instance_group[0].count if before.instance_group else 0
-    if last > present and queue_is_long and not in_place:
+    if last <= present or (queue_is_long and not in_place):
         return [wanted]
-    if last > present and queue_is_long and wanted.HasField("dynamic_batching"):
+    if queue_is_long and wanted.HasField("dynamic_batching"):
         return [_with_another_delay(wanted), wanted]
-    if at_once is None or last <= present:
+    if at_once is None:
         return [wanted]
     first = present + at_once if in_place else max(present, at_once)
     counts = [*range(first, last, at_once), last]

@@ -61,7 +61,8 @@ class Reconfiguration:
             raise RequestsRefused(why_not)
         in_place = set(changes) <= self._server.in_place_knobs
         at_once = None if self._server.is_rrl_serve else starts_at_once
-        queue_is_long = not self._server.is_rrl_serve and _queue_is_long(counters)
+        grows = changes.get("instances", 0) > present.get("instances", 0) and not self._server.is_rrl_serve
+        queue_is_long = grows and _queue_is_long(counters)
         to_load = change.stages(before, wanted, in_place, at_once, queue_is_long)
         before_change(present, present | changes)
         try:

@@ -1,4 +1,4 @@
-"""Certificates of an authority that exists for these tests alone."""
+"""Certificates of an authority that exists for these tests alone, and files with a control key."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ class TlsFiles:
     def context(self) -> ssl.SSLContext:
         """A client's."""
         return ssl.create_default_context(cafile=str(self.authority))
+
+
+def key_file_in(folder: Path, key: str) -> Path:
+    """A file with a control key, which nobody else may read."""
+    file = folder / "control.key"
+    file.write_text(key)
+    file.chmod(0o600)
+    return file

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from serving_adapter.load.command_line import main as send_load
 from serving_adapter.target import OpenInferenceTarget, TargetError
 from tests.support.servers.running_server import RunningServer, start
-from tests.support.servers.tls import TlsFiles
+from tests.support.servers.tls import TlsFiles, key_file_in
 
 KEY = "open sesame"
 SERVING = b"\x08\x01"  # a HealthCheckResponse
@@ -34,10 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @pytest.fixture(scope="module")
 def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("keys") / "control.key"
-    file.write_text(KEY)
-    file.chmod(0o600)
-    return file
+    return key_file_in(tmp_path_factory.mktemp("keys"), KEY)
 
 
 @contextmanager
