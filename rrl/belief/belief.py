@@ -124,14 +124,11 @@ class Belief:
         self.space, self._objective = space, objective
         """`space`: the grid, with the knobs that are not tuned as they were found."""
         rng = np.random.default_rng(seed)
-        kinds = shipped() if kinds is None else kinds
+        service_times = ServiceTimeModel(space, cores, shipped() if kinds is None else kinds)
+        errors = ReplayError(space, error_sd)
 
         def believed(sharing: bool) -> Hypothesised:
-            return Hypothesised(
-                sharing,
-                ServiceTimeModel(space, cores, kinds, by_mean_busy=sharing),
-                ReplayError(space, error_sd),
-            )
+            return Hypothesised(sharing, service_times.anew(by_mean_busy=sharing), errors.anew())
 
         self._disciplines = Disciplines(believed)
         self.replay = Replay(space, self.service_times.table, rng, excluded, nodes)
@@ -206,8 +203,8 @@ class Belief:
         if not self.known:
             return
         self.service_times.fit()
+        self._refresh()
         self._learn_error(number, measurement)
-        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness_to_come))
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
         """(K,) of ln of the service time that matters most to each, or of its ratio to that of `beside`."""
@@ -384,6 +381,10 @@ class Belief:
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
 
+    def _refresh(self) -> None:
+        """Lets the replay have what is believed of the machine as it will be."""
+        self.replay.refresh(self.service_times.service_time_s(self.service_times.log_slowness_to_come))
+
     def _learn_service_times(self, number: int, measurement: Measurement, log_slower: float) -> None:
         configuration = self.space.configuration(number)
         self._estimates_busy = not telemetry.tells_busy_instances(measurement)
@@ -442,10 +443,9 @@ class Belief:
         carries_over = not self._load.waits_for_answers and (backlog_before > few or grew)
         if carries_over or not observed_ms > 0:
             return
-        slowness = self.service_times.log_slowness + self.service_times.log_beside
-        self.replay.refresh(self.service_times.service_time_s(slowness))
         stretches = self._possible(measurement)
-        windows = as_windows(stretches)
+        slower = self._slower(self.service_times.log_slowness + self.service_times.log_beside)
+        windows = as_windows(stretches, slowness=np.full(len(stretches), slower))
         this = np.array([number])
         mean_ms = self._load.as_learned_last(this, np.ones(1), windows, self.sharing).mean_ms[0]
         if not np.isfinite(mean_ms).all():
@@ -461,6 +461,7 @@ class Belief:
         if measurement.arrival_summary.offsets_s and not self._load.waits_for_answers:
             seen = SeenLatency(self._intervals, number, stretches[0], observed_ms, variance)
             self._disciplines.compare(seen, self.replay)
+            self._refresh()
 
     def _possible(self, measurement: Measurement) -> list[tuple[np.ndarray, float]]:
         """The stretches that the interval learned last may have been: one, if nothing of it is uncertain."""

@@ -19,7 +19,7 @@ noise has the covariance W⁻¹.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -79,43 +79,52 @@ class Effects(NamedTuple):
     scatter: np.ndarray  # s
 
 
-def covariance(times: np.ndarray, scale: Scale, shocks: Shocks) -> np.ndarray:
-    """(T, T) of d at these ascending times, in intervals."""
+def correlations(times: np.ndarray, shocks: Shocks) -> np.ndarray:
+    """(T, T) covariance of d at these ascending times, in intervals, over σ_d²."""
     kept = CORRELATION ** np.diff(times, prepend=times[:1])
-    variance = np.empty(len(times))
-    previous = scale.drift_sd**2
-    for t, share in enumerate(kept):
-        fresh = 1 - share**2 if t else 0.0
-        previous = share**2 * previous + shocks.drift[t] * scale.drift_sd**2 * fresh
-        variance[t] = previous
-    earlier = np.minimum.outer(np.arange(len(times)), np.arange(len(times)))
-    return np.asarray(variance[earlier] * CORRELATION ** np.abs(times[:, None] - times[None]))
+    variances, previous = [], 1.0
+    for square, shock in zip((kept**2).tolist(), shocks.drift.tolist(), strict=True):
+        previous = square * previous + shock * (1 - square)
+        variances.append(previous)
+    positions = np.arange(len(times))
+    earlier = np.minimum(positions[:, None], positions)
+    return np.asarray(np.array(variances)[earlier] * CORRELATION ** np.abs(times[:, None] - times))
 
 
-def evidence(rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks) -> Evidence:
-    """Of rows whose intervals were at these times."""
+def evidences(
+    rows: Rows, times: np.ndarray, scales: Iterable[Scale], shocks: Shocks
+) -> dict[Scale, Evidence]:
+    """Of rows whose intervals were at these times, under each of some scales."""
     entries, own = np.unique(rows.entry, return_inverse=True)
     precision = 1.0 / rows.variance
-    shared = covariance(times, scale, shocks) + np.diag(shocks.scatter * scale.scatter_sd**2)
     by_interval = np.bincount(rows.interval, precision, len(times))  # Aᵀ R⁻¹ A
-    both = np.zeros((len(entries), len(times)))  # Zᵀ R⁻¹ A
-    np.add.at(both, (own, rows.interval), precision)
+    cells = np.bincount(own * len(times) + rows.interval, precision, len(entries) * len(times))
+    both = cells.reshape(len(entries), len(times))  # Zᵀ R⁻¹ A
     weighted = precision * rows.log_time
     total = np.bincount(own, weighted, len(entries))  # Zᵀ R⁻¹ y
     of_interval = np.bincount(rows.interval, weighted, len(times))  # Aᵀ R⁻¹ y
-    factor = cholesky.factored(shared + np.diag(1.0 / by_interval))
     # M = (D⁻¹ + G)⁻¹ = G⁻¹ - G⁻¹ (D + G⁻¹)⁻¹ G⁻¹, with G = Aᵀ R⁻¹ A
     scaled = both / by_interval
     mean = of_interval / by_interval
-    inner = cholesky.solved(factor, np.column_stack([scaled.T, mean]))
-    w = np.diag(both.sum(axis=1)) - both @ scaled.T + scaled @ inner[:, :-1]
-    v = total - both @ mean + scaled @ inner[:, -1]
-    noise = np.linalg.inv(w)
-    log_times = noise @ v
-    residue = float(weighted @ rows.log_time - of_interval @ mean + mean @ inner[:, -1] - v @ log_times)
-    log_noise = -np.log(precision).sum() + np.log(by_interval).sum() + 2 * np.log(np.diag(factor)).sum()
-    constant = -0.5 * (residue + float(log_noise) + float(np.linalg.slogdet(w)[1]))
-    return Evidence(entries, log_times, noise, constant)
+    apart = np.diag(both.sum(axis=1)) - both @ scaled.T
+    told = total - both @ mean
+    squares = float(weighted @ rows.log_time - of_interval @ mean)
+    log_noise = float(np.log(by_interval).sum() - np.log(precision).sum())
+    correlated, right = correlations(times, shocks), np.column_stack([scaled.T, mean])
+    found = {}
+    for scale in scales:
+        own_variance = shocks.scatter * scale.scatter_sd**2 + 1.0 / by_interval
+        factor = cholesky.factored(scale.drift_sd**2 * correlated + np.diag(own_variance))
+        inner = cholesky.solved(factor, right)
+        of_entries = cholesky.factored(apart + scaled @ inner[:, :-1])  # of W
+        v = told + scaled @ inner[:, -1]
+        noise = cholesky.solved(of_entries, np.eye(len(entries)))
+        log_times = noise @ v
+        residue = squares + float(mean @ inner[:, -1] - v @ log_times)
+        log_sizes = cholesky.log_determinant(factor) + cholesky.log_determinant(of_entries)
+        constant = -0.5 * (residue + log_noise + log_sizes)
+        found[scale] = Evidence(entries, log_times, noise, constant)
+    return found
 
 
 def effects(
@@ -124,7 +133,7 @@ def effects(
     """What the intervals shared, given the (R,) ln S expected of the rows, and what that says of k."""
     precision = np.bincount(rows.interval, 1.0 / rows.variance, len(times))
     rest = np.bincount(rows.interval, (rows.log_time - expected) / rows.variance, len(times)) / precision
-    d = covariance(times, scale, shocks)
+    d = scale.drift_sd**2 * correlations(times, shocks)
     s = shocks.scatter * scale.scatter_sd**2
     total = d + np.diag(s + 1.0 / precision)
     factor = cholesky.factored(total)

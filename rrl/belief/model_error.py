@@ -38,6 +38,31 @@ class _Seen(NamedTuple):
     variance: float
 
 
+class _Alike(NamedTuple):
+    """What was seen, as one observation of each of M configurations: the mean by precision."""
+
+    numbers: np.ndarray  # (M,) int, ascending
+    errors: np.ndarray  # (M,)
+    variances: np.ndarray  # (M,)
+    repetitions: int  # observations beyond M
+    squares: float  # of what observations differ by from these, in their variances
+    log_variance: float  # ln of the variances of all observations, over those of these
+
+    @classmethod
+    def of(cls, seen: Iterable[_Seen]) -> _Alike:
+        every, errors, variances = (np.array(column) for column in zip(*seen, strict=True))
+        numbers, own = np.unique(every, return_inverse=True)
+        precisions = np.bincount(own, 1.0 / variances)
+        means = np.bincount(own, errors / variances) / precisions
+        squares = float((errors**2 / variances).sum() - (means**2 * precisions).sum())
+        log_variance = float(np.log(variances).sum() + np.log(precisions).sum())
+        return cls(numbers, means, 1.0 / precisions, len(every) - len(numbers), squares, log_variance)
+
+    def log_constant(self, noise: float) -> float:
+        """What the likelihood of all has beyond that of these, with variances `noise` times as large."""
+        return -0.5 * (self.squares / noise + self.repetitions * math.log(noise) + self.log_variance)
+
+
 class ReplayError:
     """The posterior of ln(latency / replayed) of every configuration."""
 
@@ -69,19 +94,20 @@ class ReplayError:
             self._seen.append(_Seen(number, float(np.clip(error, -ERROR_LIMIT, ERROR_LIMIT)), variance))
         if not self._seen:
             return
-        numbers, errors, variances = (np.array(column) for column in zip(*self._seen, strict=True))
-        prior = self._covariance[np.ix_(numbers, numbers)]
+        alike = _Alike.of(self._seen)
+        prior, own = self._covariance[np.ix_(alike.numbers, alike.numbers)], np.diag(alike.variances)
         best = -math.inf
         for scale, of_scale in SCALES:
             for noise, of_noise in NOISES:
-                factor = cholesky.factored(scale * prior + noise * np.diag(variances))
-                alpha = cholesky.solved(factor, errors)
-                plausibility = of_scale + of_noise - 0.5 * errors @ alpha - np.log(np.diag(factor)).sum()
+                covariance = scale * prior + noise * own
+                factor, alpha = cholesky.factored_and_solved(covariance, alike.errors)
+                explained = 0.5 * (alike.errors @ alpha + cholesky.log_determinant(factor))
+                plausibility = of_scale + of_noise - explained + alike.log_constant(noise)
                 if plausibility > best:
                     best, self._scale, self._factor, kept = plausibility, scale, factor, alpha
         self.log_evidence = float(best)
-        self._numbers = numbers
-        self._mean = self._scale * self._covariance[:, numbers] @ kept
+        self._numbers = alike.numbers
+        self._mean = self._scale * self._covariance[:, alike.numbers] @ kept
 
     def anew(self) -> ReplayError:
         """One that knows nothing yet."""

@@ -157,7 +157,7 @@ class Replay:
         )
         factors = np.exp(self.variation * self._unit_variation - self.variation**2 / 2)
         found = np.moveaxis(replayed_ms(candidates, self._times_s, factors, windows, sharing), -1, 0)
-        mean_ms, p95_ms = np.nan_to_num(found[:2], nan=np.inf) / load[:, None]
+        mean_ms, p95_ms = np.where(np.isnan(found[:2]), np.inf, found[:2]) / load[:, None]
         borne_per_s = self.capacity_per_s[numbers] / np.maximum(scale, 1e-9)
         offered_per_s = found[2] / np.maximum(np.diff(windows.edge_s), 1e-9)
         answered_per_s = np.minimum(offered_per_s, borne_per_s[:, None] / windows.slowness)

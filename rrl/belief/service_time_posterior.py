@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -37,17 +38,26 @@ class ServiceTimePosterior:
         self._points = table.points
         self._usual_cores = float(cores or max(table.intra[-1], table.instances[-1]))
         self._terms = self._all_terms(cores is not None, len(table.instances) > 1, kinds)
-        self._columns: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._log_times_a_priori = self._expected_a_priori()
+        self._forget()
+
+    def _forget(self) -> None:
         self._first_log_time = math.nan
         self._fits: list[Fit] = []  # of the plausible hypotheses
         self._weights = np.empty(0)  # (hypotheses,) plausibility of each
         self._means = np.empty((0, len(self._points)))  # (hypotheses, P) ln S
-        self._smooth = self._crowding = np.empty((0, 0))  # (P, entries) prior covariance of f, and of h
-        self._cross: dict[tuple[bool, float], np.ndarray] = {}  # of f + χ·h, by χ and f's share
+        self._smooth = self._crowding = np.empty((0, 0))  # (entries, P) prior covariance of f, and of h
         self.seen = np.empty(0, int)
         """(entries,) the numbers of those seen."""
-        self.log_times = self._expected_a_priori()
+        self.log_times = self._log_times_a_priori
         """(P,) ln S in the mean, where the machine is as it usually is."""
+
+    def anew(self) -> ServiceTimePosterior:
+        """One that has seen nothing yet. What is known beforehand takes long to find, and is shared."""
+        other = copy(self)
+        other._forget()
+        return other
 
     @property
     def known(self) -> bool:
@@ -64,15 +74,17 @@ class ServiceTimePosterior:
 
     def see(self, entries: np.ndarray, first_log_time: float) -> None:
         """Names the entries that all evidence from now on is of, and ln S_1."""
-        self.seen, self._first_log_time = entries, first_log_time
-        columns = [self._column(number) for number in entries]
-        self._smooth, self._crowding = (np.stack(each, axis=1) for each in zip(*columns, strict=True))
-        self._cross.clear()
+        self._first_log_time = first_log_time
+        if np.array_equal(entries, self.seen):
+            return
+        self.seen = entries
+        rows = [self._row(number) for number in entries]
+        self._smooth, self._crowding = (np.stack(each) for each in zip(*rows, strict=True))
 
     def conditioned(self, evidence: Evidence, hypotheses: list[Hypothesis]) -> list[Fit]:
         """The likeliest first. What several hypotheses share is computed once."""
         y = evidence.log_times - self._first_log_time
-        smooth, crowding = self._smooth[self.seen], self._crowding[self.seen]
+        smooth, crowding = self._smooth[:, self.seen], self._crowding[:, self.seen]
         expected: dict[tuple[float, float, str], tuple[np.ndarray, np.ndarray]] = {}
         beside: dict[tuple[float, bool, float], np.ndarray] = {}  # covariances of f + χ·h and noise
         fits = []
@@ -95,7 +107,7 @@ class ServiceTimePosterior:
         self._fits = [fit for fit in fits if fit.plausibility > best - MAX_NATS_BELOW_BEST][:MAX_PLAUSIBLE]
         weights = np.exp([fit.plausibility - best for fit in self._fits])
         self._weights = weights / weights.sum()
-        self._means = np.stack([self._mean(fit) for fit in self._fits])
+        self._means = self._first_log_time + self._expected_given(self._fits)
         self.log_times = self._weights @ self._means
 
     def standard_deviations(self, numbers: np.ndarray, beside: int | None = None) -> np.ndarray:
@@ -128,9 +140,9 @@ class ServiceTimePosterior:
         variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
         if beside is None:
             return np.maximum(variances, 1e-8)
-        column = self._column(beside)
-        both = h.field**2 * column[0] + h.crowding * column[1]
-        covariances = own @ own[-1] + both[numbers] - v.T @ v[:, -1]
+        smooth_row, crowding_row = self._row(beside)
+        both = h.field**2 * smooth_row[numbers] + h.crowding * crowding_row[numbers]
+        covariances = own @ own[-1] + both - v.T @ v[:, -1]
         return np.maximum(variances + variances[-1] - 2 * covariances, 1e-8)[:-1]
 
     def _drawn(self, k: int, count: int, rng: np.random.Generator, inflation: float) -> np.ndarray:
@@ -144,31 +156,31 @@ class ServiceTimePosterior:
         deviations = factor @ rng.standard_normal((len(own), count))
         return np.asarray(self._means[k] + inflation * deviations.T)
 
-    def _mean(self, fit: Fit) -> np.ndarray:
-        mean, factor = self._terms[fit.hypothesis]
-        known = mean + factor @ (factor[self.seen].T @ fit.alpha)
-        return np.asarray(self._first_log_time + known + self._cross_of(fit.hypothesis) @ fit.alpha)
+    def _expected_given(self, fits: Sequence[Fit]) -> np.ndarray:
+        """(fits, P) ln S/S_1 given what was seen, under the hypothesis of each."""
+        alphas = np.stack([fit.alpha for fit in fits])
+        fields = np.array([fit.hypothesis.field for fit in fits])
+        found = (fields[:, None] ** 2 * alphas) @ self._smooth
+        crowded = [k for k, fit in enumerate(fits) if fit.hypothesis.crowding]
+        found[crowded] += alphas[crowded] @ self._crowding
+        for k, fit in enumerate(fits):
+            mean, factor = self._terms[fit.hypothesis]
+            found[k] += mean + factor @ (fit.alpha @ factor[self.seen])
+        return found
 
     def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
         """(entries, K) prior covariance of what was seen with these entries of the table."""
-        factor = self._terms[fit.hypothesis].factor
-        return np.asarray(factor[self.seen] @ factor[numbers].T + self._cross_of(fit.hypothesis)[numbers].T)
+        h, factor = fit.hypothesis, self._terms[fit.hypothesis].factor
+        found = factor[self.seen] @ factor[numbers].T + h.field**2 * self._smooth[:, numbers]
+        return found + self._crowding[:, numbers] if h.crowding else found
 
-    def _cross_of(self, hypothesis: Hypothesis) -> np.ndarray:
-        """(P, entries) prior covariance of f + χ·h between all entries and those seen."""
-        key = hypothesis.crowding, hypothesis.field
-        if key not in self._cross:
-            cross = hypothesis.field**2 * self._smooth
-            self._cross[key] = cross + self._crowding if hypothesis.crowding else cross
-        return self._cross[key]
-
-    def _column(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(P,), (P,) covariance of f, and of h, between every entry and this one."""
+    def _row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(P,), (P,) covariance of f, and of h, between this entry and every one."""
         number = int(number)
-        if number not in self._columns:
+        if number not in self._rows:
             point = self._points[number]
-            self._columns[number] = process.smooth(self._points, point), process.crowding(self._points, point)
-        return self._columns[number]
+            self._rows[number] = process.smooth(self._points, point), process.crowding(self._points, point)
+        return self._rows[number]
 
     def _expected_a_priori(self) -> np.ndarray:
         """(P,) ln S/S_1 before anything is known."""

@@ -97,9 +97,8 @@ def conditioned(
 
     `covariance` is that of w · φ + f + χ·h and of all noise.
     """
-    factor = cholesky.factored(covariance)
-    alpha = cholesky.solved(factor, residual)
-    log_likelihood = -0.5 * residual @ alpha - np.log(np.diag(factor)).sum()
+    factor, alpha = cholesky.factored_and_solved(covariance, residual)
+    log_likelihood = -0.5 * (residual @ alpha + cholesky.log_determinant(factor))
     plausibility = TEMPER * (log_prior(hypothesis, usual_cores) + float(log_likelihood))
     return Fit(plausibility, hypothesis, factor, alpha)
 

@@ -28,10 +28,10 @@ class ServiceTimeTable:
         axes = (self.nodes, self.inter, self.intra, self.instances, busy, self.batch)
         self.shape = tuple(len(axis) for axis in axes)
         grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        self._used = grid[..., 4] <= grid[..., 3]
+        used = grid[..., 4] <= grid[..., 3]
         self._number = np.full(self.shape, -1)
-        self._number[self._used] = np.arange(self._used.sum())
-        points = np.roll(grid[self._used], -1, axis=-1).astype(float)  # (P, 6): i, a, c, n, b, u
+        self._number[used] = np.arange(used.sum())
+        points = np.roll(grid[used], -1, axis=-1).astype(float)  # (P, 6): i, a, c, n, b, u
         self.points = points if len(self.nodes) > 1 else points[:, :-1].copy()
         """(P, 5): i, a, c, n, b; and as a sixth u, where it is a knob."""
 
@@ -57,9 +57,10 @@ class ServiceTimeTable:
 
     def times_s(self, log_times: np.ndarray) -> np.ndarray:
         """(..., tables, N, B) S of every (u, i, a, c), row-major, from (..., P) ln S."""
-        tables = np.ones((*log_times.shape[:-1], *self.shape))
-        tables[..., self._used] = np.exp(log_times)
-        return tables.reshape(*log_times.shape[:-1], -1, *self.shape[-2:])
+        leading = log_times.shape[:-1]
+        one = np.ones((*leading, 1))  # what has the number -1: n > c
+        tables = np.concatenate([np.exp(log_times), one], axis=-1)[..., self._number]
+        return tables.reshape(*leading, -1, *self.shape[-2:])
 
     def _positions(self, configuration: Configuration) -> tuple[int, int, int, int]:
         nodes = int(np.searchsorted(self.nodes, configuration.get("nodes_per_unit", 1)))

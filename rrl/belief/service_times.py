@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -63,15 +64,25 @@ class ServiceTimeModel:
         by_mean_busy: bool = False,
     ) -> None:
         """`by_mean_busy`: n counts the instances busy on average while a batch runs, not when it starts."""
-        self._by_mean_busy = by_mean_busy
         self.table = ServiceTimeTable(space)
         self._posterior = ServiceTimePosterior(self.table, cores, kinds)
+        self._forget(by_mean_busy)
+
+    def _forget(self, by_mean_busy: bool) -> None:
+        self._by_mean_busy = by_mean_busy
         self._remembered, self._machine = Remembered(), MachineSpeed()
         self._time = 0  # of the last interval
         self._beside: dict[int, float] = {}  # ln of what neighbours made batches take longer by, by time
         self._first_log_time = math.nan
         self._rounds = 0  # of `fit`
         self._squared_errors: deque[float] = deque(maxlen=RECENT_ERRORS)
+
+    def anew(self, by_mean_busy: bool) -> ServiceTimeModel:
+        """One that knows nothing yet."""
+        other = copy(self)
+        other._posterior = self._posterior.anew()
+        other._forget(by_mean_busy)
+        return other
 
     @property
     def known(self) -> bool:
@@ -185,7 +196,7 @@ class ServiceTimeModel:
             beside = np.array([self._beside.get(int(time), 0.0) for time in times])
             rows = rows._replace(log_time=rows.log_time - beside[rows.interval])
         shocks = machine.shocks(times)
-        evidences = {scale: drift.evidence(rows, times, scale, shocks) for scale in drift.SCALES}
+        evidences = drift.evidences(rows, times, drift.SCALES, shocks)
         posterior.see(evidences[machine.scale].entries, self._first_log_time)
         tried = self._tried()
         fits = posterior.conditioned(evidences[machine.scale], tried)
@@ -232,7 +243,7 @@ class ServiceTimeModel:
 
     def _compare_with_prediction(self, interval: SeenInterval) -> None:
         """Notes how far what is new lies from what was predicted, in squared standard deviations."""
-        new = ~np.isin(interval.entries, self._posterior.seen)
+        new = (interval.entries[:, None] != self._posterior.seen).all(axis=1)
         if not self._posterior.known or not new.any():
             return
         entries = interval.entries[new]

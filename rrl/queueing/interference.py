@@ -138,17 +138,18 @@ def _state_probabilities(
     In logarithms, each row from its largest term: products of many ρ_n leave the range of a float.
     """
     c_max = times_s.shape[1]
-    n = np.arange(1, c_max + 1)
-    log_rho_n = np.log(rate_per_s[:, None] * times_s)
-    log_terms = np.zeros((len(c), c_max + 1))  # ln(Π ρ_i / n!) for n = 0 .. c_max
-    np.cumsum(log_rho_n - np.log(n), axis=1, out=log_terms[:, 1:])
-    log_terms[np.arange(c_max + 1) > c[:, None]] = -np.inf
-    terms = np.exp(log_terms - log_terms.max(axis=1, keepdims=True))
-    rows = np.arange(len(c))
-    term_c = terms[rows, c]
-    terms[rows, c] = 0.0
-    h = terms.sum(axis=1) + term_c / (1 - rho)
-    return terms[:, :-1] / h[:, None], term_c / h
+    n = np.arange(c_max + 1)[:, None]
+    # Configurations along the rows: numpy is slow where rows are short.
+    rho_n = np.ascontiguousarray((rate_per_s[:, None] * times_s).T)
+    log_terms = np.zeros((c_max + 1, len(c)))  # ln(Π ρ_i / n!) for n = 0 .. c_max
+    np.cumsum(np.log(rho_n / n[1:]), axis=0, out=log_terms[1:])
+    log_terms[n > c] = -np.inf
+    terms = np.exp(log_terms - log_terms.max(axis=0))
+    columns = np.arange(len(c))
+    term_c = terms[c, columns]
+    terms[c, columns] = 0.0
+    h = terms.sum(axis=0) + term_c / (1 - rho)
+    return (terms[:-1] / h).T, term_c / h
 
 
 def _p95_latency_s(

@@ -27,7 +27,8 @@ def random_rows(seed: int, intervals: int = 6, entries: int = 4, rows: int = 17)
 
 def dense(rows: Rows, times: np.ndarray, scale: Scale, shocks: Shocks) -> tuple[np.ndarray, np.ndarray]:
     """N and Z, built entry by entry."""
-    of_intervals = drift.covariance(times, scale, shocks) + np.diag(shocks.scatter * scale.scatter_sd**2)
+    of_intervals = scale.drift_sd**2 * drift.correlations(times, shocks)
+    of_intervals += np.diag(shocks.scatter * scale.scatter_sd**2)
     noise = np.diag(rows.variance) + of_intervals[np.ix_(rows.interval, rows.interval)]
     return noise, (rows.entry[:, None] == np.unique(rows.entry)).astype(float)
 
@@ -42,7 +43,7 @@ def test_generalised_least_squares_equals_the_dense_computation(seed: int) -> No
     rng = np.random.default_rng(100 + seed)
     rows, times = random_rows(seed), np.array([1.0, 2.0, 3.0, 7.0, 8.0, 20.0])
     shocks = Shocks(rng.uniform(0.5, 20.0, 6), rng.uniform(0.5, 20.0, 6))
-    found = drift.evidence(rows, times, SCALE, shocks)
+    found = drift.evidences(rows, times, [SCALE], shocks)[SCALE]
     noise, z = dense(rows, times, SCALE, shocks)
     w = z.T @ np.linalg.solve(noise, z)
     np.testing.assert_array_equal(found.entries, np.unique(rows.entry))
@@ -57,7 +58,7 @@ def test_the_likelihood_of_the_rows_is_that_of_the_entries_and_the_constant(seed
     """Whatever is believed of the entries: here some covariance of theirs, drawn at random."""
     rng = np.random.default_rng(seed)
     rows, times = random_rows(seed), np.arange(1.0, 7.0)
-    found = drift.evidence(rows, times, SCALE, usual(6))
+    found = drift.evidences(rows, times, [SCALE], usual(6))[SCALE]
     noise, z = dense(rows, times, SCALE, usual(6))
     root = rng.standard_normal((4, 4))
     entries, mean = root @ root.T, rng.normal(-2.0, 0.3, 4)
@@ -68,10 +69,10 @@ def test_the_likelihood_of_the_rows_is_that_of_the_entries_and_the_constant(seed
 
 def test_drift_fades_with_time_and_shocks_add_to_it() -> None:
     times = np.array([1.0, 2.0, 5.0])
-    quiet = drift.covariance(times, SCALE, usual(3))
+    quiet = SCALE.drift_sd**2 * drift.correlations(times, usual(3))
     np.testing.assert_allclose(np.diag(quiet), SCALE.drift_sd**2)
     assert quiet[0, 2] == pytest.approx(SCALE.drift_sd**2 * drift.CORRELATION**4)
-    shaken = drift.covariance(times, SCALE, Shocks(np.array([1.0, 9.0, 1.0]), np.ones(3)))
+    shaken = SCALE.drift_sd**2 * drift.correlations(times, Shocks(np.array([1.0, 9.0, 1.0]), np.ones(3)))
     assert shaken[0, 0] == quiet[0, 0]
     assert shaken[1, 1] > 2 * quiet[1, 1]
     assert shaken[2, 2] > quiet[2, 2]
@@ -94,14 +95,14 @@ def test_the_shift_of_a_slow_interval_is_its_own_and_not_that_of_the_entries() -
     shared = found.drift + found.scatter
     assert shared[3] == pytest.approx(slow, abs=0.01)
     np.testing.assert_allclose(np.delete(shared, 3), 0.0, atol=0.01)
-    entries = drift.evidence(rows, np.arange(6.0), SCALE, shocks)
+    entries = drift.evidences(rows, np.arange(6.0), [SCALE], shocks)[SCALE]
     np.testing.assert_allclose(entries.log_times, -entries.entries, atol=0.01)
 
 
 def test_a_configuration_seen_only_in_a_slow_interval_is_told_by_what_was_beside_it() -> None:
     """Entry 9 was seen once, beside entry 1, which took a fifth longer than usual just then."""
     rows = at([(t, 1, 0.2 * (t == 4)) for t in range(8)] + [(4, 9, 1.2)])
-    found = drift.evidence(rows, np.arange(8.0), SCALE, usual(8))
+    found = drift.evidences(rows, np.arange(8.0), [SCALE], usual(8))[SCALE]
     assert dict(zip(found.entries, found.log_times, strict=True))[9] == pytest.approx(1.0, abs=0.04)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from rrl.belief.model_error import ERROR_SD, ReplayError
+from rrl.belief.model_error import ERROR_SD, NOISES, SCALES, ReplayError
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3], intra_op_threads=[1, 2, 3])
@@ -66,3 +68,24 @@ def test_noise_that_is_larger_than_expected_is_not_taken_for_errors() -> None:
     assert abs(noisy.log_ratio[OWN]) < 0.05
     quiet = told(*[0.02, -0.02] * 8, variance=0.02**2)
     assert noisy.standard_deviations(np.array([OWN]))[0] > 1.5 * quiet.standard_deviations(np.array([OWN]))[0]
+
+
+def test_many_intervals_of_few_configurations_say_what_each_of_them_says() -> None:
+    """They are summed up by configuration, which is to lose nothing."""
+    rng = np.random.default_rng(0)
+    numbers = rng.choice([OWN, SHARES, OTHER], 12)
+    errors, variances = rng.normal(0.05, 0.1, 12), rng.uniform(0.02, 0.1, 12) ** 2
+    found = ReplayError(SPACE)
+    found.learn_all(zip(numbers.tolist(), errors.tolist(), variances.tolist(), strict=True))
+
+    shared = sum(values[:, None] == values for values in SPACE.values.T)
+    prior = ERROR_SD**2 * (np.eye(len(SPACE)) + shared)
+    cases = []
+    for (scale, of_scale), (noise, of_noise) in product(SCALES, NOISES):
+        covariance = scale * prior[np.ix_(numbers, numbers)] + noise * np.diag(variances)
+        explained = errors @ np.linalg.solve(covariance, errors) + np.linalg.slogdet(covariance)[1]
+        mean = scale * prior[:, numbers] @ np.linalg.solve(covariance, errors)
+        cases.append((of_scale + of_noise - 0.5 * explained, mean))
+    evidence, log_ratio = max(cases, key=lambda case: case[0])
+    assert found.log_evidence == pytest.approx(evidence)
+    np.testing.assert_allclose(found.log_ratio, log_ratio, atol=1e-12)

@@ -207,3 +207,14 @@ def test_parts_told_apart_from_a_mean_count_for_less_the_further_they_are_from_i
     alone, middle, beside_two = model.standard_deviations(entries)
     assert alone > 1.5 * middle
     assert beside_two > middle
+
+
+def test_one_made_anew_knows_nothing_of_what_the_other_has_seen() -> None:
+    machine = family_machine(1)
+    first = taught(ServiceTimeModel(SPACE, family_cores(1)), machine, [(CENTRE, 1.0), (0, 1.0)])
+    second = first.anew(by_mean_busy=False)
+    assert not second.known
+    fresh = taught(ServiceTimeModel(SPACE, family_cores(1)), machine, [(CENTRE, 1.0)])
+    before = first.log_times
+    np.testing.assert_array_equal(taught(second, machine, [(CENTRE, 1.0)]).log_times, fresh.log_times)
+    np.testing.assert_array_equal(first.log_times, before)
