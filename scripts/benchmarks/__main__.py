@@ -98,6 +98,10 @@ BENCHMARKS = {
         "tuner.simulated.failing",
         "what each rule about failures brings, on simulated servers where requests fail",
     ),
+    "traffic-simulated": Benchmark(
+        "tuner.simulated.traffic",
+        "what rrl-tune leaves under bursts and beside a neighbour, on simulated servers",
+    ),
     "calibration": Benchmark(
         "tuner.simulated.calibration",
         "how often what the default agent believes holds: coverage, PIT, P(better)",

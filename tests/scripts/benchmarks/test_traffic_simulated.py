@@ -1,0 +1,69 @@
+"""`scripts/bench traffic-simulated`: its neighbour slows what it should, and runs are judged by what came."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from envs.scenarios.small_machines import random_machine
+from rrl.queueing.simulator import Simulation
+from scripts.benchmarks.tuner.simulated.traffic import (
+    OF_THUMB,
+    BesideNeighbour,
+    Cell,
+    NeighbourSpell,
+    TrafficOutcome,
+    beside,
+    episode,
+    line_of,
+    spells_of,
+)
+
+MACHINE, _ = random_machine(3)
+ONE_THREAD = {"instances": 1, "intra_op_threads": 1, "max_batch_size": 8}
+
+
+def test_a_neighbour_slows_only_what_wants_more_than_the_cores_that_are_left() -> None:
+    slowed = beside(MACHINE, 0.5)
+    np.testing.assert_array_equal(slowed.table(ONE_THREAD), MACHINE.table(ONE_THREAD))
+    ratio = slowed.table(OF_THUMB) / MACHINE.table(OF_THUMB)
+    np.testing.assert_allclose(ratio[0], 1.0)  # one busy thread and a half: less than two cores
+    np.testing.assert_allclose(ratio[1], 1.25)  # two and a half threads on two cores
+
+
+def test_a_server_is_slow_in_the_spells_of_its_neighbour_and_in_no_others() -> None:
+    server = BesideNeighbour(
+        MACHINE, [NeighbourSpell(10.0, 0.0), NeighbourSpell(20.0, 1.0), NeighbourSpell(30.0, 0.0)], np.ones(1)
+    )
+    alone = Simulation(MACHINE)
+    moments_s = np.repeat(np.arange(0.5, 30.0), 2)  # two at once, so that both instances are busy
+    configuration = OF_THUMB | {"max_batch_size": 1}
+    found, usual = (each.run(moments_s, None, configuration, 40.0) for each in (server, alone))
+    longer = (found.finish_s - found.start_s) / (usual.finish_s - usual.start_s)
+    slow = (found.start_s > 10.0) & (found.start_s < 20.0)
+    np.testing.assert_allclose(longer[~slow], 1.0)
+    assert longer[slow].max() == pytest.approx(1.5)
+
+
+def test_the_schedule_is_that_of_the_seed_and_long_enough() -> None:
+    spells = spells_of(5, 300.0)
+    assert spells == spells_of(5, 300.0) != spells_of(6, 300.0)
+    assert spells[-1].end_s > 300.0
+    assert all((a.share == 0) != (b.share == 0) for a, b in pairwise(spells))
+
+
+@pytest.mark.parametrize("neighbour", [False, True])
+def test_a_run_is_the_same_again_and_costs_less_than_its_overloaded_start(neighbour: bool) -> None:
+    cell = Cell("gaps:5", neighbour, 0.4)
+    outcome = episode(cell, "guided", 6, (), 1)
+    assert outcome == episode(cell, "guided", 6, (), 1)
+    assert 1.0 <= outcome.left < 1.5
+    assert outcome.best_s <= outcome.latency_s < outcome.untouched_s
+
+
+def test_a_line_counts_what_it_says() -> None:
+    runs = [TrafficOutcome(1.05, 3, 20.0, 30.0, 10.0), TrafficOutcome(1.4, 12, 80.0, 30.0, 10.0)]
+    words = line_of(Cell("poisson", True, 0.5), "guided", runs).split()
+    assert words == ["poisson", "beside", "0.50", "guided", "1/2", "1.225", "1.40", "8/12", "1/2", "4.000"]
