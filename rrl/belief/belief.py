@@ -79,7 +79,7 @@ class Belief(Knowledge):
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
-        return self._predicted(numbers, self._replayed(numbers, scale, self.windows))
+        return self._predicted(numbers, self._replayed(numbers, scale, self.windows), self.windows)
 
     def supposing(self, objective: Objective, times: float = 1.0) -> Belief:
         """What is believed now, asked for another objective or a load so many times as high.
@@ -160,8 +160,8 @@ class Belief(Knowledge):
         """(K,) the p95 that each would have had in the interval learned last."""
         beside = self.service_times.log_beside if log_slower is None else log_slower
         slower = np.full(len(numbers), self._slower(self.service_times.log_slowness + beside))
-        found = self._replayed(numbers, slower, as_windows(self._possible(measurement)))
-        return self._predicted(numbers, found).p95_ms
+        windows = as_windows(self._possible(measurement))
+        return self._predicted(numbers, self._replayed(numbers, slower, windows), windows).p95_ms
 
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
@@ -183,7 +183,7 @@ class Belief(Knowledge):
         error_sd = self.model_error.standard_deviations(numbers, beside)
         slower = self._slower(log_slowness)
         found = [self._replayed(numbers, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
-        logs = [np.log(np.maximum(self._predicted(numbers, each).cost, 1e-9)) for each in found]
+        logs = [np.log(np.maximum(self._predicted(numbers, each, windows).cost, 1e-9)) for each in found]
         spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
         by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
@@ -205,8 +205,9 @@ class Belief(Knowledge):
     def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         return self._load.replayed(numbers, scale, windows, self.sharing, self._ratio(numbers))
 
-    def _predicted(self, numbers: np.ndarray, latencies: Latencies) -> Predicted:
-        weights = np.maximum(latencies.completions, 1e-9)
+    def _predicted(self, numbers: np.ndarray, latencies: Latencies, windows: Windows) -> Predicted:
+        """Windows are as likely each, but most requests come in those of a high load."""
+        weights = np.maximum(latencies.completions / np.diff(windows.edge_s), 1e-9)
         weights = weights / weights.sum(axis=1, keepdims=True)
         costs = np.minimum(self._costs(numbers, latencies), LARGEST_COST)
         p95_ms = self._ratio(numbers) * np.minimum(latencies.p95_ms, LARGEST_COST)

@@ -8,6 +8,7 @@ go when the load jumps.
 | y_t | | root of the rate counted in interval t, of T seconds |
 | x | `_roots` | root of the rate expected |
 | P | `_variance` | its variance |
+| λ | `_Level.jumped` | probability that the load has jumped in the newest interval |
 | I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
 | v | `_noise` | variance of y_t: I/4T, or what is usual between intervals if that is more |
 | q | `WALK_SD`² x² / 4 | what the load itself may drift by in an interval |
@@ -18,7 +19,8 @@ most intervals, that is the noise which is usual, and no jump.
 
 What may come next is what came in the last intervals, as it came, at the level of now. So bursts stay as long
 and as steep as they were. Until enough intervals were seen, stretches of the same dispersion are invented
-beside them.
+beside them. After a surprise the level of now is that of the newest interval with probability λ, else what it
+was. Most requests come at the higher of the two. So a single quiet interval says little of what is best.
 
 A request of several items counts as so many arrivals, as batches and service times are told of items.
 """
@@ -39,7 +41,6 @@ from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.kernels import Windows
 
 WALK_SD = 0.03  # of ln of the rate, in an interval
-USUAL_SURPRISES = 9  # intervals by whose surprises the usual noise between intervals is told
 LEAST_SURPRISES = 4
 MEDIAN_OF_SQUARE = 0.455  # of a normal variable of variance 1
 LEAST_RATE_PER_S = 0.01
@@ -65,6 +66,18 @@ class _Stretch(NamedTuple):
         return math.sqrt(len(self.offsets_s) / self.duration_s)
 
 
+class _Level(NamedTuple):
+    """What the load may be by now, as roots of rates."""
+
+    usual: float  # if it has not jumped in the newest interval
+    newest: float  # if it has
+    jumped: float  # probability
+
+    @property
+    def rate_per_s(self) -> float:
+        return (1 - self.jumped) * self.usual**2 + self.jumped * self.newest**2
+
+
 class LoadForecast:
     """NaN until the first interval with requests."""
 
@@ -72,6 +85,7 @@ class LoadForecast:
         self._rng = rng
         self._time = 0  # of the last interval
         self._roots = [math.nan]  # x when each of the intervals remembered was over
+        self._level = _Level(math.nan, math.nan, 0.0)
         self._variance = self._noise = 0.0
         self._dispersion = 1.0
         self._told = 0  # dispersions
@@ -94,8 +108,8 @@ class LoadForecast:
 
     @property
     def rate_per_s(self) -> float:
-        """The level."""
-        return max(self._roots[-1] ** 2, LEAST_RATE_PER_S)
+        """The level, on average."""
+        return max(self._level.rate_per_s, LEAST_RATE_PER_S)
 
     @property
     def log_sd(self) -> float:
@@ -117,18 +131,24 @@ class LoadForecast:
         for _ in range(2):
             surprises = self._filtered()
             if len(surprises) >= LEAST_SURPRISES:
-                usual = median(surprises[-USUAL_SURPRISES:]) / MEDIAN_OF_SQUARE
+                usual = median(surprises) / MEDIAN_OF_SQUARE
                 self._noise = max(counting, usual - self._variance)
 
     def _filtered(self) -> list[float]:
         """The squared surprises."""
         first, *others = self._seen
         self._roots, self._variance, surprises = [first.root], self._noise, []
+        self._level = _Level(first.root, first.root, 0.0)
         for stretch in others:
             root, surprise = self._roots[-1], stretch.root - self._roots[-1]
             variance = self._variance + (WALK_SD * root / 2) ** 2
-            variance += 0.5 * max(0.0, surprise**2 - 2.0 * (variance + self._noise))
+            usual_gain = variance / (variance + self._noise)
+            usual = math.sqrt(2.0 * (variance + self._noise))
+            variance += 0.5 * max(0.0, surprise**2 - usual**2)
             gain = variance / (variance + self._noise)
+            jumped = (gain - usual_gain) / (1 - usual_gain)
+            as_usual = root + usual_gain * min(max(surprise, -usual), usual)
+            self._level = _Level(as_usual, stretch.root, jumped)
             self._roots.append(root + gain * surprise)
             self._variance = (1 - gain) * variance
             surprises.append(surprise**2)
@@ -143,6 +163,8 @@ class LoadForecast:
         """The same arrivals so many times as fast, to be asked of and not to learn."""
         other = copy(self)
         other._roots = [math.sqrt(factor) * root for root in self._roots]
+        usual, newest, jumped = self._level
+        other._level = _Level(math.sqrt(factor) * usual, math.sqrt(factor) * newest, jumped)
         other._variance, other._noise = factor * self._variance, factor * self._noise
         faster = (_Stretch(s.offsets_s / factor, s.duration_s / factor, s.time) for s in self._seen)
         other._seen = deque(faster, maxlen=MEMORY)
@@ -158,7 +180,11 @@ class LoadForecast:
         size = float(np.mean([len(each.offsets_s) for each in stretches]))
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
         stretches, roots = stretches[-count:], self._roots[-count:]
-        gaps = [self._sped(each, root**2) for each, root in zip(stretches, roots, strict=True)]
+        levels = self._levels_per_s(count)[-len(stretches) :]
+        gaps = [
+            _sped(each, level_per_s / max(root**2, LEAST_RATE_PER_S))
+            for each, root, level_per_s in zip(stretches, roots, levels, strict=True)
+        ]
         slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
         log_slowness = slowness - slowness.mean()
         if missing := count - len(gaps):
@@ -168,10 +194,12 @@ class LoadForecast:
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def _sped(self, stretch: _Stretch, level_per_s: float) -> tuple[np.ndarray, float]:
-        """Offsets and duration at the level of now; it came at this level."""
-        speed = self.rate_per_s / max(level_per_s, LEAST_RATE_PER_S)
-        return stretch.offsets_s / speed, stretch.duration_s / speed
+    def _levels_per_s(self, count: int) -> np.ndarray:
+        """(count,) what the level may be now, each as likely. One interval alone never settles that."""
+        order = np.random.default_rng(self._seed).permutation(count)
+        usual, newest, jumped = self._level
+        roots = np.where(order < max(1, round((1 - jumped) * count)), usual, newest)
+        return np.maximum(roots**2, LEAST_RATE_PER_S)
 
     def _invented(self, count: int) -> list[tuple[np.ndarray, float]]:
         """Offsets and durations of as many requests as a usual interval has, at quantiles of the rate."""
@@ -201,6 +229,11 @@ class LoadForecast:
         weight = max(DISPERSION_WEIGHT, 1 / (self._told + 1))  # beside 1, which is expected at first
         log = (1 - weight) * math.log(self._dispersion) + weight * math.log(max(dispersion, 1.0))
         self._dispersion = math.exp(log)
+
+
+def _sped(stretch: _Stretch, speed: float) -> tuple[np.ndarray, float]:
+    """Offsets and duration, so many times as fast."""
+    return stretch.offsets_s / speed, stretch.duration_s / speed
 
 
 def as_windows(

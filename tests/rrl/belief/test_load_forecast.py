@@ -122,6 +122,26 @@ def test_windows_come_at_the_level_of_now() -> None:
     assert (np.diff(windows.arrival_s) >= 0).all()
 
 
+@pytest.mark.parametrize(("per_s", "both"), [(1.0, True), (400.0, True), (41.0, False)])
+def test_after_one_surprise_the_load_may_be_as_before_or_as_it_is_now(per_s: float, both: bool) -> None:
+    """A second interval like it settles that."""
+    forecast = told(intervals(Poisson(40.0), 14))
+    forecast.add(measured(next(intervals(Poisson(per_s), 1, seed=1))))
+    as_before, as_now = at_levels(forecast, 40.0, per_s)
+    assert as_before > 0
+    assert (as_now > as_before > 0) == both
+    for each in intervals(Poisson(per_s), 2, seed=2):
+        forecast.add(measured(each))
+    assert at_levels(forecast, 40.0, per_s)[1] > 0.9
+
+
+def at_levels(forecast: LoadForecast, *rates_per_s: float) -> list[float]:
+    """The shares of the windows that come at about each of these rates."""
+    windows = forecast.windows(1, SPEEDS)
+    found = np.log(np.diff(windows.bounds) / np.diff(windows.edge_s))
+    return [float(np.mean(np.abs(found - np.log(rate)) < 1.0)) for rate in rates_per_s]
+
+
 def test_a_window_that_was_seen_is_as_slow_beside_the_others_as_the_machine_was_then() -> None:
     forecast = told(intervals(Poisson(20.0), 14))
     windows = forecast.windows(2, Speeds({3: 0.5}, 0.0))
