@@ -2,12 +2,14 @@
 
 | what happened under it | until when it is not fit |
 |---|---|
-| it was aborted, or nothing was completed | for `cooldown` intervals, at that load or a higher one |
+| it was aborted and another seems better, or nothing was completed | for `cooldown` intervals (1) |
 | requests failed, more than under the start | as above, and until it has served as many without |
 | the target was lost under it twice without serving in between | as if aborted |
 | the target was lost under it more often than under others, beyond chance | as long as that is so |
 | it broke the limit where the start kept it | as long as its interval is at the present load |
 | it is the start, and another fails clearly less | as long as that is so |
+
+(1) At that load, or a higher one.
 """
 
 from __future__ import annotations

@@ -219,7 +219,8 @@ class Guard:
             return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)
-        if failed or measurement.aborted or not math.isfinite(cost):
+        too_slow = bool(measurement.aborted) and self.choice.improves_on(number)  # and not only in a burst
+        if failed or too_slow or not math.isfinite(cost):
             self.fitness.aborted(number, self.memory.load_of(measurement))
         if not math.isfinite(cost):
             nothing = "nothing was completed"

@@ -195,6 +195,20 @@ def test_an_aborted_interval_is_rolled_back_to_what_is_expected_to_be_best() -> 
     assert guard.admit(None)[:2] == (GOOD, "rollback")
 
 
+def test_an_aborted_interval_is_not_held_against_what_is_expected_to_be_best_all_the_same() -> None:
+    """A burst is nobody's fault: what is expected after it says whether anything known is better."""
+    guard, told = guarded()
+    told.costs_ms[BAD] = 15.0
+    judgement = tell(guard, BAD, 900.0, **ABORTED, **BURST)
+    assert not judgement.rollback
+    assert guard.choice.fitness.fits(BAD)
+    assert guard.admit(BAD)[:2] == (BAD, "agent")
+    assert guard.best == BAD
+    told.costs_ms[BAD] = 900.0
+    assert tell(guard, BAD, 900.0, **ABORTED, **BURST).rollback
+    assert not guard.choice.fitness.fits(BAD)
+
+
 @pytest.mark.parametrize(("good_ms", "number"), [(20.0, GOOD), (900.0, BAD)])
 def test_a_target_that_was_lost_once_does_not_bring_back_what_is_worse(good_ms: float, number: int) -> None:
     guard, told = guarded(bad_ms=80.0)
