@@ -30,5 +30,5 @@ def test_every_figure_of_a_row_stands_on_its_page(
 
 def test_results_is_one_table() -> None:
     text = (CHECKOUT / "RESULTS.md").read_text(encoding="utf-8")
-    assert len(text.split()) < 1000
+    assert len(text.replace("|", " ").split()) < 1000
     assert len(ROWS) > 20

@@ -91,7 +91,7 @@ def _draw(ax: Axes, exceeded: Mapping[str, np.ndarray], looks: Mapping[str, Cont
     ax.axhline(0.05, color=figure_style.INK, linewidth=0.8, linestyle=(0, (1, 2)))
     ax.annotate(
         "limit",
-        (1.0, 1.3 * LEAST),
+        (1.0, 0.9),
         xytext=(4, 0),
         textcoords="offset points",
         fontsize=8,

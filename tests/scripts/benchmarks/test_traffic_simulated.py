@@ -12,8 +12,8 @@ from rrl.queueing.simulator import Simulation
 from scripts.benchmarks.tuner.simulated.traffic import (
     OF_THUMB,
     BesideNeighbour,
-    Cell,
     NeighbourSpell,
+    SimulatedTraffic,
     TrafficOutcome,
     beside,
     episode,
@@ -56,7 +56,7 @@ def test_the_schedule_is_that_of_the_seed_and_long_enough() -> None:
 
 @pytest.mark.parametrize("neighbour", [False, True])
 def test_a_run_is_the_same_again_and_costs_less_than_its_overloaded_start(neighbour: bool) -> None:
-    cell = Cell("gaps:5", neighbour, 0.4)
+    cell = SimulatedTraffic("gaps:5", neighbour, 0.4)
     outcome = episode(cell, "guided", 6, (), 1)
     assert outcome == episode(cell, "guided", 6, (), 1)
     assert 1.0 <= outcome.left < 1.5
@@ -65,5 +65,5 @@ def test_a_run_is_the_same_again_and_costs_less_than_its_overloaded_start(neighb
 
 def test_a_line_counts_what_it_says() -> None:
     runs = [TrafficOutcome(1.05, 3, 20.0, 30.0, 10.0), TrafficOutcome(1.4, 12, 80.0, 30.0, 10.0)]
-    words = line_of(Cell("poisson", True, 0.5), "guided", runs).split()
+    words = line_of(SimulatedTraffic("poisson", True, 0.5), "guided", runs).split()
     assert words == ["poisson", "beside", "0.50", "guided", "1/2", "1.225", "1.40", "8/12", "1/2", "4.000"]

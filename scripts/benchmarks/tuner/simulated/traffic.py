@@ -85,7 +85,7 @@ HEAD = (
 )
 
 
-class Cell(NamedTuple):
+class SimulatedTraffic(NamedTuple):
     """What the runs of a row of the table meet."""
 
     arrivals: str
@@ -124,8 +124,8 @@ class Options:
         return range(int(first), int(last or first) + 1)
 
     @property
-    def cells(self) -> list[Cell]:
-        return [Cell(*each) for each in CELLS if not self.arrivals or each[0] in self.arrivals]
+    def cells(self) -> list[SimulatedTraffic]:
+        return [SimulatedTraffic(*each) for each in CELLS if not self.arrivals or each[0] in self.arrivals]
 
 
 class NeighbourSpell(NamedTuple):
@@ -244,7 +244,7 @@ def spells_of(seed: int, length_s: float) -> list[NeighbourSpell]:
 
 
 def episode(
-    cell: Cell, agent_name: str, intervals: int, settings: Sequence[str], seed: int
+    cell: SimulatedTraffic, agent_name: str, intervals: int, settings: Sequence[str], seed: int
 ) -> TrafficOutcome:
     """One run on one server, in `rrl-tune`'s loop, and every configuration under its moments."""
     machine, _ = random_machine(seed)
@@ -313,7 +313,7 @@ def run() -> dict[str, Any]:
     }
 
 
-def line_of(cell: Cell, agent: str, runs: Sequence[TrafficOutcome]) -> str:
+def line_of(cell: SimulatedTraffic, agent: str, runs: Sequence[TrafficOutcome]) -> str:
     """A row of the table."""
     left = [each.left for each in runs]
     within = sum(each <= REACH_RATIO for each in left)
