@@ -33,7 +33,7 @@ LARGEST_COST = 1e9  # stands for an infinite one in a mean
 class Predicted(NamedTuple):
     """Of K configurations."""
 
-    cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests
+    cost: np.ndarray  # (K,) mean over what may arrive, weighed by requests per s
     p95_ms: np.ndarray  # (K,) likewise
 
 

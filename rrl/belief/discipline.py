@@ -75,15 +75,15 @@ class Disciplines:
         if varies and not self.in_force.service_times.known:
             self.in_force, self.other = self.other, self.in_force
 
-    def compare(self, seen: SeenLatency, replay: Replay) -> None:
+    def compare(self, seen: SeenLatency, replay: Replay) -> bool:
         """Takes in an interval, and now and then the hypothesis that explains the last ones better.
 
-        The replay's service times are others afterwards.
+        True if it has compared: the replay's service times are others then.
         """
         self._seen.append(seen)
         self._intervals += 1
         if self.other is None or not self.other.service_times.known or self._intervals % COMPARED:
-            return
+            return False
         self.other.service_times.fit()
         logs = [self._replayed(each, replay) for each in self.all]
         finite = np.flatnonzero(np.isfinite(logs).all(axis=0))
@@ -91,6 +91,7 @@ class Disciplines:
         if errors[1].log_evidence > errors[0].log_evidence + MIN_NATS:
             self.other.model_error = errors[1]
             self.in_force, self.other = self.other, self.in_force
+        return True
 
     def _replayed(self, hypothesis: Hypothesised, replay: Replay) -> np.ndarray:
         """(intervals,) ln of the mean latency expected of each that is remembered."""

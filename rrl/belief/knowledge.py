@@ -251,8 +251,8 @@ class Knowledge:
         self.model_error.learn(number, error, variance)
         if measurement.arrival_summary.offsets_s and not self._load.waits_for_answers:
             seen = SeenLatency(self._intervals, number, stretches[0], observed_ms, variance)
-            self._disciplines.compare(seen, self.replay)
-            self._refresh()
+            if self._disciplines.compare(seen, self.replay):
+                self._refresh()
 
     def _possible(self, measurement: Measurement) -> list[tuple[np.ndarray, float]]:
         """The stretches that the interval learned last may have been: one, if nothing of it is uncertain."""

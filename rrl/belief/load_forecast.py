@@ -46,6 +46,7 @@ MEDIAN_OF_SQUARE = 0.455  # of a normal variable of variance 1
 LEAST_RATE_PER_S = 0.01
 MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
+MAX_JUMPED = 1 - 1 / LEAST_WINDOWS  # one interval alone never settles that the load is another
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches, of which there are at least two
 SLICES = 16  # of an invented stretch, each with a rate of its own
@@ -146,7 +147,7 @@ class LoadForecast:
             usual = math.sqrt(2.0 * (variance + self._noise))
             variance += 0.5 * max(0.0, surprise**2 - usual**2)
             gain = variance / (variance + self._noise)
-            jumped = (gain - usual_gain) / (1 - usual_gain)
+            jumped = min((gain - usual_gain) / (1 - usual_gain), MAX_JUMPED)
             as_usual = root + usual_gain * min(max(surprise, -usual), usual)
             self._level = _Level(as_usual, stretch.root, jumped)
             self._roots.append(root + gain * surprise)
@@ -180,33 +181,40 @@ class LoadForecast:
         size = float(np.mean([len(each.offsets_s) for each in stretches]))
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
         stretches, roots = stretches[-count:], self._roots[-count:]
-        levels = self._levels_per_s(count)[-len(stretches) :]
+        levels = self._levels_per_s(count, together)
+        came_at = [max(root**2, LEAST_RATE_PER_S) for root in roots]
+        came_at[-1] = levels[-1]  # whichever its level is, the newest comes as it came
         gaps = [
-            _sped(each, level_per_s / max(root**2, LEAST_RATE_PER_S))
-            for each, root, level_per_s in zip(stretches, roots, levels, strict=True)
+            _sped(each, level_per_s / at)
+            for each, at, level_per_s in zip(stretches, came_at, levels[-len(stretches) :], strict=True)
         ]
         slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
         log_slowness = slowness - slowness.mean()
         if missing := count - len(gaps):
-            gaps = self._invented(missing) + gaps
+            gaps = self._invented(levels[:missing]) + gaps
             quantiles = self._order[::-1][self._order[::-1] < missing]
             invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def _levels_per_s(self, count: int) -> np.ndarray:
-        """(count,) what the level may be now, each as likely. One interval alone never settles that."""
-        order = np.random.default_rng(self._seed).permutation(count)
+    def _levels_per_s(self, count: int, together: int) -> np.ndarray:
+        """(count,) what the level may be now, each as likely, and the same in stretches that go together."""
         usual, newest, jumped = self._level
-        roots = np.where(order < max(1, round((1 - jumped) * count)), usual, newest)
-        return np.maximum(roots**2, LEAST_RATE_PER_S)
+        groups = -(-count // together)
+        at_usual = max(1, round((1 - jumped) * groups))
+        roots = np.full(groups, usual)
+        if at_usual < groups:  # The newest is one of those that are not.
+            order = np.random.default_rng(self._seed).permutation(groups - 1)
+            roots[order[at_usual:]] = roots[-1] = newest
+        return np.maximum(np.repeat(roots, together)[:count] ** 2, LEAST_RATE_PER_S)
 
-    def _invented(self, count: int) -> list[tuple[np.ndarray, float]]:
+    def _invented(self, levels_per_s: np.ndarray) -> list[tuple[np.ndarray, float]]:
         """Offsets and durations of as many requests as a usual interval has, at quantiles of the rate."""
+        count = len(levels_per_s)
         requests = int(min(max(self.rate_per_s * self._interval_s, 20.0), MAX_REQUESTS / LEAST_WINDOWS))
         quantiles = self._order[self._order < count]
         sd = min(self.log_sd, MAX_INVENTED_SD)
-        rates_per_s = self.rate_per_s * np.exp(sd * ndtri((quantiles + 0.5) / count) - sd**2 / 2)
+        rates_per_s = levels_per_s * np.exp(sd * ndtri((quantiles + 0.5) / count) - sd**2 / 2)
         units = self._units_like(requests)
         return [
             (len(unit) / rate_per_s * unit, len(unit) / rate_per_s)

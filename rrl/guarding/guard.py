@@ -98,6 +98,7 @@ class Guard:
         self._draining = Draining(self.settings)
         self._in_force = UnderGuard()
         self._next: Takeover | None = None
+        self._excused: int | None = None  # the configuration whose last interval was aborted in a burst
 
     @property
     def best(self) -> int:
@@ -219,8 +220,7 @@ class Guard:
             return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)
-        too_slow = bool(measurement.aborted) and self.choice.improves_on(number)  # and not only in a burst
-        if failed or too_slow or not math.isfinite(cost):
+        if failed or not math.isfinite(cost) or self._aborted_by_its_fault(number, measurement):
             self.fitness.aborted(number, self.memory.load_of(measurement))
         if not math.isfinite(cost):
             nothing = "nothing was completed"
@@ -234,6 +234,20 @@ class Guard:
         if fault.excused or not fault.reason:
             return Judgement(False, True, fault.reason)
         return self._verdict(number, fault.reason, always=False)
+
+    def _aborted_by_its_fault(self, number: int, measurement: Measurement) -> bool:
+        """False of what was not aborted, or in a burst only.
+
+        A burst is taken for the reason once in a row, under what is expected to bear the load and to be the
+        best all the same.
+        """
+        was_excused, self._excused = self._excused, None
+        if not measurement.aborted:
+            return False
+        is_best = not self.choice.improves_on(number) and self.expected.bears(number)
+        if is_best and number != was_excused and not self.fitness.many_fail(measurement):
+            self._excused = number
+        return self._excused is None
 
     def replay(self, record: Record) -> None:
         """Takes in an interval of an earlier run of the same journal."""

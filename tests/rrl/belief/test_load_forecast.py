@@ -122,17 +122,38 @@ def test_windows_come_at_the_level_of_now() -> None:
     assert (np.diff(windows.arrival_s) >= 0).all()
 
 
+@pytest.mark.parametrize("before", [1, 3, 8, 14])
 @pytest.mark.parametrize(("per_s", "both"), [(1.0, True), (400.0, True), (41.0, False)])
-def test_after_one_surprise_the_load_may_be_as_before_or_as_it_is_now(per_s: float, both: bool) -> None:
+def test_after_one_surprise_the_load_may_be_as_before_or_as_it_is_now(
+    before: int, per_s: float, both: bool
+) -> None:
     """A second interval like it settles that."""
-    forecast = told(intervals(Poisson(40.0), 14))
+    forecast = told(intervals(Poisson(40.0), before), seed=before)
     forecast.add(measured(next(intervals(Poisson(per_s), 1, seed=1))))
     as_before, as_now = at_levels(forecast, 40.0, per_s)
     assert as_before > 0
-    assert (as_now > as_before > 0) == both
+    assert (as_now >= as_before) == both
     for each in intervals(Poisson(per_s), 2, seed=2):
         forecast.add(measured(each))
     assert at_levels(forecast, 40.0, per_s)[1] > 0.9
+
+
+@pytest.mark.parametrize("per_s", [60.0, 90.0, 400.0])
+def test_no_stretch_comes_faster_than_one_that_was_seen(per_s: float) -> None:
+    """Within chance: the load may be as before or as it is now, but nothing beyond both."""
+    forecast = told(intervals(Poisson(40.0), 14))
+    forecast.add(measured(next(intervals(Poisson(per_s), 1, seed=1))))
+    windows = forecast.windows(1, SPEEDS)
+    assert (np.diff(windows.bounds) / np.diff(windows.edge_s)).max() < 1.25 * per_s
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_stretches_that_go_together_come_at_one_level(together: int) -> None:
+    forecast = told(intervals(Poisson(40.0), 14))
+    forecast.add(measured(next(intervals(Poisson(1.0), 1, seed=1))))
+    windows = forecast.windows(together, SPEEDS)
+    levels = np.diff(windows.bounds) / np.diff(windows.edge_s) > 6.0
+    assert all(len(set(levels[k : k + together])) == 1 for k in range(0, len(levels), together))
 
 
 def at_levels(forecast: LoadForecast, *rates_per_s: float) -> list[float]:

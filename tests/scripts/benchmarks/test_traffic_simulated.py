@@ -54,13 +54,18 @@ def test_the_schedule_is_that_of_the_seed_and_long_enough() -> None:
     assert all((a.share == 0) != (b.share == 0) for a, b in pairwise(spells))
 
 
-@pytest.mark.parametrize("neighbour", [False, True])
-def test_a_run_is_the_same_again_and_costs_less_than_its_overloaded_start(neighbour: bool) -> None:
-    cell = SimulatedTraffic("gaps:5", neighbour, 0.4)
+def test_a_run_is_the_same_again_and_costs_less_than_its_overloaded_start() -> None:
+    cell = SimulatedTraffic("gaps:5", False, 0.4)
     outcome = episode(cell, "guided", 6, (), 1)
     assert outcome == episode(cell, "guided", 6, (), 1)
     assert 1.0 <= outcome.left < 1.5
     assert outcome.best_s <= outcome.latency_s < outcome.untouched_s
+
+
+def test_a_neighbour_makes_every_configuration_slower() -> None:
+    alone, beside_it = (episode(SimulatedTraffic("poisson", n, 0.4), "rule", 6, (), 1) for n in (False, True))
+    assert beside_it.untouched_s > 1.05 * alone.untouched_s
+    assert beside_it.latency_s > alone.latency_s
 
 
 def test_a_line_counts_what_it_says() -> None:

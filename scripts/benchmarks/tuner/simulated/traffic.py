@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from baselines import AGENTS
+from baselines import AGENTS, NEED_MACHINE, unknown_agent
 from baselines.comparison.workers import Workers
 from envs.scenarios.small_machines import CORES, random_machine
 from envs.simulated import SimulatedServing
@@ -116,6 +116,11 @@ class Options:
     def __post_init__(self) -> None:
         if self.intervals < 1 or not self.servers:
             raise ValueError("--intervals must be at least 1, and --seeds as in 0-19")
+        if not self.cells:
+            raise ValueError(f"--arrivals: known are {', '.join(dict.fromkeys(each[0] for each in CELLS))}")
+        for name in self.agents:
+            if name not in AGENTS or name in NEED_MACHINE:
+                raise ValueError(unknown_agent(name, (n for n in AGENTS if n not in NEED_MACHINE)))
         guided_settings(self.settings)
 
     @property
@@ -140,7 +145,7 @@ class TrafficOutcome(NamedTuple):
 
     left: float
     changes: int
-    latency_s: float  # of all requests that were answered
+    latency_s: float  # of all requests
     untouched_s: float  # of the same moments under the start
     best_s: float  # and under the best
 
@@ -181,11 +186,16 @@ class TrafficServing(SimulatedServing):
     """A simulated server beside a neighbour."""
 
     spells: Sequence[NeighbourSpell] = (NeighbourSpell(math.inf, 0.0),)
-    latency_s = 0.0  # of all answers since the episode began
+    latency_s = 0.0  # of all answers so far
 
     @property
     def now_s(self) -> float:
         return float(self._simulation.now_s)
+
+    def drained_s(self, number: int) -> float:
+        """Latency of what waits now, served to its end under this configuration."""
+        found = self._simulation.drain(self.space.configuration(number))
+        return float((found.finish_s - found.arrival_s).sum())
 
     def _empty_server(self, service_factors: np.ndarray) -> Simulation:
         return BesideNeighbour(self.machine, self.spells, service_factors)
@@ -274,7 +284,7 @@ def episode(
     return TrafficOutcome(
         left=float(sums_s[kept.number] / sums_s.min()),
         changes=sum(a != b for a, b in pairwise(numbers)),
-        latency_s=env.latency_s,
+        latency_s=env.latency_s + env.drained_s(kept.number),
         untouched_s=float(sums_s[env.start]),
         best_s=float(sums_s.min()),
     )
