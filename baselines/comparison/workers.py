@@ -109,6 +109,12 @@ class Workers:
         except BrokenProcessPool as error:
             raise WorkerDied("a worker process was killed, perhaps for want of memory") from error
 
+    def answers(self, jobs: Sequence[Job]) -> list[Any]:
+        """Runs the jobs, and answers in their order, whichever ends first."""
+        found: dict[int, Any] = {}
+        self.run(jobs, lambda job, answer: found.update({id(job): answer}))
+        return [found[id(job)] for job in jobs]
+
     def _next_ended(self) -> Future:
         """Wakes now and then, as a signal that another thread received does not wake this one."""
         while True:

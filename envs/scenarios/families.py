@@ -122,7 +122,7 @@ def scenarios(text: str, truth: str = "model") -> list[Scenario]:
         raise ValueError(f"unknown truth {truth!r}; known: {', '.join(TRUTHS)}")
     source, colon, seeds = text.partition(":")
     if colon and source in SOURCES:
-        return [_generated(source, seed, truth) for seed in _seeds(text, seeds)]
+        return [_generated(source, seed, truth) for seed in listed_seeds(text, seeds)]
     paths = [Path(part) for part in text.split(",") if part]
     if not paths:
         known = ", ".join(f"{name}:SEEDS" for name in SOURCES)
@@ -205,7 +205,8 @@ def _rng(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng([seed, stream])
 
 
-def _seeds(text: str, listed: str) -> list[int]:
+def listed_seeds(text: str, listed: str) -> list[int]:
+    """Of `0-19` or `0,3,5`; ValueError that shows the whole text that they stand in."""
     seeds: list[int] = []
     try:
         for part in listed.split(","):

@@ -9,16 +9,14 @@ from scipy.linalg import lapack
 def factored(matrix: np.ndarray) -> np.ndarray:
     """L, lower, of a matrix L Lᵀ; LinAlgError where it is not positive definite."""
     lower, failed = lapack.dpotrf(matrix, lower=1, clean=1)
-    if failed:
-        raise np.linalg.LinAlgError("a covariance is not positive definite")
+    _check(failed)
     return np.asarray(lower)
 
 
 def factored_and_solved(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """L, and the x of L Lᵀ x = right; LinAlgError as `factored`. Above L is what was there."""
     lower, found, failed = lapack.dposv(matrix, right, lower=1)
-    if failed:
-        raise np.linalg.LinAlgError("a covariance is not positive definite")
+    _check(failed)
     return np.asarray(lower), np.asarray(found)
 
 
@@ -37,3 +35,8 @@ def solved(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
 def log_determinant(lower: np.ndarray) -> float:
     """ln of that of L Lᵀ."""
     return 2.0 * float(np.log(lower.diagonal()).sum())
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise np.linalg.LinAlgError("a covariance is not positive definite")

@@ -30,28 +30,23 @@ import ast
 import math
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from statistics import geometric_mean, mean, stdev
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from baselines import make_agent
 from baselines.comparison.workers import Workers
 from envs.scenarios.expected_costs import ExpectedCosts
+from envs.scenarios.families import listed_seeds
 from envs.scenarios.scenario import Scenario
 from envs.scenarios.small_machines import CORES
 from rrl.agent import Task
 from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.journal import Journal
 from rrl.objective import FAILURE_WEIGHT, MeanLatency
 from rrl.records import Header, Record
-from rrl.tuning.loop import Tuning
-from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.simulated.failing_servers import (
     KINDS,
@@ -60,6 +55,7 @@ from scripts.benchmarks.tuner.simulated.failing_servers import (
     FailingServer,
     Kind,
 )
+from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 from scripts.serving.served_agents import DEFAULT
 from serving_adapter.options import parse
 
@@ -91,15 +87,15 @@ class Options:
     """How many runs at once."""
 
     def __post_init__(self) -> None:
-        if self.repeats < 1 or self.intervals < 1 or not self.servers:
-            raise ValueError("--repeats and --intervals must be at least 1, and --seeds as in 0-9")
+        if self.repeats < 1 or self.intervals < 1:
+            raise ValueError("--repeats and --intervals must be at least 1")
+        listed_seeds(f"--seeds {self.seeds}", self.seeds)
         for change in self.changes:
             guard_settings(change)
 
     @property
-    def servers(self) -> range:
-        first, _, last = self.seeds.partition("-")
-        return range(int(first), int(last or first) + 1)
+    def servers(self) -> list[int]:
+        return listed_seeds(self.seeds, self.seeds)
 
 
 class FailingRun(NamedTuple):
@@ -160,13 +156,8 @@ def episode(
     guard = Guard(env.start, guard_settings(change), expectation=belief)
     start = SPACE.configuration(env.start)
     about = (SPACE, "latency", None, agent_name, repeat, "simulated", kind, start, start, 1.0, "")
-    with (
-        TemporaryDirectory() as folder,
-        closing(agent),
-        closing(Journal.create(Path(folder), Header(*about), synced=False)) as journal,
-    ):
-        kept = Tuning(env, agent, guard, journal, TuningSettings(intervals=intervals)).run()
-        return FailingRun.of(server, journal.records, kept.number)
+    kept, records = tuned(env, agent, guard, Header(*about), intervals)
+    return FailingRun.of(server, records, kept.number)
 
 
 def run() -> dict[str, Any]:
@@ -211,12 +202,10 @@ def line_of(
 
 
 def _runs(workers: Workers, options: Options, kind: Kind, agent: str, change: str) -> list[FailingRun]:
-    """In the order of servers and repeats, whichever ends first."""
+    """In the order of servers and repeats."""
     pairs = [(seed, repeat) for seed in options.servers for repeat in range(options.repeats)]
     jobs = [partial(episode, kind, agent, change, options.intervals, *pair) for pair in pairs]
-    found: dict[int, FailingRun] = {}
-    workers.run(jobs, lambda job, answer: found.update({id(job): answer}))
-    return [found[id(job)] for job in jobs]
+    return workers.answers(jobs)
 
 
 def _expected_ms(server: FailingServer) -> Any:

@@ -28,45 +28,42 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import geometric_mean, median
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from baselines import AGENTS, NEED_MACHINE, unknown_agent
 from baselines.comparison.workers import Workers
+from envs.scenarios.families import listed_seeds
 from envs.scenarios.small_machines import CORES, random_machine
 from envs.simulated import SimulatedServing
 from rrl.agent import Task
 from rrl.belief.belief import Belief
 from rrl.guarding.guard import Guard
+from rrl.guided.first_choice import RULE_OF_THUMB
 from rrl.interval import Watch
-from rrl.journal import Journal
 from rrl.measurement import Measurement
 from rrl.queueing.machine import Machine
 from rrl.queueing.outcome import Outcome
 from rrl.queueing.simulator import Simulation
 from rrl.records import Header
 from rrl.space import Configuration, ConfigurationSpace
-from rrl.tuning.loop import Tuning
-from rrl.tuning.settings import TuningSettings
 from scripts.benchmarks.tuner.commit import commit_in_force
 from scripts.benchmarks.tuner.real_traffic.burst_arrivals import arrivals_named, moments_of
 from scripts.benchmarks.tuner.real_traffic.report import MOST_CHANGES, REACH_RATIO, REACH_SHARE
 from scripts.benchmarks.tuner.simulated.given_settings import guided_settings
+from scripts.benchmarks.tuner.simulated.tuned_run import tuned
 from scripts.serving.neighbour import schedule
 from scripts.serving.served_agents import DEFAULT, RULE
 from serving_adapter.options import parse
 
 SPACE = ConfigurationSpace.parse("instances=1:4,intra_op_threads=1:2,max_batch_size=1,2,4,8")
 START = {"instances": 1, "intra_op_threads": CORES, "max_batch_size": 1}
-OF_THUMB = {"instances": CORES, "intra_op_threads": 1, "max_batch_size": 8}
+OF_THUMB = {"instances": CORES} | RULE_OF_THUMB
 INTERVAL_S = 5.0
 SPARE = 3.0  # times the planned intervals, which validation prolongs
 SHARE_STEP = 0.05  # to which the neighbour's shares are rounded
@@ -114,8 +111,9 @@ class Options:
     """How many runs at once."""
 
     def __post_init__(self) -> None:
-        if self.intervals < 1 or not self.servers:
-            raise ValueError("--intervals must be at least 1, and --seeds as in 0-19")
+        if self.intervals < 1:
+            raise ValueError("--intervals must be at least 1")
+        listed_seeds(f"--seeds {self.seeds}", self.seeds)
         if not self.cells:
             raise ValueError(f"--arrivals: known are {', '.join(dict.fromkeys(each[0] for each in CELLS))}")
         for name in self.agents:
@@ -124,9 +122,8 @@ class Options:
         guided_settings(self.settings)
 
     @property
-    def servers(self) -> range:
-        first, _, last = self.seeds.partition("-")
-        return range(int(first), int(last or first) + 1)
+    def servers(self) -> list[int]:
+        return listed_seeds(self.seeds, self.seeds)
 
     @property
     def cells(self) -> list[SimulatedTraffic]:
@@ -232,13 +229,7 @@ def beside(machine: Machine, share: float) -> Machine:
     )
     wanted = i * a * n
     longer = np.maximum(1.0, (wanted + share) / CORES) / np.maximum(1.0, wanted / CORES)
-    return Machine(
-        machine.inter_op_threads,
-        machine.intra_op_threads,
-        machine.busy_instances,
-        machine.batch_size,
-        machine.service_time_s * longer,
-    )
+    return replace(machine, service_time_s=machine.service_time_s * longer)
 
 
 def spells_of(seed: int, length_s: float) -> list[NeighbourSpell]:
@@ -272,13 +263,8 @@ def episode(
     agent = AGENTS[agent_name](task, seed, False, own)
     guard = Guard(env.start, expectation=Belief(SPACE, env.objective, CORES))
     about = (SPACE, "latency", None, agent_name, seed, "simulated", str(cell), START, START, INTERVAL_S, "")
-    with (
-        TemporaryDirectory() as folder,
-        closing(agent),
-        closing(Journal.create(Path(folder), Header(*about), synced=False)) as journal,
-    ):
-        kept = Tuning(env, agent, guard, journal, TuningSettings(intervals=intervals)).run()
-        numbers = [env.start, *(SPACE.number(each.configuration) for each in journal.records), kept.number]
+    kept, records = tuned(env, agent, guard, Header(*about), intervals)
+    numbers = [env.start, *(SPACE.number(each.configuration) for each in records), kept.number]
     lived = moments_s[moments_s < env.now_s]
     sums_s = np.array([_summed_s(env, lived, number) for number in range(len(SPACE))])
     return TrafficOutcome(
@@ -309,7 +295,7 @@ def run() -> dict[str, Any]:
                     partial(episode, cell, agent, options.intervals, options.settings, seed)
                     for seed in options.servers
                 ]
-                runs = _answers(workers, jobs)
+                runs = workers.answers(jobs)
                 of_default += runs if agent == DEFAULT else []
                 print(line_of(cell, agent, runs), flush=True)
     within = [each.left <= REACH_RATIO for each in of_default]
@@ -334,10 +320,3 @@ def line_of(cell: SimulatedTraffic, agent: str, runs: Sequence[TrafficOutcome]) 
         f" {max(left):7.2f} {median(changes):5.0f}/{max(changes):<3} {cheaper:>3}/{len(runs):<4}"
         f" {geometric_mean(each.whole_run for each in runs):9.3f}"
     )
-
-
-def _answers(workers: Workers, jobs: Sequence[Any]) -> list[TrafficOutcome]:
-    """In the order of the jobs, whichever ends first."""
-    found: dict[int, TrafficOutcome] = {}
-    workers.run(jobs, lambda job, answer: found.update({id(job): answer}))
-    return [found[id(job)] for job in jobs]
