@@ -12,15 +12,22 @@ go when the load jumps.
 | I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
 | v | `_noise` | variance of y_t: I/4T, or what is usual between intervals if that is more |
 | q | `WALK_SD`² x² / 4 | what the load itself may drift by in an interval |
+| m_t | | root of the mean rate of the intervals remembered until t |
+| w | `_lasting` | how much of x - m is left an interval later |
 
 A surprise beyond √2 of its standard deviations is taken in part for a jump: half of its excess is added to P,
 so that the newest interval counts for more, and a great surprise for nearly all. Where the load swings in
 most intervals, that is the noise which is usual, and no jump.
 
-What may come next is what came in the last intervals, as it came, at the level of now. So bursts stay as long
-and as steep as they were. Until enough intervals were seen, stretches of the same dispersion are invented
-beside them. After a surprise the level of now is that of the newest interval with probability λ, else what it
-was. Most requests come at the higher of the two. So a single quiet interval says little of what is best.
+What may come next is what came in the last intervals, moved towards the level of now. Where the load stays at
+levels that it has come to, w is 1, and all stretches come at the level of now. Where it swings and comes
+back, w is 0, and they come as they came, at the levels of then. w is the slope of y_(t+1) - m_t over
+x_t - m_t. The distance of now counts as one that lasts, and chance (`CHANCE` v) as distances that do not.
+
+So bursts stay as long and as steep as they were. Until enough intervals were seen, stretches of the same
+dispersion are invented beside them. After a surprise the level of now is that of the newest interval with
+probability λ, else what it was. Most requests come at the higher of the two. So a single quiet interval says
+little of what is best.
 
 A request of several items counts as so many arrivals, as batches and service times are told of items.
 """
@@ -41,9 +48,11 @@ from rrl.measurement import MAX_POINTS, Measurement
 from rrl.queueing.kernels import Windows
 
 WALK_SD = 0.03  # of ln of the rate, in an interval
+CHANCE = 4.0  # squared distances from the mean that say nothing, in variances of y_t
 LEAST_SURPRISES = 4
 MEDIAN_OF_SQUARE = 0.455  # of a normal variable of variance 1
 LEAST_RATE_PER_S = 0.01
+LEAST_ROOT = math.sqrt(LEAST_RATE_PER_S)
 MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_JUMPED = 1 - 1 / LEAST_WINDOWS  # one interval alone never settles that the load is another
@@ -78,6 +87,11 @@ class _Level(NamedTuple):
     def rate_per_s(self) -> float:
         return (1 - self.jumped) * self.usual**2 + self.jumped * self.newest**2
 
+    def towards(self, root: float, share: float) -> _Level:
+        """What it may be if it is drawn back to this root by a share of the distance."""
+        usual, newest = (each + share * (root - each) for each in self[:2])
+        return _Level(usual, newest, self.jumped)
+
 
 class LoadForecast:
     """NaN until the first interval with requests."""
@@ -87,6 +101,7 @@ class LoadForecast:
         self._time = 0  # of the last interval
         self._roots = [math.nan]  # x when each of the intervals remembered was over
         self._level = _Level(math.nan, math.nan, 0.0)
+        self._mean, self._lasting = math.nan, 1.0  # m and w
         self._variance = self._noise = 0.0
         self._dispersion = 1.0
         self._told = 0  # dispersions
@@ -109,8 +124,12 @@ class LoadForecast:
 
     @property
     def rate_per_s(self) -> float:
-        """The level, on average."""
-        return max(self._level.rate_per_s, LEAST_RATE_PER_S)
+        """What may come next, on average."""
+        return max(self._level_to_come.rate_per_s, LEAST_RATE_PER_S)
+
+    @property
+    def _level_to_come(self) -> _Level:
+        return self._level.towards(self._mean, 1 - self._lasting)
 
     @property
     def log_sd(self) -> float:
@@ -134,6 +153,16 @@ class LoadForecast:
             if len(surprises) >= LEAST_SURPRISES:
                 usual = median(surprises) / MEDIAN_OF_SQUARE
                 self._noise = max(counting, usual - self._variance)
+        self._mean, self._lasting = self._what_lasts()
+
+    def _what_lasts(self) -> tuple[float, float]:
+        """m and w after the last interval."""
+        roots = np.array([each.root for each in self._seen])
+        means = np.sqrt(np.cumsum(roots**2) / np.arange(1, len(roots) + 1))
+        away, later = np.array(self._roots) - means, roots[1:] - means[:-1]
+        lasted = away[:-1] @ later + away[-1] ** 2
+        slope = lasted / (away @ away + CHANCE * self._noise)
+        return float(means[-1]), min(max(float(slope), 0.0), 1.0)
 
     def _filtered(self) -> list[float]:
         """The squared surprises."""
@@ -166,6 +195,7 @@ class LoadForecast:
         other._roots = [math.sqrt(factor) * root for root in self._roots]
         usual, newest, jumped = self._level
         other._level = _Level(math.sqrt(factor) * usual, math.sqrt(factor) * newest, jumped)
+        other._mean = math.sqrt(factor) * self._mean
         other._variance, other._noise = factor * self._variance, factor * self._noise
         faster = (_Stretch(s.offsets_s / factor, s.duration_s / factor, s.time) for s in self._seen)
         other._seen = deque(faster, maxlen=MEMORY)
@@ -180,33 +210,30 @@ class LoadForecast:
         stretches = list(self._seen)
         size = float(np.mean([len(each.offsets_s) for each in stretches]))
         count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
-        stretches, roots = stretches[-count:], self._roots[-count:]
-        levels = self._levels_per_s(count, together)
-        came_at = [max(root**2, LEAST_RATE_PER_S) for root in roots]
+        stretches, came_at = stretches[-count:], np.maximum(self._roots[-count:], LEAST_ROOT)
+        levels = self._levels(self._level, count, together)[-len(stretches) :]
         came_at[-1] = levels[-1]  # whichever its level is, the newest comes as it came
-        gaps = [
-            _sped(each, level_per_s / at)
-            for each, at, level_per_s in zip(stretches, came_at, levels[-len(stretches) :], strict=True)
-        ]
+        speeds_up = (1 + self._lasting * (levels / came_at - 1)) ** 2
+        gaps = [_sped(*each) for each in zip(stretches, speeds_up, strict=True)]
         slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
         log_slowness = slowness - slowness.mean()
         if missing := count - len(gaps):
-            gaps = self._invented(levels[:missing]) + gaps
+            levels = self._levels(self._level_to_come, count, together)[:missing]
+            gaps = self._invented(levels**2) + gaps
             quantiles = self._order[::-1][self._order[::-1] < missing]
             invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def _levels_per_s(self, count: int, together: int) -> np.ndarray:
-        """(count,) what the level may be now, each as likely, and the same in stretches that go together."""
-        usual, newest, jumped = self._level
+    def _levels(self, level: _Level, count: int, together: int) -> np.ndarray:
+        """(count,) roots that it may be, each as likely, and the same in stretches that go together."""
         groups = -(-count // together)
-        at_usual = max(1, round((1 - jumped) * groups))
-        roots = np.full(groups, usual)
+        at_usual = max(1, round((1 - level.jumped) * groups))
+        roots = np.full(groups, level.usual)
         if at_usual < groups:  # The newest is one of those that are not.
             order = np.random.default_rng(self._seed).permutation(groups - 1)
-            roots[order[at_usual:]] = roots[-1] = newest
-        return np.maximum(np.repeat(roots, together)[:count] ** 2, LEAST_RATE_PER_S)
+            roots[order[at_usual:]] = roots[-1] = level.newest
+        return np.maximum(np.repeat(roots, together)[:count], LEAST_ROOT)
 
     def _invented(self, levels_per_s: np.ndarray) -> list[tuple[np.ndarray, float]]:
         """Offsets and durations of as many requests as a usual interval has, at quantiles of the rate."""

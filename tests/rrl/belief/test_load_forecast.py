@@ -157,6 +157,33 @@ def test_stretches_that_go_together_come_at_one_level(together: int) -> None:
     assert all(len(set(levels[k : k + together])) == 1 for k in range(0, len(levels), together))
 
 
+def at_rates(rates_per_s: list[float], seed: int = 0) -> LoadForecast:
+    """What was told of intervals of Poisson arrivals at these rates."""
+    forecast = LoadForecast(np.random.default_rng(0))
+    for k, rate_per_s in enumerate(rates_per_s):
+        forecast.add(measured(next(intervals(Poisson(rate_per_s), 1, seed=100 * seed + k))))
+    return forecast
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rare", [5.0, 200.0])
+def test_a_load_that_swings_and_comes_back_is_expected_as_it_came(rare: float, seed: int) -> None:
+    """A lull at the end, or a burst, tells little where there were others."""
+    rates_per_s = [60.0, 60.0, 60.0, 60.0, rare, rare, 60.0, 60.0, 60.0, 60.0, rare, 60.0, 60.0, 60.0, rare]
+    forecast = at_rates([*rates_per_s, rare], seed)
+    mean_per_s = np.mean([*rates_per_s, rare])
+    assert abs(np.log(forecast.rate_per_s / mean_per_s)) < 0.6 * abs(np.log(rare / mean_per_s))
+    assert min(at_levels(forecast, 60.0, rare)) > 0.3
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("now", [10.0, 90.0])
+def test_a_load_that_moved_and_stayed_is_expected_to_stay(now: float, seed: int) -> None:
+    """Once from a steady load, and once after it moved before and stayed there, too."""
+    assert at_rates([30.0] * 12 + [now] * 4, seed).rate_per_s == pytest.approx(now, rel=0.2)
+    assert at_rates([now] * 7 + [30.0] * 7 + [now] * 4, seed).rate_per_s == pytest.approx(now, rel=0.3)
+
+
 def at_levels(forecast: LoadForecast, *rates_per_s: float) -> list[float]:
     """The shares of the windows that come at about each of these rates."""
     windows = forecast.windows(1, SPEEDS)
