@@ -94,7 +94,7 @@ class Belief(Knowledge):
 
     @property
     def requests_per_s(self) -> float:
-        """Expected next."""
+        """Expected next, on average over bursts and lulls that came."""
         return self.forecast.rate_per_s / self.forecast.items_per_request
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:

@@ -12,7 +12,7 @@ go when the load jumps.
 | I | `_dispersion` | index of dispersion of counts: 1 for Poisson arrivals, more for bursts |
 | v | `_noise` | variance of y_t: I/4T, or what is usual between intervals if that is more |
 | q | `WALK_SD`² x² / 4 | what the load itself may drift by in an interval |
-| m_t | | root of the mean rate of the intervals remembered until t |
+| m_t | `_mean` | root of the mean rate of the intervals remembered until t |
 | w | `_lasting` | how much of x - m is left an interval later |
 
 A surprise beyond √2 of its standard deviations is taken in part for a jump: half of its excess is added to P,
@@ -20,9 +20,10 @@ so that the newest interval counts for more, and a great surprise for nearly all
 most intervals, that is the noise which is usual, and no jump.
 
 What may come next is what came in the last intervals, moved towards the level of now. Where the load stays at
-levels that it has come to, w is 1, and all stretches come at the level of now. Where it swings and comes
-back, w is 0, and they come as they came, at the levels of then. w is the slope of y_(t+1) - m_t over
-x_t - m_t. The distance of now counts as one that lasts, and chance (`CHANCE` v) as distances that do not.
+levels that it has come to, w is near 1, and all stretches come at about the level of now. Where it swings and
+comes back, w is near 0, and they come about as they came, at the levels of then. w is the slope of
+y_(t+1) - m_t over x_t - m_t. The distance of now counts as one that lasts, and chance (`CHANCE` v) as one
+that does not. No distance counts for more than that of now: one burst, or one lull, does not decide.
 
 So bursts stay as long and as steep as they were. Until enough intervals were seen, stretches of the same
 dispersion are invented beside them. After a surprise the level of now is that of the newest interval with
@@ -87,9 +88,9 @@ class _Level(NamedTuple):
     def rate_per_s(self) -> float:
         return (1 - self.jumped) * self.usual**2 + self.jumped * self.newest**2
 
-    def towards(self, root: float, share: float) -> _Level:
-        """What it may be if it is drawn back to this root by a share of the distance."""
-        usual, newest = (each + share * (root - each) for each in self[:2])
+    def from_mean(self, root: float, share: float) -> _Level:
+        """What is left of it if so much of its distance from this root lasts."""
+        usual, newest = (root + share * (each - root) for each in self[:2])
         return _Level(usual, newest, self.jumped)
 
 
@@ -124,17 +125,19 @@ class LoadForecast:
 
     @property
     def rate_per_s(self) -> float:
-        """What may come next, on average."""
-        return max(self._level_to_come.rate_per_s, LEAST_RATE_PER_S)
+        """On average over what may come next."""
+        lasts = self._level.from_mean(self._mean, self._lasting)
+        return max(lasts.rate_per_s, LEAST_RATE_PER_S)
 
     @property
-    def _level_to_come(self) -> _Level:
-        return self._level.towards(self._mean, 1 - self._lasting)
+    def present_rate_per_s(self) -> float:
+        """That of now, which need not last."""
+        return max(self._level.rate_per_s, LEAST_RATE_PER_S)
 
     @property
     def log_sd(self) -> float:
         """Standard deviation of ln of the rate that will be counted in the next interval."""
-        root = self._roots[-1]
+        root = math.sqrt(self.rate_per_s)
         return 2 * math.sqrt(self._variance + self._noise + (WALK_SD * root / 2) ** 2) / root
 
     @property
@@ -158,10 +161,12 @@ class LoadForecast:
     def _what_lasts(self) -> tuple[float, float]:
         """m and w after the last interval."""
         roots = np.array([each.root for each in self._seen])
-        means = np.sqrt(np.cumsum(roots**2) / np.arange(1, len(roots) + 1))
+        counts = np.array([len(each.offsets_s) for each in self._seen])
+        means = np.sqrt(np.cumsum(counts) / np.cumsum([each.duration_s for each in self._seen]))
         away, later = np.array(self._roots) - means, roots[1:] - means[:-1]
-        lasted = away[:-1] @ later + away[-1] ** 2
-        slope = lasted / (away @ away + CHANCE * self._noise)
+        now = abs(float(away[-1]))
+        away, later = np.clip(away, -now, now), np.clip(later, -now, now)
+        slope = (away[:-1] @ later + now**2) / (away @ away + CHANCE * self._noise)
         return float(means[-1]), min(max(float(slope), 0.0), 1.0)
 
     def _filtered(self) -> list[float]:
@@ -204,35 +209,41 @@ class LoadForecast:
     def windows(self, together: int, speeds: Speeds) -> Windows:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.
 
+        Of many requests only some stretches are taken, spread over what is remembered.
+
         In each the machine is as slow as it was then, over what it was in all of them on average: how slow it
         will be on average is told elsewhere.
         """
-        stretches = list(self._seen)
-        size = float(np.mean([len(each.offsets_s) for each in stretches]))
-        count = max(2, min(max(len(stretches), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
-        stretches, came_at = stretches[-count:], np.maximum(self._roots[-count:], LEAST_ROOT)
-        levels = self._levels(self._level, count, together)[-len(stretches) :]
+        size = float(np.mean([len(each.offsets_s) for each in self._seen]))
+        count = max(2, min(max(len(self._seen), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
+        chosen = _spread(len(self._seen), count, together)
+        missing = max(0, count - len(self._seen))
+        stretches = [self._seen[k] for k in chosen]
+        came_at = np.maximum(np.array(self._roots)[chosen], LEAST_ROOT)
+        levels = self._levels(missing + len(chosen), together)
         came_at[-1] = levels[-1]  # whichever its level is, the newest comes as it came
-        speeds_up = (1 + self._lasting * (levels / came_at - 1)) ** 2
+        came_at = np.concatenate([np.resize(came_at, missing), came_at])
+        roots = came_at + self._lasting * (levels - came_at)
+        speeds_up = (roots[missing:] / came_at[missing:]) ** 2
         gaps = [_sped(*each) for each in zip(stretches, speeds_up, strict=True)]
         slowness = np.array([speeds.seen.get(each.time, 0.0) for each in stretches])
         log_slowness = slowness - slowness.mean()
-        if missing := count - len(gaps):
-            levels = self._levels(self._level_to_come, count, together)[:missing]
-            gaps = self._invented(levels**2) + gaps
+        if missing:
+            gaps = self._invented(roots[:missing] ** 2) + gaps
             quantiles = self._order[::-1][self._order[::-1] < missing]
             invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
 
-    def _levels(self, level: _Level, count: int, together: int) -> np.ndarray:
-        """(count,) roots that it may be, each as likely, and the same in stretches that go together."""
+    def _levels(self, count: int, together: int) -> np.ndarray:
+        """(count,) roots that it may be now, each as likely, and the same in stretches that go together."""
+        usual, newest, jumped = self._level
         groups = -(-count // together)
-        at_usual = max(1, round((1 - level.jumped) * groups))
-        roots = np.full(groups, level.usual)
+        at_usual = max(1, round((1 - jumped) * groups))
+        roots = np.full(groups, usual)
         if at_usual < groups:  # The newest is one of those that are not.
             order = np.random.default_rng(self._seed).permutation(groups - 1)
-            roots[order[at_usual:]] = roots[-1] = level.newest
+            roots[order[at_usual:]] = roots[-1] = newest
         return np.maximum(np.repeat(roots, together)[:count], LEAST_ROOT)
 
     def _invented(self, levels_per_s: np.ndarray) -> list[tuple[np.ndarray, float]]:
@@ -264,6 +275,15 @@ class LoadForecast:
         weight = max(DISPERSION_WEIGHT, 1 / (self._told + 1))  # beside 1, which is expected at first
         log = (1 - weight) * math.log(self._dispersion) + weight * math.log(max(dispersion, 1.0))
         self._dispersion = math.exp(log)
+
+
+def _spread(available: int, count: int, together: int) -> np.ndarray:
+    """Ascending positions of at most so many of those available: all, or groups spread from the newest on."""
+    if available <= count:
+        return np.arange(available)
+    groups = np.linspace(0, available // together - 1, count // together).round().astype(int)
+    back = together * groups[:, None] + np.arange(together)
+    return np.sort(available - 1 - back.ravel())
 
 
 def _sped(stretch: _Stretch, speed: float) -> tuple[np.ndarray, float]:

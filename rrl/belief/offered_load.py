@@ -88,7 +88,10 @@ class OpenLoad:
 
     def screened_ms(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> np.ndarray:
         poisson = self._forecast.dispersion <= MAX_POISSON_DISPERSION
-        return self._replay.screened(numbers, scale, windows, self._forecast.rate_per_s, poisson)
+        requests = np.diff(windows.bounds)
+        rates_per_s = requests / np.diff(windows.edge_s)
+        typical_per_s = float(requests @ rates_per_s / requests.sum())  # at which a request comes
+        return self._replay.screened(numbers, scale, windows, typical_per_s, poisson)
 
 
 class OpenLoadToLimit(OpenLoad):

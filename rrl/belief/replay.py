@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rrl.belief.load_forecast import as_windows
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.belief.telemetry import busy_instances
 from rrl.queueing import interference
@@ -136,7 +137,7 @@ class Replay:
             queue = interference.predict(times_s, self.instances[numbers], rates_per_s)
             mean_ms = 1e3 * queue.mean_latency_s
         else:
-            found = self.replayed(numbers, scale, _newest(windows))
+            found = self.replayed(numbers, scale, _typical(windows))
             mean_ms = np.where(found.completions > 0, found.mean_ms, 0.0) * found.completions
             mean_ms = mean_ms.sum(axis=1) / np.maximum(found.completions.sum(axis=1), 1e-9)
             mean_ms[found.completions.sum(axis=1) == 0] = np.inf
@@ -200,15 +201,23 @@ class Replay:
         return np.asarray(times_s[..., low] ** (1 - weight) * times_s[..., high] ** weight)
 
 
-def _newest(windows: Windows) -> Windows:
-    """The newest windows with about `SCREENING_REQUESTS` requests, served to their end."""
-    bounds = windows.bounds
-    first = max(0, int(np.searchsorted(bounds, bounds[-1] - SCREENING_REQUESTS)) - 1)
-    kept = slice(bounds[first], bounds[-1])
-    return Windows(
-        windows.arrival_s[kept],
-        bounds[first:] - bounds[first],
-        windows.edge_s[first:],
-        windows.slowness[first:],
-        windows.together,
-    )
+def _typical(windows: Windows) -> Windows:
+    """Those in which typical requests come, by the load, with about `SCREENING_REQUESTS` requests."""
+    firsts = np.arange(0, len(windows.edge_s) - 1, windows.together)
+    ends = np.minimum(firsts + windows.together, len(windows.edge_s) - 1)
+    requests = windows.bounds[ends] - windows.bounds[firsts]
+    rates_per_s = requests / (windows.edge_s[ends] - windows.edge_s[firsts])
+    by_load = np.argsort(rates_per_s, kind="stable")
+    count = max(1, round(SCREENING_REQUESTS / max(float(requests.mean()), 1.0)))
+    below = np.cumsum(requests[by_load]) / max(int(requests.sum()), 1)
+    middles = (np.arange(count) + 0.5) / count
+    groups = np.unique(by_load[np.minimum(np.searchsorted(below, middles), len(by_load) - 1)])
+    kept = np.concatenate([np.arange(firsts[k], ends[k]) for k in groups])
+    stretches = [
+        (
+            windows.arrival_s[windows.bounds[k] : windows.bounds[k + 1]] - windows.edge_s[k],
+            float(windows.edge_s[k + 1] - windows.edge_s[k]),
+        )
+        for k in kept
+    ]
+    return as_windows(stretches, windows.together, windows.slowness[kept])

@@ -67,7 +67,7 @@ class ChangeCosts:
         half as long as the new configuration needs to drain the queue.
         """
         s, bears_per_s = self._settings, self._belief.replay.capacity_per_s
-        rate_per_s = self._belief.forecast.rate_per_s
+        rate_per_s = self._belief.forecast.present_rate_per_s
         if not self._belief.replay.allowed[in_force]:  # Nobody knows its capacity.
             return np.zeros(len(numbers))
         lasts_s = s.process_start_s * started

@@ -116,6 +116,19 @@ def test_screening_by_the_queueing_model_is_near_the_replay_of_poisson_arrivals(
     assert overloaded[0] > overloaded[-1]  # which bears more
 
 
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+@pytest.mark.parametrize("together", [1, 2])
+def test_screening_sees_the_bursts_whether_they_or_lulls_came_last(order: slice, together: int) -> None:
+    """Most requests come in the bursts, so what suits those comes first."""
+    replay, ones = knowing_all(), np.ones(len(SPACE))
+    windows = as_windows([*stretches(2.0, 4), *stretches(30.0, 4, seed=1)][order], together)
+    screened = replay.screened(NUMBERS, ones, windows, 16.0, poisson=False)
+    found = replay.replayed(NUMBERS, ones, windows)
+    all_ms = (found.mean_ms * found.completions).sum(axis=1) / found.completions.sum(axis=1)
+    assert all_ms[np.argsort(screened)[:3]].min() < 1.2 * all_ms.min()
+    assert np.corrcoef(np.argsort(np.argsort(screened)), np.argsort(np.argsort(all_ms)))[0, 1] > 0.8
+
+
 @pytest.mark.parametrize("nodes_per_unit", [1, 2, 4])
 def test_on_a_cluster_a_unit_gets_the_arrivals_of_its_nodes(nodes_per_unit: int) -> None:
     """They come so many times as fast: λ = λ_all/(N/C_inter)."""
