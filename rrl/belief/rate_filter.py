@@ -20,9 +20,9 @@ most intervals, that is the noise which is usual, and no jump. After a surprise 
 newest interval with probability λ, else what it was.
 
 Where the load stays at rates that it has come to, w is near 1. Where it swings and comes back, w is near 0.
-It is the slope of y_(t+1) - m_t over x_t - m_t. The distance of now counts as one that lasts, and chance
-(`CHANCE` v) as one that does not. No distance counts for more than that of now: one burst, or one lull, does
-not decide.
+It is the slope of y_(t+1) - m_t over x_t - m_t. The distance of now counts as one that lasts, and chance, a
+squared distance of v, as one that does not. No distance counts for more than that of now, or than is usual:
+one burst, or one lull, does not decide.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from statistics import median
 import numpy as np
 
 WALK_SD = 0.03  # of ln of the rate, in an interval
-CHANCE = 4.0  # squared distances from the mean that say nothing, in variances of y_t
 LEAST_SURPRISES = 4
 MEDIAN_OF_SQUARE = 0.455  # of a normal variable of variance 1
 LEAST_RATE_PER_S = 0.01
@@ -134,7 +133,7 @@ def _filtered(counted: Sequence[float], noise: float) -> tuple[FilteredRate, lis
 def _lasting(roots: np.ndarray, counted: np.ndarray, means: np.ndarray, noise: float) -> float:
     """w"""
     away, later = roots - means, counted[1:] - means[:-1]
-    now = abs(float(away[-1]))
-    away, later = np.clip(away, -now, now), np.clip(later, -now, now)
-    slope = (away[:-1] @ later + now**2) / (away @ away + CHANCE * noise)
+    most = max(abs(away[-1]), np.median(np.abs(away)))
+    away, later = np.clip(away, -most, most), np.clip(later, -most, most)
+    slope = (away[:-1] @ later + away[-1] ** 2) / (away @ away + noise)
     return min(max(float(slope), 0.0), 1.0)
