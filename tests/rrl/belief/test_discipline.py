@@ -58,6 +58,6 @@ def test_where_the_instances_busy_on_average_are_not_told_nothing_is_shared() ->
 
 
 def test_an_interval_that_does_not_tell_them_is_learned_from_as_well() -> None:
-    belief = lived(2, "ps", told=lambda interval: interval < 30)
+    belief = lived(MACHINES[-1], "ps", told=lambda interval: interval < 30)
     assert belief.sharing
     assert np.isfinite(belief.service_times.expected_s(SPACE.configuration(0), 1)).all()
