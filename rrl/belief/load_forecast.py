@@ -179,7 +179,7 @@ def _spread(available: int, count: int, together: int) -> np.ndarray:
     """Ascending positions of at most so many of those available: all, or groups spread from the newest on."""
     if available <= count:
         return np.arange(available)
-    groups = np.linspace(0, available // together - 1, count // together).round().astype(int)
+    groups = np.linspace(0, available // together - 1, max(1, count // together)).round().astype(int)
     back = together * groups[:, None] + np.arange(together)
     return np.sort(available - 1 - back.ravel())
 
