@@ -43,7 +43,7 @@ MAX_JUMPED = 11 / 12  # one interval alone never settles that the load is anothe
 
 @dataclass(frozen=True)
 class FilteredRate:
-    """After the last interval; NaN before the first."""
+    """After the last interval; NaN before the first. The fields are those of the table above."""
 
     roots: np.ndarray  # (intervals,)
     variance: float
@@ -92,15 +92,14 @@ class FilteredRate:
     def times(self, factor: float) -> FilteredRate:
         """That of a load so many times as high."""
         root = math.sqrt(factor)
-        return FilteredRate(
-            root * self.roots,
-            factor * self.variance,
-            factor * self.noise,
-            root * self.usual,
-            root * self.newest,
-            self.jumped,
-            root * self.mean,
-            self.lasting,
+        return replace(
+            self,
+            roots=root * self.roots,
+            variance=factor * self.variance,
+            noise=factor * self.noise,
+            usual=root * self.usual,
+            newest=root * self.newest,
+            mean=root * self.mean,
         )
 
     def _rate_per_s(self, usual: float, newest: float) -> float:
