@@ -2,6 +2,7 @@
 
     interval -> forecast, service times, model error          `knowledge`
     cost of c = replay of arrivals, times exp(error)           `log_costs`, `log_costs_ahead`
+    cost of keeping c: of what may come, and of what came      `log_costs_kept`
 
 | symbol | here | meaning |
 |---|---|---|
@@ -18,6 +19,7 @@ from copy import copy
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from rrl.belief.knowledge import Knowledge
 from rrl.belief.load_forecast import as_windows
@@ -170,6 +172,17 @@ class Belief(Knowledge):
         log_slowness = self.service_times.log_slowness_ahead + log_slower
         return self._log_costs(numbers, self.windows, log_slowness, beside, len(self.windows.slowness))
 
+    def log_costs_lately(
+        self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of all that came lately, on the machine as it was, had each been in force all the time."""
+        windows = self.forecast.came(self.service_times.speeds)
+        return self._log_costs(numbers, windows, log_slower, beside, len(windows.slowness))
+
+    def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The same while it is kept (`while_kept`)."""
+        return while_kept(self.log_costs_ahead(numbers, beside), self.log_costs_lately(numbers, beside))
+
     def _log_costs(
         self,
         numbers: np.ndarray,
@@ -229,3 +242,15 @@ class Belief(Knowledge):
 
     def _typical(self, numbers: np.ndarray) -> np.ndarray:
         return self.replay.typical_entries(numbers, self.forecast.rate_per_s, self._estimates_busy)
+
+
+def while_kept(
+    ahead: tuple[np.ndarray, np.ndarray], lately: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(K,), (K,) mean and sd of ln of a cost: of the load to come or, as likely, of what came lately.
+
+    So what is kept bears what came, as it may come again.
+    """
+    share = expit(lately[0] - ahead[0])  # of the costs of both
+    log = np.logaddexp(ahead[0], lately[0]) - math.log(2)
+    return log, (1 - share) * ahead[1] + share * lately[1]

@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rrl.belief import telemetry
-from rrl.belief.belief import Belief, Predicted, Work
+from rrl.belief.belief import Belief, Predicted, Work, while_kept
 from rrl.belief.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
 from rrl.belief.model_error import ERROR_SD
 from rrl.belief.neighbours import Neighbours, shapes
@@ -207,6 +207,20 @@ class JointBelief:
             return self.members[k].log_costs_ahead(own, other, g)
 
         return self._log_costs(numbers, beside, asked)
+
+    def log_costs_lately(
+        self, numbers: np.ndarray, beside: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of all that came lately, on the machine as it was, had each been in force all the time."""
+
+        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self.members[k].log_costs_lately(own, other, g)
+
+        return self._log_costs(numbers, beside, asked)
+
+    def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The same while it is kept (`while_kept`)."""
+        return while_kept(self.log_costs_ahead(numbers, beside), self.log_costs_lately(numbers, beside))
 
     def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
         """(K,) the p95 of the slowest model, or of the whole, in the interval learned last."""

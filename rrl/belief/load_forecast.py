@@ -32,6 +32,7 @@ MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches, of which there are at least two
+MAX_CAME = 50_000  # requests, of what came one stretch after the other
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
 DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion, once several were told
@@ -133,6 +134,17 @@ class LoadForecast:
             invented = speeds.sd * ndtri((quantiles + 0.5) / missing)
             log_slowness = np.concatenate([invented, log_slowness])
         return as_windows(gaps, together, np.exp(log_slowness))
+
+    def came(self, speeds: Speeds) -> Windows:
+        """What is remembered, one stretch after the other, on the machine as slow as it was in each.
+
+        Of many requests only the newest stretches are taken.
+        """
+        requests = np.cumsum([len(each.offsets_s) for each in reversed(self._seen)])
+        count = max(1, int(np.searchsorted(requests, MAX_CAME, side="right")))
+        stretches = list(self._seen)[-count:]
+        slowness = np.exp([speeds.seen.get(each.time, 0.0) for each in stretches])
+        return as_windows([(each.offsets_s, each.duration_s) for each in stretches], count, slowness)
 
     def _levels(self, count: int, together: int) -> np.ndarray:
         """(count,) roots that it may be now, each as likely, and the same in stretches that go together."""

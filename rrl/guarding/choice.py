@@ -54,10 +54,22 @@ class Choice:
 
         What was measured counts at the present load, or at the nearest load at which a fit one is.
         """
-        if self.expected.known:
-            is_out = self.start_harms or self.start in self.fitness.outage.in_doubt
-            start = set() if is_out else {self.start}
-            return self.expected.cheapest(sorted(self.fit | start or {self.start}))
+        return self.expected.cheapest(self._serving) if self.expected.known else self._best_measured
+
+    @property
+    def best_to_keep(self) -> int:
+        """The best for as long as it is kept: what came lately may come again."""
+        return self.expected.cheapest_kept(self._serving) if self.expected.known else self._best_measured
+
+    @property
+    def _serving(self) -> list[int]:
+        """The configurations measured that are fit, and the start where nothing speaks against it."""
+        is_out = self.start_harms or self.start in self.fitness.outage.in_doubt
+        start = set() if is_out else {self.start}
+        return sorted(self.fit | start or {self.start})
+
+    @property
+    def _best_measured(self) -> int:
         near = self.memory.near_present_load()
         unfit = self.fitness.unfit(near)
         fit = [seen for seen in near if seen.number not in unfit]
@@ -101,19 +113,23 @@ class Choice:
         if number in unfit or all(seen.number != number for seen in near):
             return False
         others = {seen.number for seen in near} - {number, *unfit}
-        return not any(self._gain(number, other).beyond_noise for other in others)
+        return not any(self._gain_kept(number, other).beyond_noise for other in others)
 
     def is_worse(self, number: int) -> bool:
         """True if it is not fit, or cost more than the start at the present load, beyond noise."""
-        return not self.fitness.fits(number) or self._gain(number, self.start, 1).beyond_noise
+        if not self.fitness.fits(number):
+            return True
+        known = self.expected.known
+        gain = self.expected.gain(number, self.start) if known else self._measured(number, self.start, 1)
+        return gain.beyond_noise
 
     def is_better(self, number: int, than: int) -> bool:
-        """True if it costs less beyond noise, as expected now or by what both cost near the present load."""
-        return self._gain(than, number).beyond_noise
+        """True if it costs less beyond noise, as expected or by what both cost near the present load."""
+        return self._gain_kept(than, number).beyond_noise
 
     def expected_gain(self, number: int) -> Gain:
-        """How many times less it is expected to cost than the start; `UNKNOWN` where nothing is expected."""
-        return self.expected.gain(self.start, number) if self.expected.known else UNKNOWN
+        """How many times less it is expected to cost than the start, kept; `UNKNOWN` where nothing is."""
+        return self.expected.gain_kept(self.start, number) if self.expected.known else UNKNOWN
 
     def is_proven(self, number: int) -> bool:
         """True if it is expected without doubt to cost less than the start: no turns are needed then."""
@@ -130,7 +146,7 @@ class Choice:
         expected to be so by all that was measured. Where there are no turns and nothing is expected, the best
         known must be better even with the noise of both held against it.
         """
-        if self.start_harms and (best := self.best) != self.start:
+        if self.start_harms and (best := self.best_to_keep) != self.start:
             what = "requests failed" if self.fitness.start_fails else "the target was lost"
             return ToKeep(best, f"{what} under the start, and clearly less often under this one")
         if turn_costs and not all(self.fitness.fits(n) for n in turn_costs if n != self.start):
@@ -139,7 +155,7 @@ class Choice:
         if turn_costs and gain.beyond_noise:
             return ToKeep(self.turns.best_of(turn_costs), f"{in_words(gain)}, measured in turns with it")
         if self.expected.known and not gain.is_none:
-            return self._as_expected(self.turns.best_of(turn_costs) if turn_costs else self.best)
+            return self._as_expected(self.turns.best_of(turn_costs) if turn_costs else self.best_to_keep)
         if turn_costs:
             return ToKeep(
                 self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}"
@@ -153,7 +169,7 @@ class Choice:
         """
         if not self.is_proven(best):
             best = self._best_proven() or best
-        gain = self.expected.gain(self.start, best)
+        gain = self.expected.gain_kept(self.start, best)
         words = in_words(gain, EXPECTED_CONFIDENCE)
         if gain.beyond_noise:
             return ToKeep(best, f"{words}, expected of both under the same load")
@@ -168,7 +184,7 @@ class Choice:
     def _best_proven(self) -> int | None:
         """Of the fit configurations measured that are expected without doubt to cost less than the start."""
         proven = [number for number in self.fit if self.is_proven(number)]
-        return self.expected.cheapest(proven) if proven else None
+        return self.expected.cheapest_kept(proven) if proven else None
 
     @property
     def fit(self) -> set[int]:
@@ -191,13 +207,12 @@ class Choice:
             return ToKeep(best, f"{gain} by the intervals of the search; {overloaded}")
         return ToKeep(best, "the best known, better than the start even with noise held against it")
 
-    def _gain(self, of: int, over: int, at_least: int = MIN_INTERVALS_TO_BE_BETTER) -> Gain:
-        """How many times less `over` costs than `of`, as expected now.
+    def _gain_kept(self, of: int, over: int) -> Gain:
+        """How many times less `over` costs than `of`, kept, as expected; else as measured."""
+        return self.expected.gain_kept(of, over) if self.expected.known else self._measured(of, over)
 
-        Where nothing is expected: by what both cost near the present load, `over` under no lower one.
-        """
-        if self.expected.known:
-            return self.expected.gain(of, over)
+    def _measured(self, of: int, over: int, at_least: int = MIN_INTERVALS_TO_BE_BETTER) -> Gain:
+        """The same by what both cost near the present load, `over` under no lower one."""
         costs = costs_of(no_lower_load(of, self.memory.near_present_load()))
         if len(costs.get(over, [])) < at_least:
             return UNKNOWN

@@ -5,7 +5,7 @@ arrivals, on the machine as it was then or is now. So neither a burst nor a slow
 
 | symbol | here | meaning |
 |---|---|---|
-| m, s | `log_costs`, `log_costs_ahead` | mean and standard deviation of ln of what a configuration costs |
+| m, s | `log_costs`, `log_costs_ahead`, `log_costs_kept` | mean and sd of ln of what a configuration costs |
 | m_a - m_b, s_ab | | the same of ln of the ratio of two; what both share drops out |
 | exp(m_a - m_b ± z s_ab) | `LikeWithLike.gain` | how many times less b costs than a |
 | z | `SIGMAS` | quantile of the normal distribution for `EXPECTED_CONFIDENCE` |
@@ -59,6 +59,10 @@ class CostExpectation(Protocol):
         """The same over the load expected next, on the machine as it is now."""
         ...
 
+    def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The same while it is kept, of the load to come or, as likely, of all that came lately."""
+        ...
+
     def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) the requests per s that each is expected to bear at most, on the machine as it is now."""
         ...
@@ -74,8 +78,7 @@ class LikeWithLike:
     def __init__(self, expectation: CostExpectation | None) -> None:
         """Without an expectation nothing is `known`, and nothing else may be asked."""
         self._expectation = expectation
-        self._gains: dict[tuple[int, int], Gain] = {}
-        self._cheapest: dict[tuple[int, ...], int] = {}
+        self._forget()
 
     @property
     def known(self) -> bool:
@@ -83,8 +86,7 @@ class LikeWithLike:
 
     def learn(self, number: int, measurement: Measurement) -> None:
         if self._expectation is not None:
-            self._gains.clear()
-            self._cheapest.clear()
+            self._forget()
             self._expectation.learn(number, measurement)
 
     def gain(self, of: int, over: int) -> Gain:
@@ -93,6 +95,13 @@ class LikeWithLike:
             m, s = self._asked.log_costs_ahead(np.array([of, over]), beside=of)
             self._gains[of, over] = gain_of_logs(float(m[0] - m[1]), float(s[1]))
         return self._gains[of, over]
+
+    def gain_kept(self, of: int, over: int) -> Gain:
+        """The same of what may come while either is kept."""
+        if (of, over) not in self._gains_kept:
+            m, s = self._asked.log_costs_kept(np.array([of, over]), beside=of)
+            self._gains_kept[of, over] = gain_of_logs(float(m[0] - m[1]), float(s[1]))
+        return self._gains_kept[of, over]
 
     def costs_ahead(self, numbers: Sequence[int]) -> tuple[float, ...]:
         """The cost expected of each under the load to come."""
@@ -106,6 +115,14 @@ class LikeWithLike:
             m, _ = self._asked.log_costs_ahead(np.array(among))
             self._cheapest[among] = among[int(np.argmin(m))]
         return self._cheapest[among]
+
+    def cheapest_kept(self, numbers: Sequence[int]) -> int:
+        """The same of what may come while it is kept."""
+        among = tuple(sorted(numbers))
+        if among not in self._cheapest_kept:
+            m, _ = self._asked.log_costs_kept(np.array(among))
+            self._cheapest_kept[among] = among[int(np.argmin(m))]
+        return self._cheapest_kept[among]
 
     def cost_beside(self, number: int, measurement: Measurement) -> tuple[float, float]:
         """m and s of what a configuration would have cost in the interval learned last."""
@@ -121,6 +138,12 @@ class LikeWithLike:
 
     def bears(self, number: int, share: float = 1.0) -> bool:
         return bool(self._asked.bears(np.array([number]), share)[0])
+
+    def _forget(self) -> None:
+        self._gains: dict[tuple[int, int], Gain] = {}
+        self._gains_kept: dict[tuple[int, int], Gain] = {}
+        self._cheapest: dict[tuple[int, ...], int] = {}
+        self._cheapest_kept: dict[tuple[int, ...], int] = {}
 
     @property
     def _asked(self) -> CostExpectation:

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 
 from rrl.agent import Agent, Task, Transition
-from rrl.belief.belief import Belief
+from rrl.belief.belief import Belief, while_kept
 from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
@@ -94,10 +94,12 @@ class Guided(Agent):
             self.belief.replay.disallow(np.flatnonzero(alike & more))
 
     def recommended(self) -> int | None:
-        """The configuration of the lowest cost expected of the load; None where all are overloaded."""
+        """The configuration expected to cost least while it is kept; None where that is overloaded."""
         if self._compared is None:
             return None
-        best = int(self._compared.numbers[np.argmin(self._compared.cost)])
+        numbers, log_cost = self._compared.numbers, np.log(self._compared.cost)
+        kept, _ = while_kept((log_cost, 0 * log_cost), self.belief.log_costs_lately(numbers))
+        best = int(numbers[np.argmin(kept)])
         return best if self._bears(best) else None
 
     def explain(self) -> str:

@@ -59,8 +59,8 @@ class Validation:
 
         The guard goes by the few noisy intervals of each configuration, an agent by all it has learned.
         """
-        number = self._agent.recommended()
-        return number if number is not None and self._guard.choice.trusts(number) else self._guard.best
+        choice, number = self._guard.choice, self._agent.recommended()
+        return number if number is not None and choice.trusts(number) else choice.best_to_keep
 
     def may_go_on(self) -> bool:
         """True if neither time nor limits forbid a pair more than planned."""

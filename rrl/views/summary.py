@@ -138,7 +138,7 @@ def summarise(
     if validated:
         best = validation.other_than(guard.start)
     else:
-        best = guard.best if left.number == guard.start else left.number
+        best = guard.choice.best_to_keep if left.number == guard.start else left.number
     compared = validation.records if validated else _learned(records)
     of_start = [r for r in compared if r.number == guard.start and (validated or r.kind == "baseline")]
     of_best = of_start if best == guard.start else [r for r in compared if r.number == best]

@@ -167,7 +167,7 @@ class Choices(Listener):
     def measured(self, record: Record) -> None:
         self._records.append(record)
         if not isinstance(self._guard, WatchOnly):
-            self.numbers.append(self._guard.best)
+            self.numbers.append(self._guard.choice.best_to_keep)
         else:
             recommended = self._agent.recommended()
             self.numbers.append(cheapest(self._records) if recommended is None else recommended)

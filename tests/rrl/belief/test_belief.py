@@ -92,6 +92,31 @@ def test_under_the_same_arrivals_a_better_configuration_that_was_seen_costs_less
     assert ahead[BEST] < 0.7 * ahead[START]
 
 
+def test_what_came_while_the_load_was_high_counts_for_what_is_kept_until_it_is_forgotten() -> None:
+    run = lived([START, TWO] * 4, Poisson(45.0))
+    quiet = lived([START, TWO] * 4, Poisson(4.0)).measurements
+    both = np.array([START, TWO])
+
+    def loses(log_costs: tuple[np.ndarray, np.ndarray]) -> float:
+        return float(log_costs[0][0] - log_costs[0][1])
+
+    for number, measurement in zip([START, TWO] * 8, quiet * 2, strict=True):
+        run.belief.learn(number, measurement)
+    assert abs(loses(run.belief.log_costs_ahead(both))) < 0.1
+    assert loses(run.belief.log_costs_kept(both)) > 0.5
+    for number, measurement in zip([START, TWO] * 2, quiet[:4], strict=True):
+        run.belief.learn(number, measurement)
+    assert abs(loses(run.belief.log_costs_kept(both))) < 0.1
+
+
+def test_while_the_load_stays_keeping_costs_what_is_expected_next() -> None:
+    belief = lived([START, TWO] * 6, Poisson(20.0)).belief
+    numbers = np.arange(len(SPACE))
+    ahead, kept = (f(numbers, beside=START) for f in (belief.log_costs_ahead, belief.log_costs_kept))
+    np.testing.assert_allclose(ahead[0] - ahead[0][START], kept[0] - kept[0][START], atol=0.15)
+    assert (np.abs(np.log(ahead[1][1:] / kept[1][1:])) < 0.5).all()
+
+
 def test_what_is_in_force_is_known_better_than_what_was_never_tried(bursty: Lived) -> None:
     numbers, last = np.arange(len(SPACE)), bursty.measurements[-1]
     _, sd = bursty.belief.log_costs(numbers, last)

@@ -210,6 +210,22 @@ def test_a_window_that_was_seen_is_as_slow_beside_the_others_as_the_machine_was_
     assert np.log(windows.slowness).mean() == pytest.approx(0.0)
 
 
+def test_what_came_is_all_that_is_remembered_in_its_order() -> None:
+    forecast = at_rates([5.0, 50.0, 20.0])
+    windows = forecast.came(Speeds({2: 0.5}, 0.0))
+    assert windows.together == 3
+    np.testing.assert_allclose(np.diff(windows.edge_s), INTERVAL_S)
+    np.testing.assert_allclose(np.diff(windows.bounds) / INTERVAL_S, [5.0, 50.0, 20.0], rtol=0.4)
+    np.testing.assert_allclose(windows.slowness, np.exp([0.0, 0.5, 0.0]))
+
+
+def test_of_many_requests_that_came_the_newest_are_taken() -> None:
+    forecast = at_rates([1000.0, 1000.0, 4000.0])
+    assert len(np.diff(forecast.came(SPEEDS).edge_s)) == 1
+    assert len(np.diff(at_rates([4000.0, 1000.0, 1000.0]).came(SPEEDS).edge_s)) == 2
+    assert len(np.diff(at_rates([10.0, 6000.0]).came(SPEEDS).edge_s)) == 1  # the newest, however many
+
+
 def test_requests_of_a_group_stay_a_burst() -> None:
     """Points of a summary that stand for many requests, as where an interval has thousands."""
     offsets_s = np.sort(np.concatenate([np.linspace(0, 10, 200, endpoint=False), np.full(2000, 4.0)]))

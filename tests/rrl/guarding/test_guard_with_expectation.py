@@ -276,6 +276,21 @@ def test_what_is_kept_is_what_is_expected_to_be_better_beyond_doubt(
     assert guard.choice.is_proven(GOOD) == (good_ms == 20.0)
 
 
+def test_what_came_lately_decides_what_is_kept_and_not_what_is_put_back() -> None:
+    """As long as the start is as good now: what would have been far worse a while ago may be so again."""
+    guard, told = guarded(good_ms=102.0)
+    tell(guard, GOOD, 102.0)
+    assert guard.to_keep() == START
+    told.kept_ms |= {START: 900.0, GOOD: 150.0}
+    guard.expected.learn(GOOD, measured(102.0))
+    number, reason = guard.keeping()
+    assert number == GOOD
+    assert "6.00x lower cost than the start" in reason
+    assert guard.choice.is_proven(GOOD)
+    assert not guard.choice.trusts(START)
+    assert guard.best == START  # by what is expected now
+
+
 def test_turns_may_show_what_was_in_doubt_or_that_it_is_no_better() -> None:
     guard, told = guarded(good_ms=90.0)
     for _ in range(15):

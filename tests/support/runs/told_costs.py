@@ -13,7 +13,7 @@ class ToldCosts:
     """Costs in ms by configuration number, each known to `sd`.
 
     `then` is how many times as much all of them would have cost in the interval learned last, `now` how many
-    times as much they are expected to cost next.
+    times as much they are expected to cost next. `kept_ms` are costs of some that differ if they are kept.
     """
 
     def __init__(
@@ -24,6 +24,7 @@ class ToldCosts:
     ) -> None:
         self.costs_ms, self.sd = dict(costs_ms), sd
         self.capacities = dict(capacities_per_s or {})
+        self.kept_ms: dict[int, float] = {}
         self.then = self.now = 1.0
         self.p95_over_cost = 2.0
         self.rate_per_s = 40.0
@@ -43,6 +44,10 @@ class ToldCosts:
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         return np.log(self._costs_ms(numbers) * self.now), self._sds(numbers, beside)
+
+    def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        costs_ms = [self.kept_ms.get(number, self.costs_ms[number]) for number in numbers.tolist()]
+        return np.log(self.now * np.array(costs_ms)), self._sds(numbers, beside)
 
     def p95s_ms(self, numbers: np.ndarray, measurement: Measurement) -> np.ndarray:
         return np.asarray(self.p95_over_cost * self._costs_ms(numbers) * self.then)
