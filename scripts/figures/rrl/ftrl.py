@@ -273,10 +273,9 @@ def _draw(
     figure_style.log_axis(left, "x", subs=(1.0,))
     for name, each in curves.items():
         style = "-" if name in OF_FTRL else "--"
-        left.plot(setting.rates, each, style, color=colours[name], linewidth=1.6, label=name)
+        left.plot(setting.rates, each, style, color=colours[name], linewidth=1.6)
     left.axhline(float(np.mean(found[NO_NETWORK].whole)), color=figure_style.GREY, linewidth=1.0)
-    left.legend(fontsize=7, frameon=False)
-    drawing.names(left, "learning rate", "mean error", "by learning rate (grey: no network)")
+    drawing.names(left, "learning rate", "mean error", "by learning rate, in the colours beside it")
     names = list(found)
     for k, name in enumerate(names):
         interval = bootstrap_mean(found[name].whole)
