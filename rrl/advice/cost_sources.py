@@ -30,7 +30,7 @@ from rrl.belief.replay import Latencies, Replay
 from rrl.belief.telemetry import tells_batch_sizes
 from rrl.measured_costs import NOISE
 from rrl.objective import PredictedIntervals
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows
 from rrl.space import Configuration, with_fixed
 
 WORLDS_DRAWN = 400

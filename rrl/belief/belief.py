@@ -22,11 +22,10 @@ import numpy as np
 from scipy.special import expit
 
 from rrl.belief.knowledge import Knowledge
-from rrl.belief.load_forecast import as_windows
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies
 from rrl.measurement import Measurement
 from rrl.objective import Objective, PredictedIntervals, with_failures
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows, as_windows
 
 FELT_BY = 0.1  # ln by which latency is changed to see what a cost makes of it
 LARGEST_COST = 1e9  # stands for an infinite one in a mean

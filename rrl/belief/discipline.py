@@ -19,10 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.belief.load_forecast import MEMORY, as_windows
+from rrl.belief.load.forecast import MEMORY
 from rrl.belief.model_error import ReplayError
 from rrl.belief.replay import Replay
 from rrl.belief.service_times import ServiceTimeModel
+from rrl.queueing.windows import as_windows
 
 # The hypotheses are compared after every so many intervals.
 COMPARED = 4

@@ -25,15 +25,15 @@ from rrl.belief import telemetry
 from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
 from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
-from rrl.belief.load_forecast import LoadForecast, arrival_offsets_s, as_windows, items_per_request
+from rrl.belief.load.forecast import LoadForecast, arrival_offsets_s, items_per_request
+from rrl.belief.load.offered import offered_load
 from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
-from rrl.belief.offered_load import offered_load
 from rrl.belief.remembered import USUAL_INTERVALS
 from rrl.belief.replay import Replay
 from rrl.belief.service_times import ServiceTimeModel
 from rrl.measurement import Measurement, ServiceTimes, tells_nothing
 from rrl.objective import Objective
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows, as_windows
 from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace, with_fixed
 

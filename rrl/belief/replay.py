@@ -24,13 +24,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.belief.load_forecast import as_windows
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.belief.telemetry import busy_instances
 from rrl.queueing import interference
 from rrl.queueing.closed_loop import closed_loop_ms
-from rrl.queueing.kernels import Candidates, Windows, replayed_ms
+from rrl.queueing.kernels import Candidates, replayed_ms
 from rrl.queueing.serving_units import unit_loads, units_fit
+from rrl.queueing.windows import Windows, as_windows, stretches_of
 from rrl.space import ConfigurationSpace
 
 SCREENING_REQUESTS = 200
@@ -213,11 +213,4 @@ def _typical(windows: Windows) -> Windows:
     middles = (np.arange(count) + 0.5) / count
     groups = np.unique(by_load[np.minimum(np.searchsorted(below, middles), len(by_load) - 1)])
     kept = np.concatenate([np.arange(firsts[k], ends[k]) for k in groups])
-    stretches = [
-        (
-            windows.arrival_s[windows.bounds[k] : windows.bounds[k + 1]] - windows.edge_s[k],
-            float(windows.edge_s[k + 1] - windows.edge_s[k]),
-        )
-        for k in kept
-    ]
-    return as_windows(stretches, windows.together, windows.slowness[kept])
+    return as_windows(stretches_of(windows, kept), windows.together, windows.slowness[kept])

@@ -13,7 +13,7 @@ from rich.console import Console
 from baselines import make_agent, use_one_thread
 from rrl.agent import Task
 from rrl.belief.belief import Belief
-from rrl.belief.joint import JointBelief, belief_of
+from rrl.belief.several_models.joint import JointBelief, belief_of
 from rrl.command_line import watch_run
 from rrl.command_line.embedded.embedded import EmbeddedFailed
 from rrl.command_line.ending import (

@@ -1,6 +1,6 @@
 """The default agent for several models that share one machine: one decision for all of them.
 
-belief   of each model, and what they slow each other by      `rrl.belief.joint`
+belief   of each model, and what they slow each other by      `rrl.belief.several_models.joint`
 search   the promising part of the joint grid                 `joint_search`
 rule     the same as for one model                            `acquisition`
 """
@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 
 from rrl.agent import Task
-from rrl.belief.joint import JointBelief
+from rrl.belief.several_models.joint import JointBelief
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.agent import Guided

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrl.belief.joint import NO_LOG_COST, JointBelief
+from rrl.belief.several_models.joint import NO_LOG_COST, JointBelief
 from rrl.guided.change_costs import ChangeCosts
 
 LIKELY, HOPED, OF_EACH_THREADS = 10, 5, 2  # of a short list

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rrl.queueing.compiling import compiled as _compiled
+from rrl.queueing.windows import Windows
 
 # What the innermost loops call is put into them: calls with arrays cost a tenth of the simulator's speed.
 _inlined = partial(_compiled, inline="always")
@@ -529,16 +530,6 @@ def interval_latencies_ms(rules: Rules, service: Service, intervals: Intervals) 
             result[k, 0] = 1e3 * np.mean(latency_s)
             result[k, 1] = 1e3 * _p95(latency_s)
     return result
-
-
-class Windows(NamedTuple):
-    """Stretches of arrivals, one after the other, of any length each."""
-
-    arrival_s: np.ndarray  # (requests of all windows,) ascending
-    bounds: np.ndarray  # (windows + 1,) int: where each begins among them, and where the last ends
-    edge_s: np.ndarray  # (windows + 1,): when each begins, and when the last ends
-    slowness: np.ndarray  # (windows,): what all service times are multiplied by in each
-    together: int  # so many carry over what waits from one to the next; the last is served to its end
 
 
 @_compiled

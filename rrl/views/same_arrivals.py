@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
-from rrl.belief.joint import JointBelief, belief_of
-from rrl.belief.load_forecast import arrival_offsets_s
+from rrl.belief.load.forecast import arrival_offsets_s
+from rrl.belief.several_models.joint import JointBelief, belief_of
 from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard

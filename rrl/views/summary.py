@@ -11,7 +11,7 @@ from typing import NamedTuple
 import yaml
 
 from rrl.belief.belief import Belief
-from rrl.belief.joint import JointBelief
+from rrl.belief.several_models.joint import JointBelief
 from rrl.guarding.choice import ToKeep
 from rrl.guarding.gain import UNKNOWN, Gain
 from rrl.guarding.guard import Guard

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
-from rrl.belief.joint import JointBelief
 from rrl.belief.knob_importance import Importances, knob_importances
+from rrl.belief.several_models.joint import JointBelief
 from rrl.guarding.interval_memory import COMPARABLE_LOAD
 from rrl.objective import Objective, make_objective
 from rrl.records import MOST_CONCURRENCY, Header, Record

@@ -9,10 +9,10 @@ import pytest
 
 from envs.simulated import SimulatedServing
 from rrl.belief.belief import Belief
-from rrl.belief.load_forecast import as_windows
 from rrl.measurement import Measurement
 from rrl.objective import MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
+from rrl.queueing.windows import as_windows
 from rrl.space import ConfigurationSpace
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from envs.scenarios.families import family_machine
-from rrl.belief.load_forecast import as_windows
 from rrl.belief.replay import Replay
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.queueing.inter_node import InterNodeCost, over_nodes
 from rrl.queueing.simulator import Simulation
+from rrl.queueing.windows import as_windows
 from rrl.space import ConfigurationSpace
 
 SPACE = ConfigurationSpace.of(

@@ -8,7 +8,7 @@ import pytest
 from baselines import make_agent
 from envs.joint_simulated import JointSimulatedServing, true_costs
 from rrl.agent import Task, live
-from rrl.belief.joint import JointBelief
+from rrl.belief.several_models.joint import JointBelief
 from rrl.guided.joint_agent import JointGuided
 from rrl.joint import JointSpace, of_models
 from rrl.objective import LeastResources, MeanLatency, StrictSLO

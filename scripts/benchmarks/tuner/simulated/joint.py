@@ -42,7 +42,7 @@ from baselines.comparison.workers import Workers
 from envs.joint_simulated import JointSimulatedServing, true_costs
 from envs.scenarios.joint_machines import JointScenario, random_joint_machine
 from rrl.agent import Agent, Task, Transition, observe
-from rrl.belief.joint import belief_of
+from rrl.belief.several_models.joint import belief_of
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
 from rrl.interval import UNWATCHED, Interval, Watch

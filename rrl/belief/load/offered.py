@@ -17,13 +17,13 @@ from typing import Protocol
 
 import numpy as np
 
-from rrl.belief.load_forecast import MAX_POISSON_DISPERSION, LoadForecast
-from rrl.belief.rate_at_limit import rate_at_limit
+from rrl.belief.load.forecast import MAX_POISSON_DISPERSION, LoadForecast
+from rrl.belief.load.rate_at_limit import rate_at_limit
 from rrl.belief.remembered import USUAL_INTERVALS
 from rrl.belief.replay import Latencies, Replay
 from rrl.measurement import Measurement
 from rrl.objective import Capacity, Objective
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows
 
 
 class OfferedLoad(Protocol):

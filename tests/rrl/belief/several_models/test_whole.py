@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrl.belief.whole import Whole
+from rrl.belief.several_models.whole import Whole
 from rrl.joint import as_whole, together
 from rrl.measurement import NODES_CHANGED, LatencySummary, Measurement
 

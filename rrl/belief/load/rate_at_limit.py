@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rrl.objective.rates import HEADROOM
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows
 
 FACTORS = np.sqrt(2.0) ** np.arange(-3, 5)  # f: from a third of the load to four times of it
 

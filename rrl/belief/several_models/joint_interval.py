@@ -9,7 +9,7 @@ import numpy as np
 
 from rrl.belief import telemetry
 from rrl.belief.belief import Belief, Work
-from rrl.belief.neighbours import Beside, SeenModel, shapes
+from rrl.belief.several_models.neighbours import Beside, SeenModel, shapes
 from rrl.measurement import Measurement
 from rrl.space import ConfigurationSpace
 

@@ -23,9 +23,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from rrl.belief.drift import Speeds
-from rrl.belief.rate_filter import LEAST_RATE_PER_S, NO_RATE, FilteredRate
+from rrl.belief.load.rate_filter import LEAST_RATE_PER_S, NO_RATE, FilteredRate
 from rrl.measurement import MAX_POINTS, Measurement
-from rrl.queueing.kernels import Windows
+from rrl.queueing.windows import Windows, as_windows
 
 LEAST_ROOT = math.sqrt(LEAST_RATE_PER_S)
 MEMORY = 20  # intervals whose arrivals may come again
@@ -199,19 +199,6 @@ def _spread(available: int, count: int, together: int) -> np.ndarray:
 def _sped(stretch: _Stretch, speed: float) -> tuple[np.ndarray, float]:
     """Offsets and duration, so many times as fast."""
     return stretch.offsets_s / speed, stretch.duration_s / speed
-
-
-def as_windows(
-    stretches: list[tuple[np.ndarray, float]], together: int = 1, slowness: np.ndarray | None = None
-) -> Windows:
-    """Stretches given by offsets and duration, one after the other."""
-    slowness = np.ones(len(stretches)) if slowness is None else slowness
-    edge_s = np.concatenate([[0.0], np.cumsum([duration_s for _, duration_s in stretches])])
-    bounds = np.concatenate([[0], np.cumsum([len(offsets_s) for offsets_s, _ in stretches])]).astype(np.int64)
-    arrival_s = np.concatenate(
-        [begin_s + offsets_s for begin_s, (offsets_s, _) in zip(edge_s[:-1], stretches, strict=True)]
-    )
-    return Windows(np.maximum.accumulate(arrival_s), bounds, edge_s, slowness, together)
 
 
 def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
-from rrl.belief.load_forecast import LoadForecast, arrival_offsets_s
+from rrl.belief.load.forecast import LoadForecast, arrival_offsets_s
 from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from rrl.belief import telemetry
 from rrl.belief.belief import Belief, Predicted, Work, while_kept
-from rrl.belief.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
 from rrl.belief.model_error import ERROR_SD
-from rrl.belief.neighbours import Neighbours, shapes
-from rrl.belief.whole import Whole
+from rrl.belief.several_models.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
+from rrl.belief.several_models.neighbours import Neighbours, shapes
+from rrl.belief.several_models.whole import Whole
 from rrl.joint import JointSpace, by_model, is_joint
 from rrl.measurement import Measurement
 from rrl.objective import LeastResources, MeanLatency, Objective

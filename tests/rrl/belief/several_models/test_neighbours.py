@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rrl.belief.neighbours import ALIKE, Beside, Neighbours, SeenModel, shapes
+from rrl.belief.several_models.neighbours import ALIKE, Beside, Neighbours, SeenModel, shapes
 from rrl.space import ConfigurationSpace
 
 CORES = 2.0

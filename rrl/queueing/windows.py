@@ -1,0 +1,39 @@
+"""Arrivals to replay: stretches of them, one after the other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Windows(NamedTuple):
+    """Stretches of arrivals, one after the other, of any length each."""
+
+    arrival_s: np.ndarray  # (requests of all windows,) ascending
+    bounds: np.ndarray  # (windows + 1,) int: where each begins among them, and where the last ends
+    edge_s: np.ndarray  # (windows + 1,): when each begins, and when the last ends
+    slowness: np.ndarray  # (windows,): what all service times are multiplied by in each
+    together: int  # so many carry over what waits from one to the next; the last is served to its end
+
+
+def as_windows(
+    stretches: list[tuple[np.ndarray, float]], together: int = 1, slowness: np.ndarray | None = None
+) -> Windows:
+    """Stretches given by offsets and duration, one after the other."""
+    slowness = np.ones(len(stretches)) if slowness is None else slowness
+    edge_s = np.concatenate([[0.0], np.cumsum([duration_s for _, duration_s in stretches])])
+    bounds = np.concatenate([[0], np.cumsum([len(offsets_s) for offsets_s, _ in stretches])]).astype(np.int64)
+    arrival_s = np.concatenate(
+        [begin_s + offsets_s for begin_s, (offsets_s, _) in zip(edge_s[:-1], stretches, strict=True)]
+    )
+    return Windows(np.maximum.accumulate(arrival_s), bounds, edge_s, slowness, together)
+
+
+def stretches_of(windows: Windows, kept: np.ndarray) -> list[tuple[np.ndarray, float]]:
+    """Offsets and durations of some of the stretches."""
+    bounds, edge_s = windows.bounds, windows.edge_s
+    return [
+        (windows.arrival_s[bounds[k] : bounds[k + 1]] - edge_s[k], float(edge_s[k + 1] - edge_s[k]))
+        for k in kept.tolist()
+    ]
