@@ -19,7 +19,6 @@ from copy import copy
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from rrl.belief.knowledge import Knowledge
 from rrl.belief.replay import SCREENING_REQUESTS, Latencies
@@ -80,7 +79,9 @@ class Belief(Knowledge):
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
-        return self._predicted(numbers, self._replayed(numbers, scale, self.windows), self.windows)
+        return self._predicted(
+            numbers, self._replayed(numbers, scale, self.windows), np.diff(self.windows.edge_s)
+        )
 
     def supposing(self, objective: Objective, times: float = 1.0) -> Belief:
         """What is believed now, asked for another objective or a load so many times as high.
@@ -97,6 +98,11 @@ class Belief(Knowledge):
     def requests_per_s(self) -> float:
         """Expected next, on average over bursts and lulls that came."""
         return self.forecast.rate_per_s / self.forecast.items_per_request
+
+    @property
+    def mean_requests_per_s(self) -> float:
+        """Of what is remembered, while requests came."""
+        return self.forecast.mean_rate_per_s / self.forecast.items_per_request
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
         """(K,) bool: each is expected to bear the load expected next with this share of its capacity.
@@ -162,7 +168,9 @@ class Belief(Knowledge):
         beside = self.service_times.log_beside if log_slower is None else log_slower
         slower = np.full(len(numbers), self._slower(self.service_times.log_slowness + beside))
         windows = as_windows(self._possible(measurement))
-        return self._predicted(numbers, self._replayed(numbers, slower, windows), windows).p95_ms
+        return self._predicted(
+            numbers, self._replayed(numbers, slower, windows), np.diff(windows.edge_s)
+        ).p95_ms
 
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
@@ -174,9 +182,14 @@ class Belief(Knowledge):
     def log_costs_lately(
         self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same of all that came lately, on the machine as it was, had each been in force all the time."""
+        """The same of all that came lately, on the machine as it was, had each been in force all the time.
+
+        Where what came is no load to bear again, that is of the load to come.
+        """
+        if not self._load.comes_as_it_came:
+            return self.log_costs_ahead(numbers, beside, log_slower)
         windows = self.forecast.came(self.service_times.speeds)
-        return self._log_costs(numbers, windows, log_slower, beside, len(windows.slowness))
+        return self._log_costs(numbers, windows, log_slower, beside, len(windows.slowness), in_turn=True)
 
     def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same while it is kept (`while_kept`)."""
@@ -189,13 +202,18 @@ class Belief(Knowledge):
         log_slowness: np.ndarray | float,
         beside: int | None,
         mean_of: int,
+        in_turn: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The cost is of so many of such windows on average: the fewer, the more chance there is in it."""
+        """The cost is of so many of such windows on average: the fewer, the more chance there is in it.
+
+        They are as likely each, or come one after the other.
+        """
         sd = self.standard_deviations(numbers, beside)
         error_sd = self.model_error.standard_deviations(numbers, beside)
         slower = self._slower(log_slowness)
+        lengths_s = np.ones(len(windows.slowness)) if in_turn else np.diff(windows.edge_s)
         found = [self._replayed(numbers, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
-        logs = [np.log(np.maximum(self._predicted(numbers, each, windows).cost, 1e-9)) for each in found]
+        logs = [np.log(np.maximum(self._predicted(numbers, each, lengths_s).cost, 1e-9)) for each in found]
         spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
         by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
@@ -217,9 +235,9 @@ class Belief(Knowledge):
     def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         return self._load.replayed(numbers, scale, windows, self.sharing, self._ratio(numbers))
 
-    def _predicted(self, numbers: np.ndarray, latencies: Latencies, windows: Windows) -> Predicted:
-        """Windows are as likely each, but most requests come in those of a high load."""
-        weights = np.maximum(latencies.completions / np.diff(windows.edge_s), 1e-9)
+    def _predicted(self, numbers: np.ndarray, latencies: Latencies, lengths_s: np.ndarray) -> Predicted:
+        """Windows of these lengths are as likely each, but most requests come in those of a high load."""
+        weights = np.maximum(latencies.completions / lengths_s, 1e-9)
         weights = weights / weights.sum(axis=1, keepdims=True)
         costs = np.minimum(self._costs(numbers, latencies), LARGEST_COST)
         p95_ms = self._ratio(numbers) * np.minimum(latencies.p95_ms, LARGEST_COST)
@@ -248,8 +266,6 @@ def while_kept(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(K,), (K,) mean and sd of ln of a cost: of the load to come or, as likely, of what came lately.
 
-    So what is kept bears what came, as it may come again.
+    So what is kept bears what came, as it may come again. It is as unsure as the less sure of both.
     """
-    share = expit(lately[0] - ahead[0])  # of the costs of both
-    log = np.logaddexp(ahead[0], lately[0]) - math.log(2)
-    return log, (1 - share) * ahead[1] + share * lately[1]
+    return np.logaddexp(ahead[0], lately[0]) - math.log(2), np.maximum(ahead[1], lately[1])

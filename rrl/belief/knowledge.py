@@ -152,6 +152,7 @@ class Knowledge:
         """Takes in an interval that has no gap. Other models made batches take so much longer: ln."""
         self.failures.learn(number, measurement)
         if measurement.arrivals == 0 or measurement.duration_s <= 0:
+            self.passed(measurement.duration_s)
             return
         self._intervals += 1
         self.forecast.add(measurement)
@@ -166,6 +167,11 @@ class Knowledge:
         self.service_times.fit()
         self._refresh()
         self._learn_error(number, measurement)
+
+    def passed(self, duration_s: float) -> None:
+        """In this time nothing came, or it is not known what did."""
+        if duration_s > 0:
+            self.forecast.passed(duration_s)
 
     def _slower(self, log_slowness: np.ndarray | float) -> np.ndarray | float:
         """How many times as long as in the replay's table everything takes on a machine so slow."""

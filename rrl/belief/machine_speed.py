@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from rrl.belief import drift
+from rrl.belief.remembered import MAX_AGE
 
 # The share of the present drift that is left on average over the intervals for which a choice must pay.
 PAYS_FOR = 0.3
@@ -34,7 +35,7 @@ class MachineSpeed:
 
     @property
     def speeds(self) -> drift.Speeds:
-        """How slow the machine was in the intervals remembered."""
+        """How slow the machine was in the last intervals; of those forgotten, as it was told last."""
         return drift.Speeds(
             {time: sum(both) for time, both in self._effects.items()}, math.hypot(*self.scale)
         )
@@ -48,7 +49,10 @@ class MachineSpeed:
         """Takes what the intervals shared from their rows, given the (R,) ln S expected of them."""
         effects, again = drift.effects(rows, times, self.scale, shocks, expected)
         numbers = [int(time) for time in times]
-        self._effects = dict(zip(numbers, zip(effects.drift, effects.scatter, strict=True), strict=True))
+        kept = {time: both for time, both in self._effects.items() if time >= numbers[-1] - MAX_AGE}
+        self._effects = kept | dict(
+            zip(numbers, zip(effects.drift, effects.scatter, strict=True), strict=True)
+        )
         self._shocks = dict(zip(numbers, zip(again.drift, again.scatter, strict=True), strict=True))
 
     def _effects_of(self, time: int) -> tuple[float, float]:

@@ -59,7 +59,11 @@ class Choice:
     @property
     def best_to_keep(self) -> int:
         """The best for as long as it is kept: what came lately may come again."""
-        return self.expected.cheapest_kept(self._serving) if self.expected.known else self._best_measured
+        return (
+            self.expected.cheapest_kept(self._serving, self.start)
+            if self.expected.known
+            else self._best_measured
+        )
 
     @property
     def _serving(self) -> list[int]:
@@ -168,11 +172,12 @@ class Choice:
         A start that cannot bear the load with something to spare is left for what bears more.
         """
         if not self.is_proven(best):
-            best = self._best_proven() or best
+            proven = self._best_proven()
+            best = best if proven is None else proven
         gain = self.expected.gain_kept(self.start, best)
         words = in_words(gain, EXPECTED_CONFIDENCE)
         if gain.beyond_noise:
-            return ToKeep(best, f"{words}, expected of both under the same load")
+            return ToKeep(best, f"{words}, expected of both under the same loads")
         bears_more = self.expected.capacity_per_s(best) > self.expected.capacity_per_s(self.start)
         if gain.estimate > 1 and self.start_is_overloaded and bears_more:
             why = "the start cannot bear the load with something to spare"
@@ -184,7 +189,7 @@ class Choice:
     def _best_proven(self) -> int | None:
         """Of the fit configurations measured that are expected without doubt to cost less than the start."""
         proven = [number for number in self.fit if self.is_proven(number)]
-        return self.expected.cheapest_kept(proven) if proven else None
+        return self.expected.cheapest_kept(proven, self.start) if proven else None
 
     @property
     def fit(self) -> set[int]:

@@ -14,9 +14,9 @@ arrivals, on the machine as it was then or is now. So neither a burst nor a slow
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class CostExpectation(Protocol):
 
     def learn(self, number: int, measurement: Measurement) -> None:
         """Takes in an interval that has no gap."""
+        ...
+
+    def passed(self, duration_s: float) -> None:
+        """In this time nothing came, or it is not known what did."""
         ...
 
     def log_costs(
@@ -72,6 +76,13 @@ class CostExpectation(Protocol):
         ...
 
 
+class _Kept(NamedTuple):
+    """What is expected of a configuration while it is kept."""
+
+    log_cost: float
+    gain: Gain  # over what it is compared with
+
+
 class LikeWithLike:
     """Compares configurations by what is expected of them now. Remembers the answers until it learns more."""
 
@@ -89,6 +100,12 @@ class LikeWithLike:
             self._forget()
             self._expectation.learn(number, measurement)
 
+    def passed(self, duration_s: float) -> None:
+        """An interval passed of which nothing is learned."""
+        if self._expectation is not None:
+            self._forget()
+            self._expectation.passed(duration_s)
+
     def gain(self, of: int, over: int) -> Gain:
         """How many times less `over` is expected to cost than `of`, under the load to come."""
         if (of, over) not in self._gains:
@@ -98,10 +115,7 @@ class LikeWithLike:
 
     def gain_kept(self, of: int, over: int) -> Gain:
         """The same of what may come while either is kept."""
-        if (of, over) not in self._gains_kept:
-            m, s = self._asked.log_costs_kept(np.array([of, over]), beside=of)
-            self._gains_kept[of, over] = gain_of_logs(float(m[0] - m[1]), float(s[1]))
-        return self._gains_kept[of, over]
+        return self._kept((over,), of)[over].gain
 
     def costs_ahead(self, numbers: Sequence[int]) -> tuple[float, ...]:
         """The cost expected of each under the load to come."""
@@ -116,13 +130,10 @@ class LikeWithLike:
             self._cheapest[among] = among[int(np.argmin(m))]
         return self._cheapest[among]
 
-    def cheapest_kept(self, numbers: Sequence[int]) -> int:
-        """The same of what may come while it is kept."""
-        among = tuple(sorted(numbers))
-        if among not in self._cheapest_kept:
-            m, _ = self._asked.log_costs_kept(np.array(among))
-            self._cheapest_kept[among] = among[int(np.argmin(m))]
-        return self._cheapest_kept[among]
+    def cheapest_kept(self, numbers: Sequence[int], beside: int) -> int:
+        """The same of what may come while it is kept. All are asked for together with `beside`."""
+        found = self._kept(numbers, beside)
+        return min(sorted(numbers), key=lambda number: found[number].log_cost)
 
     def cost_beside(self, number: int, measurement: Measurement) -> tuple[float, float]:
         """m and s of what a configuration would have cost in the interval learned last."""
@@ -141,9 +152,19 @@ class LikeWithLike:
 
     def _forget(self) -> None:
         self._gains: dict[tuple[int, int], Gain] = {}
-        self._gains_kept: dict[tuple[int, int], Gain] = {}
+        self._kept_beside: dict[int, dict[int, _Kept]] = {}
         self._cheapest: dict[tuple[int, ...], int] = {}
-        self._cheapest_kept: dict[tuple[int, ...], int] = {}
+
+    def _kept(self, numbers: Sequence[int], beside: int) -> Mapping[int, _Kept]:
+        """What is expected of these, and maybe of others, with the gains over `beside`."""
+        found = self._kept_beside.setdefault(beside, {})
+        if not found.keys() >= {*numbers}:
+            asked = sorted({*numbers, beside} - found.keys() | {beside})
+            m, s = self._asked.log_costs_kept(np.array(asked), beside=beside)
+            own = m[asked.index(beside)]
+            for number, log_cost, sd in zip(asked, m.tolist(), s.tolist(), strict=True):
+                found[number] = _Kept(log_cost, gain_of_logs(own - log_cost, sd))
+        return found
 
     @property
     def _asked(self) -> CostExpectation:

@@ -66,7 +66,7 @@ class UnderGuard(NamedTuple):
     """What is in force, as the guard let it in."""
 
     number: int = -1  # none yet
-    safe: tuple[int, ...] = ()  # what a rollback would return to, or the start
+    safe: tuple[int, ...] = ()  # the start, what a rollback would return to, and what would be kept
     after_rollback: bool = False  # it came by a rollback, or drains the queue that one met
 
 
@@ -106,6 +106,11 @@ class Guard:
         return self.choice.best
 
     @property
+    def _safe(self) -> frozenset[int]:
+        """What a rollback would return to, and what would be kept."""
+        return frozenset((self.best, self.choice.best_to_keep))
+
+    @property
     def takes_over(self) -> bool:
         """True if the next interval is the guard's: the agent need not be asked."""
         return self._next is not None
@@ -119,7 +124,7 @@ class Guard:
     def refuses(self) -> frozenset[int]:
         """The configurations that it would not admit now, those over budget excepted."""
         fitness = self.fitness
-        return (fitness.cooling | fitness.failing_as_the_start | fitness.losing) - {self.best}
+        return (fitness.cooling | fitness.failing_as_the_start | fitness.losing) - self._safe
 
     def keeping(self, turn_costs: Costs | None = None) -> ToKeep:
         """What to keep in force at the end, and why."""
@@ -195,6 +200,8 @@ class Guard:
         """
         self.fitness.count_interval(number)
         self._next = None
+        if measurement.gap or not has_traffic(measurement) or tells_nothing(measurement):
+            self.expected.passed(measurement.duration_s)
         if measurement.gap:
             return self._after_gap(number, measurement)
         if not has_traffic(measurement):
@@ -263,7 +270,7 @@ class Guard:
     def _enter(self, choice: Admission, after_rollback: bool = False) -> Admission:
         self._next = None
         self._looks = Looks()
-        self._in_force = UnderGuard(choice.number, (self.start, self.best), after_rollback)
+        self._in_force = UnderGuard(choice.number, (self.start, *self._safe), after_rollback)
         return choice
 
     def _safe_bears_better(self) -> bool:
@@ -299,7 +306,7 @@ class Guard:
         gap = self.fitness.outage.all_failed(number, measurement, self.fitness.is_failing(number))
         if not gap:
             return None
-        if gap == DOWN and number in (self.start, self.best):
+        if gap == DOWN and number in (self.start, *self._safe):
             return self._hold(number, gap, must_act=False)._replace(gap=gap)
         return self._roll_back(False, gap)._replace(gap=gap)
 
@@ -333,7 +340,7 @@ class Guard:
         """Rolls back, unless there is nothing to roll back to that is expected to be better."""
         if not always and not self.choice.improves_on(number):
             return Judgement(False, True, f"{reason}; nothing known is expected to be better now")
-        if number in (self.start, self.best):
+        if number in (self.start, *self._safe):
             return Judgement(False, True, reason)
         return self._roll_back(True, reason)
 

@@ -99,7 +99,8 @@ class EndOfRun:
         found = self._in_force.found_number
         if self._in_force.adopted is not None:
             return self._in_force.adopted
-        return self._guard.start if found is None or self._guard.choice.is_worse(found) else found
+        start, choice = self._guard.start, self._guard.choice
+        return start if found is None or choice.is_worse(found) or choice.is_better(start, found) else found
 
     def _early(self, why: str) -> ToKeep:
         number, reason = self._guard.keeping()

@@ -153,7 +153,9 @@ class LiveView(Listener):
                 now.append(f"  {self._last.failures_in_words}", style="red")
             rows.add_row("last interval", now)
         rows.add_row("mean so far", Text(sparkline(list(self._means_ms)), style="cyan"))
-        rows.add_row("best known", Text(in_words(space.configuration(self._guard.best)), style="green"))
+        rows.add_row(
+            "best known", Text(in_words(space.configuration(self._guard.choice.best_to_keep)), style="green")
+        )
         rows.add_row("guard", Text(self._guard_said))
         rows.add_row("last change", Text(self._change))
         if self._waits:

@@ -32,7 +32,7 @@ MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches, of which there are at least two
-MAX_CAME = 50_000  # requests, of what came one stretch after the other
+MAX_CAME = 20_000  # requests, of what came one stretch after the other
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
 DISPERSION_WEIGHT = 0.25  # of the newest interval in the usual dispersion, once several were told
@@ -44,6 +44,7 @@ class _Stretch(NamedTuple):
     offsets_s: np.ndarray  # ascending
     duration_s: float
     time: int  # the interval's number since the first
+    then_s: float = 0.0  # that passed after it, of which nothing was learned
 
 
 class LoadForecast:
@@ -73,6 +74,12 @@ class LoadForecast:
         counts = [len(each.offsets_s) for each in self._seen]
         self._level = FilteredRate.after(counts, [each.duration_s for each in self._seen], self.dispersion)
 
+    def passed(self, duration_s: float) -> None:
+        """In this time nothing came, or it is not known what did."""
+        if self._seen:
+            last = self._seen[-1]
+            self._seen[-1] = last._replace(then_s=last.then_s + duration_s)
+
     @property
     def rate_per_s(self) -> float:
         """On average over what may come next."""
@@ -82,6 +89,11 @@ class LoadForecast:
     def present_rate_per_s(self) -> float:
         """That of now, which need not last."""
         return self._level.present_rate_per_s
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Of what is remembered, while requests came."""
+        return self._level.mean**2
 
     @property
     def log_sd(self) -> float:
@@ -102,7 +114,10 @@ class LoadForecast:
         """The same arrivals so many times as fast, to be asked of and not to learn."""
         other = copy(self)
         other._level = self._level.times(factor)
-        faster = (_Stretch(s.offsets_s / factor, s.duration_s / factor, s.time) for s in self._seen)
+        faster = (
+            _Stretch(s.offsets_s / factor, s.duration_s / factor, s.time, s.then_s / factor)
+            for s in self._seen
+        )
         other._seen = deque(faster, maxlen=MEMORY)
         return other
 
@@ -144,7 +159,8 @@ class LoadForecast:
         count = max(1, int(np.searchsorted(requests, MAX_CAME, side="right")))
         stretches = list(self._seen)[-count:]
         slowness = np.exp([speeds.seen.get(each.time, 0.0) for each in stretches])
-        return as_windows([(each.offsets_s, each.duration_s) for each in stretches], count, slowness)
+        lasted = [(each.offsets_s, each.duration_s + each.then_s) for each in stretches]
+        return as_windows(lasted, count, slowness)
 
     def _levels(self, count: int, together: int) -> np.ndarray:
         """(count,) roots that it may be now, each as likely, and the same in stretches that go together."""

@@ -31,6 +31,8 @@ class OfferedLoad(Protocol):
 
     waits_for_answers: bool
     """True for a load that every configuration bears, as it sends no more than is answered."""
+    comes_as_it_came: bool
+    """True for a load of users; it may come again as it came."""
 
     def supposing(self, forecast: LoadForecast, objective: Objective, times: float) -> OfferedLoad:
         """So many times of it, for another objective, by its own forecast of arrivals."""
@@ -62,6 +64,7 @@ class OpenLoad:
     """Requests come as users send them."""
 
     waits_for_answers = False
+    comes_as_it_came = True
 
     def __init__(self, replay: Replay, forecast: LoadForecast) -> None:
         self._replay, self._forecast = replay, forecast
@@ -97,6 +100,8 @@ class OpenLoad:
 class OpenLoadToLimit(OpenLoad):
     """The same arrivals, only faster: `answered_per_s` is the rate at which the p95 reaches the limit."""
 
+    comes_as_it_came = False
+
     def __init__(self, replay: Replay, forecast: LoadForecast, slo_p95_ms: float) -> None:
         super().__init__(replay, forecast)
         self._slo_p95_ms = slo_p95_ms
@@ -127,6 +132,7 @@ class ClosedLoad:
     """Requests of so many clients at once; see `rrl.queueing.closed_loop`."""
 
     waits_for_answers = True
+    comes_as_it_came = False
 
     def __init__(self, replay: Replay, forecast: LoadForecast, concurrency: int) -> None:
         self._replay, self._forecast, self._concurrency = replay, forecast, concurrency

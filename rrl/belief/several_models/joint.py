@@ -118,11 +118,18 @@ class JointBelief:
             belief.slowed_by(past)
             if each is not None:
                 belief.learn(int(parts[k]), each, past.get(belief.intervals + 1, 0.0))
+            else:
+                belief.passed(measurement.duration_s)
         seconds = np.array([_seconds(each) for each in measured])
         if seconds.sum() > 0:
             self.shares = seconds / seconds.sum()
         self.whole.learn(measurement)
         self._work = []
+
+    def passed(self, duration_s: float) -> None:
+        """In this time nothing came, or it is not known what did."""
+        for member in self.members:
+            member.passed(duration_s)
 
     def log_slower(self, parts: np.ndarray) -> np.ndarray:
         """(K, M) g of joint configurations given by the numbers of the models' own."""
@@ -159,20 +166,22 @@ class JointBelief:
         costs, p95_ms = (np.stack(each, axis=1) for each in zip(*found, strict=True))
         return Predicted(self.combined(costs), self._tail(p95_ms))
 
-    def combined(self, costs: np.ndarray) -> np.ndarray:
-        """(...,) the joint cost of (..., M) those of the models."""
+    def combined(self, costs: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+        """(...,) the joint cost of (..., M) those of the models, whose requests have these `weights`."""
+        weights = self.weights if weights is None else weights
         if isinstance(self.objective, MeanLatency):
-            return self.whole.mean(costs @ self.weights)
+            return self.whole.mean(costs @ weights)
         if isinstance(self.objective, LeastResources):
             worst = costs.max(axis=-1)
             keeps = worst < self.objective.violation_threads
             return np.where(keeps, costs.sum(axis=-1), worst)
-        return self._tail(costs)
+        return self._tail(costs, weights)
 
-    def _tail(self, p95_ms: np.ndarray) -> np.ndarray:
+    def _tail(self, p95_ms: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """(...,) of (..., M) those of the models."""
+        weights = self.weights if weights is None else weights
         of_whole = self.whole.exists
-        return self.whole.tail(p95_ms @ self.weights) if of_whole else np.asarray(p95_ms.max(axis=-1))
+        return self.whole.tail(p95_ms @ weights) if of_whole else np.asarray(p95_ms.max(axis=-1))
 
     def standard_deviations(self, numbers: np.ndarray, beside: int) -> np.ndarray:
         """(K, M) of ln of the service times that matter, such that all may move together.
@@ -216,7 +225,8 @@ class JointBelief:
         def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self.members[k].log_costs_lately(own, other, g)
 
-        return self._log_costs(numbers, beside, asked)
+        rates = np.array([m.mean_requests_per_s if m.known else 0.0 for m in self.members])
+        return self._log_costs(numbers, beside, asked, rates / rates.sum())
 
     def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same while it is kept (`while_kept`)."""
@@ -265,6 +275,7 @@ class JointBelief:
         numbers: np.ndarray,
         beside: int | None,
         asked: Callable[[int, np.ndarray, int | None, np.ndarray], tuple[np.ndarray, np.ndarray]],
+        weights: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What is compared with comes first, so that each model's part of it is the first of its kind."""
         every = numbers if beside is None else np.concatenate([[beside], numbers])
@@ -278,13 +289,14 @@ class JointBelief:
         ]
         means, sds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
         costs = np.exp(np.minimum(means, 50.0))
-        joint = self.combined(costs)
+        weights = self.weights if weights is None else weights
+        joint = self.combined(costs, weights)
         worst = costs == costs.max(axis=1, keepdims=True)
         is_sum = isinstance(self.objective, MeanLatency) or self.whole.exists
-        told = costs * (self.weights if is_sum else worst)
+        told = costs * (weights if is_sum else worst)
         sd = np.sqrt(((told / told.sum(axis=1, keepdims=True) * sds) ** 2).sum(axis=1))
         if isinstance(self.objective, MeanLatency):
-            sd = sd * self.whole.visits * (costs @ self.weights) / np.maximum(joint, 1e-9)
+            sd = sd * self.whole.visits * (costs @ weights) / np.maximum(joint, 1e-9)
         first = 0 if beside is None else 1
         return np.log(np.maximum(joint, 1e-9))[first:], sd[first:]
 

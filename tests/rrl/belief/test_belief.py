@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from envs.simulated import SimulatedServing
-from rrl.belief.belief import Belief
+from rrl.arrival_summary import summarised
+from rrl.belief.belief import Belief, while_kept
 from rrl.measurement import Measurement
-from rrl.objective import MeanLatency, Objective, StrictSLO
+from rrl.objective import Capacity, MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.windows import as_windows
 from rrl.space import ConfigurationSpace
@@ -20,6 +21,7 @@ SPACE = ConfigurationSpace.of(instances=[1, 2], max_batch_size=[1, 8])
 START, TWO, BATCHES, BEST = (
     SPACE.number({"instances": n, "max_batch_size": b}) for n, b in ((1, 1), (2, 1), (1, 8), (2, 8))
 )
+BOTH = np.array([START, TWO])
 ONE = np.array([1])
 MACHINE = Machine(ONE, ONE, np.array([1, 2]), np.array([1, 8]), np.array([[[[20, 60], [22, 70]]]]) / 1e3)
 RATE_PER_S = 25.0
@@ -95,18 +97,71 @@ def test_under_the_same_arrivals_a_better_configuration_that_was_seen_costs_less
 def test_what_came_while_the_load_was_high_counts_for_what_is_kept_until_it_is_forgotten() -> None:
     run = lived([START, TWO] * 4, Poisson(45.0))
     quiet = lived([START, TWO] * 4, Poisson(4.0)).measurements
-    both = np.array([START, TWO])
 
     def loses(log_costs: tuple[np.ndarray, np.ndarray]) -> float:
         return float(log_costs[0][0] - log_costs[0][1])
 
     for number, measurement in zip([START, TWO] * 8, quiet * 2, strict=True):
         run.belief.learn(number, measurement)
-    assert abs(loses(run.belief.log_costs_ahead(both))) < 0.1
-    assert loses(run.belief.log_costs_kept(both)) > 0.5
+    assert abs(loses(run.belief.log_costs_ahead(BOTH))) < 0.1
+    assert loses(run.belief.log_costs_kept(BOTH)) > 0.5
     for number, measurement in zip([START, TWO] * 2, quiet[:4], strict=True):
         run.belief.learn(number, measurement)
-    assert abs(loses(run.belief.log_costs_kept(both))) < 0.1
+    assert abs(loses(run.belief.log_costs_kept(BOTH))) < 0.1
+
+
+def test_a_queue_drains_in_a_silence_between_what_came() -> None:
+    """Eight seconds at more than `START` bears, then as long without requests, and so on."""
+    busy = lived([START] * 6, Poisson(53.0), seed=2).measurements
+    one_after_the_other, with_silences = (Belief(SPACE, MeanLatency(), cores=2) for _ in range(2))
+    for measurement in busy:
+        for belief in (one_after_the_other, with_silences):
+            belief.learn(START, measurement)
+        with_silences.learn(START, Measurement(20.0, 0, 0, 0))
+    glued, apart = (b.log_costs_lately(np.array([START]))[0][0] for b in (one_after_the_other, with_silences))
+    assert glued > apart + 0.5
+
+
+def test_what_came_is_as_slow_as_it_was_though_the_interval_is_forgotten() -> None:
+    """Of one configuration few intervals are remembered, but how slow the machine was in all of them."""
+    slow = dict.fromkeys(range(6, 14), 1.6)
+    run, quick = (lived([TWO] * 18, Poisson(20.0), slower=each) for each in (slow, None))
+    slowness = run.belief.forecast.came(run.belief.service_times.speeds).slowness
+    assert slowness[6:14].min() > 1.2 * slowness[14:].max()
+    lately, never = (each.belief.log_costs_lately(np.array([TWO]))[0][0] for each in (run, quick))
+    assert lately > never + 0.15
+
+
+def test_of_what_came_every_request_counts_alike() -> None:
+    """However short the interval that it came in."""
+    belief = lived([TWO] * 4, Poisson(10.0)).belief
+    before = belief.log_costs_lately(np.array([START]))[0][0]
+    offsets_s = np.full(8, 0.001)  # at once
+    burst = Measurement(0.5, 8, 8, 0, arrival_summary=summarised(offsets_s), dispersion=8.0)
+    belief.learn(TWO, burst)
+    after = belief.log_costs_lately(np.array([START]))[0][0]
+    of_burst = 20.0 * (1 + 8) / 2
+    requests = 4 * 8.0 * 10.0
+    expected = (requests * np.exp(before) + 8 * of_burst) / (requests + 8)
+    assert np.exp(after) == pytest.approx(expected, rel=0.1)
+
+
+def test_where_the_load_is_made_faster_what_came_does_not_come_again() -> None:
+    run = lived([START, TWO] * 4, Poisson(45.0))
+    for number, measurement in zip(
+        [START, TWO] * 4, lived([START, TWO] * 4, Poisson(4.0)).measurements, strict=True
+    ):
+        run.belief.learn(number, measurement)
+    capacity = run.belief.supposing(Capacity(200.0))
+    for ahead, lately in zip(capacity.log_costs_ahead(BOTH), capacity.log_costs_lately(BOTH), strict=True):
+        np.testing.assert_array_equal(ahead, lately)
+
+
+def test_what_is_kept_is_as_unsure_as_the_less_sure_of_what_is_to_come_and_what_came() -> None:
+    ahead, lately = (np.array([1.0, 3.0]), np.array([0.1, 0.5])), (np.array([2.0, 3.0]), np.array([0.3, 0.2]))
+    log, sd = while_kept(ahead, lately)
+    np.testing.assert_allclose(np.exp(log), [(np.e + np.e**2) / 2, np.e**3])
+    np.testing.assert_allclose(sd, [0.3, 0.5])
 
 
 def test_while_the_load_stays_keeping_costs_what_is_expected_next() -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from rrl.guarding.guard import Guard
 from rrl.guarding.settings import GuardSettings
-from rrl.measurement import LatencySummary, Progress
+from rrl.measurement import LatencySummary, Measurement, Progress
 from tests.support.runs.guard_told import ABORTED, BAD, GOOD, START, measured, tell, turn
 from tests.support.runs.told_costs import ToldCosts
 
 BURST: dict[str, Any] = {"dispersion": 9.0}
+OTHER = 7
 
 
 def guarded(
@@ -289,6 +290,61 @@ def test_what_came_lately_decides_what_is_kept_and_not_what_is_put_back() -> Non
     assert guard.choice.is_proven(GOOD)
     assert not guard.choice.trusts(START)
     assert guard.best == START  # by what is expected now
+
+
+def test_of_several_that_are_as_good_now_the_one_that_bears_what_came_is_kept() -> None:
+    guard, told = guarded(good_ms=40.0, bad_ms=50.0)
+    tell(guard, BAD, 50.0)
+    assert guard.best == guard.to_keep() == guard.choice.best_to_keep == GOOD
+    told.kept_ms |= {START: 900.0, GOOD: 600.0, BAD: 100.0}
+    guard.expected.learn(BAD, measured(50.0))
+    assert guard.best == GOOD
+    assert guard.to_keep() == guard.choice.best_to_keep == BAD
+    assert guard.choice.is_better(BAD, GOOD)
+    assert not guard.choice.is_better(GOOD, BAD)
+    assert not guard.choice.is_worse(BAD)
+
+
+def test_of_what_is_better_beyond_doubt_the_one_that_bears_what_came_is_kept() -> None:
+    """Where it is in doubt whether the best is better than the start."""
+    guard, told = guarded(good_ms=40.0, bad_ms=50.0)
+    tell(guard, BAD, 50.0)
+    told.kept_ms |= {OTHER: 30.0, GOOD: 60.0, BAD: 45.0}
+    told.costs_ms[OTHER] = 30.0
+    tell(guard, OTHER, 30.0)
+    told.sds |= {OTHER: 2.0}
+    guard.expected.learn(OTHER, measured(30.0))
+    assert guard.choice.best_to_keep == OTHER
+    assert not guard.choice.is_proven(OTHER)
+    assert guard.to_keep() == BAD
+
+
+def test_where_requests_fail_under_the_start_the_one_that_bears_what_came_is_kept() -> None:
+    guard, told = guarded(good_ms=40.0, bad_ms=50.0)
+    for _ in range(2):
+        tell(guard, BAD, 50.0)
+        tell(guard, START, 100.0, failures=40)
+    assert guard.choice.start_harms
+    told.kept_ms |= {GOOD: 600.0, BAD: 100.0}
+    guard.expected.learn(BAD, measured(50.0))
+    assert guard.to_keep() == BAD
+
+
+def test_what_would_be_kept_is_not_aborted() -> None:
+    guard, told = guarded(good_ms=40.0, bad_ms=50.0, capacities_per_s={START: 1000.0})
+    tell(guard, BAD, 50.0)
+    told.kept_ms |= {START: 900.0, GOOD: 600.0, BAD: 100.0}
+    guard.expected.learn(BAD, measured(50.0))
+    guard.enter(BAD)
+    assert {BAD, GOOD, START} <= set(guard._in_force.safe)
+
+
+def test_time_without_requests_is_told() -> None:
+    guard, told = guarded()
+    before = told.passed_s
+    guard.admit(GOOD)
+    guard.judge(GOOD, float("nan"), Measurement(7.0, 0, 0, 0))
+    assert told.passed_s == before + 7.0
 
 
 def test_turns_may_show_what_was_in_doubt_or_that_it_is_no_better() -> None:

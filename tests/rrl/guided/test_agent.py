@@ -98,6 +98,15 @@ def test_what_is_refused_twice_is_not_proposed_again_nor_more_of_it() -> None:
         assert not (configuration["intra_op_threads"] == 2 and configuration["instances"] >= 3)
 
 
+def test_what_it_recommends_bears_what_came_lately_too() -> None:
+    agent = Guided(Task(SPACE))
+    transitions(0, agent)
+    best = agent.recommended()
+    assert best is not None
+    agent.belief.log_costs_lately = lambda numbers: (np.where(numbers == best, 9.0, 0.0), 0.0)  # type: ignore
+    assert agent.recommended() not in (None, best)
+
+
 def test_a_gap_teaches_nothing() -> None:
     agent = Guided(Task(SPACE))
     lived = transitions(0, agent, decisions=4)

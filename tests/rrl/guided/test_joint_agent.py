@@ -107,6 +107,27 @@ def test_what_is_expected_of_a_model_depends_on_its_neighbour() -> None:
     assert np.isfinite(means).all()
 
 
+def test_what_came_of_a_model_that_is_quiet_by_now_counts_by_the_requests_that_came() -> None:
+    env = environment()
+    belief = JointBelief(env.space, MeanLatency(), CORES)
+    start = env.space.number(of_models({"heavy": START, "light": START}))
+    env.reset(seed=0)
+    for heavy_per_s in [45.0] * 4 + [1.0] * 6:
+        env.rates_per_s = np.array([heavy_per_s, 30.0])
+        belief.learn(start, env.step(env.space.action(start))[4]["measurement"])
+    this = np.array([start])
+    ahead, lately, kept = (
+        float(np.exp(costs(this)[0][0]))
+        for costs in (belief.log_costs_ahead, belief.log_costs_lately, belief.log_costs_kept)
+    )
+    parts = belief.joint.parts(this)[0]
+    own = [m.log_costs_lately(parts[k : k + 1])[0][0] for k, m in enumerate(belief.members)]
+    came = np.array([4 * 45.0 + 6 * 1.0, 10 * 30.0])
+    assert lately == pytest.approx(float(np.exp(own) @ came / came.sum()), rel=0.2)
+    assert lately > 5 * ahead
+    assert kept == pytest.approx((ahead + lately) / 2)
+
+
 def test_a_model_without_requests_stays_as_it_is_while_the_other_is_tuned() -> None:
     env = environment()
     env.rates_per_s = np.array([45.0, 1e-9])

@@ -151,7 +151,8 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
         found=SPACE.configuration(left_before),
     )
     t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
-    t.guard.choice.is_worse = lambda number: worse
+    t.guard.choice.is_worse = lambda number: False
+    t.guard.choice.is_better = lambda number, than: worse
     kept = run(t)
     assert kept.stopped
     assert kept.number == (t.guard.start if worse else left_before)

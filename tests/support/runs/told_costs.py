@@ -13,7 +13,8 @@ class ToldCosts:
     """Costs in ms by configuration number, each known to `sd`.
 
     `then` is how many times as much all of them would have cost in the interval learned last, `now` how many
-    times as much they are expected to cost next. `kept_ms` are costs of some that differ if they are kept.
+    times as much they are expected to cost next. `kept_ms` are costs of some that differ if they are kept,
+    `sds` those of some that are known otherwise.
     """
 
     def __init__(
@@ -25,14 +26,19 @@ class ToldCosts:
         self.costs_ms, self.sd = dict(costs_ms), sd
         self.capacities = dict(capacities_per_s or {})
         self.kept_ms: dict[int, float] = {}
+        self.sds: dict[int, float] = {}
         self.then = self.now = 1.0
         self.p95_over_cost = 2.0
         self.rate_per_s = 40.0
         self.known = True
+        self.passed_s = 0.0
         self.learned: list[tuple[int, Measurement]] = []
 
     def learn(self, number: int, measurement: Measurement) -> None:
         self.learned.append((number, measurement))
+
+    def passed(self, duration_s: float) -> None:
+        self.passed_s += duration_s
 
     def log_costs(
         self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
@@ -62,4 +68,5 @@ class ToldCosts:
         return np.array([self.costs_ms[number] for number in numbers.tolist()])
 
     def _sds(self, numbers: np.ndarray, beside: int | None) -> np.ndarray:
-        return np.where(numbers == beside, 0.0, self.sd)
+        sds = [self.sds.get(number, self.sd) for number in numbers.tolist()]
+        return np.where(numbers == beside, 0.0, sds)

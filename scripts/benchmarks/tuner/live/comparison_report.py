@@ -68,7 +68,7 @@ def results(compared: Comparison) -> dict[str, Result]:
         for record in of.records:
             guard.replay(record)
             if record.kind == "tune" and record.counted:
-                known.append(guard.best in near)
+                known.append(guard.choice.best_to_keep in near)
         in_force = [record.number in near for record in of.tuning]
         cost = cost_of_exploration(of.records, guard.memory.start_latency_ms)
         decisions_ms = [r.decision_ms for r in of.tuning if math.isfinite(r.decision_ms)]

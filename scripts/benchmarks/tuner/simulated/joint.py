@@ -268,7 +268,7 @@ class _BestKnown(Listener):
         self.records: list[Record] = []
 
     def measured(self, record: Record) -> None:
-        self.best.append(self._guard.best)
+        self.best.append(self._guard.choice.best_to_keep)
         self.records.append(record)
 
 

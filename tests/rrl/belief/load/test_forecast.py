@@ -220,10 +220,20 @@ def test_what_came_is_all_that_is_remembered_in_its_order() -> None:
 
 
 def test_of_many_requests_that_came_the_newest_are_taken() -> None:
-    forecast = at_rates([1000.0, 1000.0, 4000.0])
-    assert len(np.diff(forecast.came(SPEEDS).edge_s)) == 1
-    assert len(np.diff(at_rates([4000.0, 1000.0, 1000.0]).came(SPEEDS).edge_s)) == 2
-    assert len(np.diff(at_rates([10.0, 6000.0]).came(SPEEDS).edge_s)) == 1  # the newest, however many
+    assert len(at_rates([1000.0, 100.0, 1500.0]).came(SPEEDS).slowness) == 2
+    assert len(at_rates([1200.0, 800.0, 100.0]).came(SPEEDS).slowness) == 2
+    assert len(at_rates([10.0, 3000.0]).came(SPEEDS).slowness) == 1  # the newest, however many
+
+
+def test_silence_lies_between_what_came_before_it_and_after() -> None:
+    forecast = at_rates([20.0, 30.0])
+    forecast.passed(3 * INTERVAL_S)
+    forecast.passed(INTERVAL_S)
+    forecast.add(measured(next(intervals(Poisson(40.0), 1))))
+    windows = forecast.came(SPEEDS)
+    np.testing.assert_allclose(np.diff(windows.edge_s), [INTERVAL_S, 5 * INTERVAL_S, INTERVAL_S])
+    assert windows.arrival_s[windows.bounds[2]] > 6 * INTERVAL_S
+    np.testing.assert_allclose(forecast.times(2.0).came(SPEEDS).edge_s, windows.edge_s / 2)
 
 
 def test_requests_of_a_group_stay_a_burst() -> None:
