@@ -79,9 +79,7 @@ class Belief(Knowledge):
 
     def ahead(self, numbers: np.ndarray, scale: np.ndarray) -> Predicted:
         """(K,) what is expected of the load to come, with service times `scale` times as long."""
-        return self._predicted(
-            numbers, self._replayed(numbers, scale, self.windows), np.diff(self.windows.edge_s)
-        )
+        return self._predicted(numbers, self._replayed(numbers, scale, self.windows), self.windows)
 
     def supposing(self, objective: Objective, times: float = 1.0) -> Belief:
         """What is believed now, asked for another objective or a load so many times as high.
@@ -168,9 +166,7 @@ class Belief(Knowledge):
         beside = self.service_times.log_beside if log_slower is None else log_slower
         slower = np.full(len(numbers), self._slower(self.service_times.log_slowness + beside))
         windows = as_windows(self._possible(measurement))
-        return self._predicted(
-            numbers, self._replayed(numbers, slower, windows), np.diff(windows.edge_s)
-        ).p95_ms
+        return self._predicted(numbers, self._replayed(numbers, slower, windows), windows).p95_ms
 
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None, log_slower: np.ndarray | float = 0.0
@@ -193,7 +189,10 @@ class Belief(Knowledge):
 
     def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same while it is kept (`while_kept`)."""
-        return while_kept(self.log_costs_ahead(numbers, beside), self.log_costs_lately(numbers, beside))
+        ahead = self.log_costs_ahead(numbers, beside)
+        if not self._load.comes_as_it_came:  # Lately is no other load.
+            return ahead
+        return while_kept(ahead, self.log_costs_lately(numbers, beside))
 
     def _log_costs(
         self,
@@ -211,9 +210,9 @@ class Belief(Knowledge):
         sd = self.standard_deviations(numbers, beside)
         error_sd = self.model_error.standard_deviations(numbers, beside)
         slower = self._slower(log_slowness)
-        lengths_s = np.ones(len(windows.slowness)) if in_turn else np.diff(windows.edge_s)
         found = [self._replayed(numbers, slower * np.exp(z * sd), windows) for z in (-1.0, 0.0, 1.0)]
-        logs = [np.log(np.maximum(self._predicted(numbers, each, lengths_s).cost, 1e-9)) for each in found]
+        costs = [self._predicted(numbers, each, windows, in_turn).cost for each in found]
+        logs = [np.log(np.maximum(each, 1e-9)) for each in costs]
         spread = 0.5 * (logs[2] - logs[0])
         answered = (found[1].completions > 0).all(axis=0)
         by_window = np.log(np.clip(self._costs(numbers, found[1])[:, answered], 1e-9, LARGEST_COST))
@@ -235,8 +234,11 @@ class Belief(Knowledge):
     def _replayed(self, numbers: np.ndarray, scale: np.ndarray, windows: Windows) -> Latencies:
         return self._load.replayed(numbers, scale, windows, self.sharing, self._ratio(numbers))
 
-    def _predicted(self, numbers: np.ndarray, latencies: Latencies, lengths_s: np.ndarray) -> Predicted:
-        """Windows of these lengths are as likely each, but most requests come in those of a high load."""
+    def _predicted(
+        self, numbers: np.ndarray, latencies: Latencies, windows: Windows, in_turn: bool = False
+    ) -> Predicted:
+        """Windows are as likely each, or come in turn. Most requests come in those of a high load."""
+        lengths_s = 1.0 if in_turn else np.diff(windows.edge_s)
         weights = np.maximum(latencies.completions / lengths_s, 1e-9)
         weights = weights / weights.sum(axis=1, keepdims=True)
         costs = np.minimum(self._costs(numbers, latencies), LARGEST_COST)

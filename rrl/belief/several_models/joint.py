@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -201,32 +202,27 @@ class JointBelief:
         self, numbers: np.ndarray, measurement: Measurement, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(K,), (K,) mean and sd of ln of what each would have cost in the interval learned last."""
-
-        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.members[k].log_costs(own, measurement.models[self.joint.models[k]], other, g)
-
-        return self._log_costs(numbers, beside, asked)
+        models = self.joint.models
+        return self._log_costs(
+            numbers,
+            beside,
+            lambda k: partial(self.members[k].log_costs, measurement=measurement.models[models[k]]),
+        )
 
     def log_costs_ahead(
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same of the load to come, on the machine as it is expected to be."""
-
-        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.members[k].log_costs_ahead(own, other, g)
-
-        return self._log_costs(numbers, beside, asked)
+        return self._log_costs(numbers, beside, lambda k: self.members[k].log_costs_ahead)
 
     def log_costs_lately(
         self, numbers: np.ndarray, beside: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same of all that came lately, on the machine as it was, had each been in force all the time."""
-
-        def asked(k: int, own: np.ndarray, other: int | None, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.members[k].log_costs_lately(own, other, g)
-
         rates = np.array([m.mean_requests_per_s if m.known else 0.0 for m in self.members])
-        return self._log_costs(numbers, beside, asked, rates / rates.sum())
+        return self._log_costs(
+            numbers, beside, lambda k: self.members[k].log_costs_lately, rates / rates.sum()
+        )
 
     def log_costs_kept(self, numbers: np.ndarray, beside: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same while it is kept (`while_kept`)."""
@@ -274,17 +270,20 @@ class JointBelief:
         self,
         numbers: np.ndarray,
         beside: int | None,
-        asked: Callable[[int, np.ndarray, int | None, np.ndarray], tuple[np.ndarray, np.ndarray]],
+        asked: Callable[[int], Callable[..., tuple[np.ndarray, np.ndarray]]],
         weights: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What is compared with comes first, so that each model's part of it is the first of its kind."""
+        """`asked` is what the belief of each model is asked.
+
+        What is compared with comes first, so that each model's part of it is the first of its kind.
+        """
         every = numbers if beside is None else np.concatenate([[beside], numbers])
         parts = self.joint.parts(every)
         g = self.log_slower(parts)
         others = [None if beside is None else int(n) for n in parts[0]]
         nothing = np.full(len(every), NO_LOG_COST), np.zeros(len(every))
         found = [
-            asked(k, parts[:, k], others[k], g[:, k]) if member.known else nothing
+            asked(k)(parts[:, k], beside=others[k], log_slower=g[:, k]) if member.known else nothing
             for k, member in enumerate(self.members)
         ]
         means, sds = (np.stack(each, axis=1) for each in zip(*found, strict=True))

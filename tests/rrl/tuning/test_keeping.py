@@ -134,9 +134,9 @@ def test_kill_9_loses_at_most_the_interval_in_flight_and_the_next_start_restores
     assert sum(r.kind == "tune" for r in read(tmp_path / "run")[1]) == 12
 
 
-@pytest.mark.parametrize("worse", [False, True])
+@pytest.mark.parametrize("worse", ["", "now", "while it is kept"])
 def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse(
-    tmp_path: Path, worse: bool
+    tmp_path: Path, worse: str
 ) -> None:
     """The run before it had shown that to be better, and was not asked again."""
     run(tuning(tmp_path))
@@ -151,8 +151,8 @@ def test_a_resumed_run_that_is_stopped_leaves_what_it_found_unless_that_is_worse
         found=SPACE.configuration(left_before),
     )
     t.guard.keeping = lambda validation=None: ToKeep(t.guard.start, "nothing is known to be better")
-    t.guard.choice.is_worse = lambda number: False
-    t.guard.choice.is_better = lambda number, than: worse
+    t.guard.choice.is_worse = lambda number: worse == "now"
+    t.guard.choice.is_better = lambda number, than: worse == "while it is kept"
     kept = run(t)
     assert kept.stopped
     assert kept.number == (t.guard.start if worse else left_before)
