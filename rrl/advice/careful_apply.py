@@ -107,8 +107,8 @@ class ApplyingGuard(Guard):
         if not self.fitness.fits(self.applied):
             return ToKeep(self.start, "what was recommended failed, was aborted or broke the limit")
         if self.expected.known:
-            after, before = self.expected.costs_ahead((self.applied, self.start))
-            words = f"under the same load its cost is expected to be {after:.1f}, and {before:.1f} without it"
+            after, before = self.expected.costs_kept((self.applied, self.start), beside=self.start)
+            words = f"while it is kept its cost is expected to be {after:.1f}, and {before:.1f} without it"
         else:
             after, before = (float(np.mean(costs[number])) for number in (self.applied, self.start))
             words = f"its mean cost was {after:.1f}, {before:.1f} before"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rrl.belief import drift
-from rrl.belief.remembered import MAX_AGE
+from rrl.belief.load.forecast import MEMORY
 
 # The share of the present drift that is left on average over the intervals for which a choice must pay.
 PAYS_FOR = 0.3
@@ -49,7 +49,7 @@ class MachineSpeed:
         """Takes what the intervals shared from their rows, given the (R,) ln S expected of them."""
         effects, again = drift.effects(rows, times, self.scale, shocks, expected)
         numbers = [int(time) for time in times]
-        kept = {time: both for time, both in self._effects.items() if time >= numbers[-1] - MAX_AGE}
+        kept = {time: both for time, both in self._effects.items() if time > numbers[-1] - MEMORY}
         self._effects = kept | dict(
             zip(numbers, zip(effects.drift, effects.scatter, strict=True), strict=True)
         )

@@ -117,10 +117,10 @@ class LikeWithLike:
         """The same of what may come while either is kept."""
         return self._kept((over,), of)[over].gain
 
-    def costs_ahead(self, numbers: Sequence[int]) -> tuple[float, ...]:
-        """The cost expected of each under the load to come."""
-        m, _ = self._asked.log_costs_ahead(np.array(numbers))
-        return tuple(np.exp(m).tolist())
+    def costs_kept(self, numbers: Sequence[int], beside: int) -> tuple[float, ...]:
+        """The cost expected of each while it is kept. All are asked for together with `beside`."""
+        found = self._kept(numbers, beside)
+        return tuple(math.exp(found[number].log_cost) for number in numbers)
 
     def cheapest(self, numbers: Sequence[int]) -> int:
         """The one of lowest m under the load to come; the lowest number among equals."""

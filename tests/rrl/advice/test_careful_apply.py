@@ -230,11 +230,12 @@ def test_a_signal_ends_the_question(monkeypatch: pytest.MonkeyPatch, number: sig
 
 
 @pytest.mark.parametrize(("applied_ms", "kept"), [(80.0, BEST), (120.0, START)])
-def test_what_was_applied_is_compared_with_the_start_under_the_same_load(
+def test_what_was_applied_is_compared_with_the_start_by_what_either_costs_while_it_is_kept(
     applied_ms: float, kept: int
 ) -> None:
-    """It met a burst, and the start a quiet moment."""
-    told = ToldCosts({START: 100.0, BEST: applied_ms})
+    """It met a burst, and the start a quiet moment. The load to come is another one still."""
+    told = ToldCosts({START: 100.0, BEST: 100.0})
+    told.kept_ms = {BEST: applied_ms}
     told.then = 3.0
     guard = ApplyingGuard(START, expectation=told, applied=BEST)
     guard.enter(START)
@@ -243,4 +244,4 @@ def test_what_was_applied_is_compared_with_the_start_under_the_same_load(
     guard.judge(BEST, 250.0, measured(250.0))
     number, reason = guard.keeping()
     assert number == kept
-    assert f"under the same load its cost is expected to be {applied_ms:.1f}, and 100.0 without it" in reason
+    assert f"while it is kept its cost is expected to be {applied_ms:.1f}, and 100.0 without it" in reason
