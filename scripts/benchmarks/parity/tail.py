@@ -36,6 +36,7 @@ from scripts.benchmarks.parity.tail_report import (
     variations,
 )
 from scripts.benchmarks.parity.tail_rows import (
+    CALIBRATION_SEED,
     CLUSTERS,
     LOADS,
     PAPER_TAILS,
@@ -102,7 +103,8 @@ def measured_tables(options: Options, run: Run) -> dict[str, list[Series]]:
         rows = [row for row in make_rows() if _is_wanted(name, row, options)]
         if not rows:
             continue
-        tables[name] = _series(rows, options, kept)
+        first_seed = CALIBRATION_SEED if name == "calibration" else 0
+        tables[name] = _series(rows, options, kept, first_seed)
         print(f"\n{as_markdown(title, tables[name])}", flush=True)
         if name == "backup":
             for mode, share in variations(tables[name]).items():
@@ -122,11 +124,11 @@ def _is_wanted(table: str, row: ServerAndLoad, options: Options) -> bool:
     return row.cluster in options.clusters and (not by_load or row.load in options.loads)
 
 
-def _series(rows: Sequence[ServerAndLoad], options: Options, kept: KeptRuns) -> list[Series]:
+def _series(rows: Sequence[ServerAndLoad], options: Options, kept: KeptRuns, first_seed: int) -> list[Series]:
     """All rows in turns, as often as is asked for."""
     turns = [
         [kept.measured(row, options.requests or row.requests, seed) for row in rows]
-        for seed in range(options.runs)
+        for seed in range(first_seed, first_seed + options.runs)
     ]
     return [Series(row, runs) for row, *runs in zip(rows, *turns, strict=True)]
 

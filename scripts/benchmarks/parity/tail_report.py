@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from scripts.benchmarks.parity.tail_measurement import Measured
-from scripts.benchmarks.parity.tail_rows import EQUAL, HEDGING, PAPER_TAILS, PARITY, ServerAndLoad
+from scripts.benchmarks.parity.tail_rows import EQUAL, HEDGING, PAPER_TAILS, ServerAndLoad
 from scripts.figures.drawing import SEQUENCE, label_lines_at_end, names, new_figure, save
 
 
@@ -74,10 +74,17 @@ def gains(table: Sequence[Series]) -> list[TailGain]:
 
 
 def beats_hedging(table: Sequence[Series]) -> bool:
-    """Whether ParM gains more than hedging of the same resources wherever both were measured."""
-    of = {(s.row.label, s.row.shown_mode, s.row.k): gain(s, table) for s in table}
-    both = [(own, of.get((label, HEDGING, k))) for (label, mode, k), own in of.items() if mode == PARITY]
-    return all(own.ratio > other.ratio for own, other in both if own is not None and other is not None)
+    """Whether ParM gains more than any hedging of the same resources wherever both were measured.
+
+    It is compared with that of its label, or else with all of the table.
+    """
+    ratios = [(series.row, found.ratio) for series in table if (found := gain(series, table)) is not None]
+    for own, ratio in [one for one in ratios if one[0].is_parm]:
+        hedging = [one for one in ratios if one[0].mode == HEDGING and one[0].k == own.k]
+        same = [one for one in hedging if one[0].label == own.label] or hedging
+        if any(other >= ratio for _, other in same):
+            return False
+    return True
 
 
 def variations(table: Sequence[Series]) -> dict[str, float]:

@@ -21,10 +21,12 @@ from scripts.benchmarks.parity.tail_rows import (
     CLUSTERS,
     EQUAL,
     HEDGING,
+    LOADS,
     PAPER_TAILS,
     PARITY,
     TABLES,
     ServerAndLoad,
+    backups,
     headline,
     rates,
     tenants,
@@ -65,6 +67,38 @@ def test_a_gain_is_the_ratio_of_the_gaps_between_tail_and_median() -> None:
 def test_parity_has_to_gain_more_than_hedging() -> None:
     assert beats_hedging(table(equal=140.0, parity=80.0, hedging=110.0))
     assert not beats_hedging(table(equal=140.0, parity=80.0, hedging=79.0))
+
+
+@pytest.mark.parametrize(("hedging_ms", "beaten"), [(110.0, True), (70.0, False)])
+def test_it_is_compared_with_hedging_of_other_labels_where_none_has_its_own(
+    hedging_ms: float, beaten: bool
+) -> None:
+    rows = measured_tables(Options(tables=("mode",), runs=1), PlayedRuns(TAILS_MS | {HEDGING: hedging_ms}))
+    assert beats_hedging(rows["mode"]) is beaten
+
+
+def test_every_table_with_hedging_has_a_parm_to_compare() -> None:
+    for make_rows, _ in TABLES.values():
+        rows = make_rows()
+        labels = {row.label for row in rows if row.is_parm}
+        hedging = {row.label for row in rows if row.mode == HEDGING}
+        assert hedging <= labels or len(labels) == 1
+
+
+def test_backups_and_parm_may_lend_workers_alike() -> None:
+    rows = Counter((row.load, row.flags) for row in backups())
+    assert len(rows) == 2 * len(LOADS)
+    assert set(rows.values()) == {3}
+
+
+def test_the_calibration_has_seeds_of_its_own() -> None:
+    run = PlayedRuns()
+    measured_tables(Options(tables=("calibration", "headline"), runs=2), run)
+    seeds = {
+        calibrates: {seed for row, _, seed in run.asked if ("median" in row.label) is calibrates}
+        for calibrates in (True, False)
+    }
+    assert not seeds[True] & seeds[False]
 
 
 def test_the_verdict_asks_for_the_papers_ratio_on_both_clusters() -> None:
