@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from envs.simulated import SimulatedServing
 from rrl.arrival_summary import summarised
 from rrl.belief.belief import Belief, while_kept
-from rrl.measurement import Measurement
+from rrl.measurement import ArrivalSummary, Measurement
 from rrl.objective import Capacity, MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.windows import as_windows
@@ -146,6 +147,36 @@ def test_of_what_came_every_request_counts_alike() -> None:
     assert np.exp(after) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("requests", [8, 300])
+def test_an_interval_is_replayed_with_its_own_arrivals_and_no_others(requests: int) -> None:
+    """All come at once here, so that each waits for those before it."""
+    belief = lived([TWO] * 4, Poisson(10.0)).belief
+    offsets_s = np.full(requests, 0.001)
+    burst = Measurement(8.0, requests, requests, 0, arrival_summary=summarised(offsets_s))
+    belief.learn(TWO, burst)
+    cost_ms = np.exp(belief.log_costs(np.array([START]), burst)[0][0])
+    assert cost_ms == pytest.approx(20.0 * (1 + requests) / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("requests", [8, 300])
+def test_where_arrivals_are_not_told_as_many_are_replayed_as_came(requests: int) -> None:
+    belief = Belief(SPACE, MeanLatency(), cores=2)
+    stretches = belief._possible(Measurement(8.0, requests, requests, 0))
+    assert {len(offsets_s) for offsets_s, _ in stretches} == {requests}
+
+
+def test_once_requests_were_seen_to_wait_from_one_interval_to_the_next_they_wait_in_a_replay() -> None:
+    first, *others = lived([START] * 6, Poisson(47.0)).measurements
+    waits = replace(first, backlog=5, backlog_growth=5)
+    calm, busy = (Belief(SPACE, MeanLatency(), cores=2) for _ in range(2))
+    for belief, begin in ((calm, replace(first, backlog=0, backlog_growth=0)), (busy, waits)):
+        for measurement in (begin, *(replace(each, backlog=0, backlog_growth=0) for each in others)):
+            belief.learn(START, measurement)
+    assert (calm.windows.together, busy.windows.together) == (1, 2)
+    alone, behind_others = (each.log_costs_ahead(np.array([START]))[0][0] for each in (calm, busy))
+    assert behind_others > alone + 0.1
+
+
 def test_where_the_load_is_made_faster_what_came_does_not_come_again() -> None:
     run = lived([START, TWO] * 4, Poisson(45.0))
     for number, measurement in zip(
@@ -229,6 +260,22 @@ def test_what_the_queueing_model_gets_wrong_is_learned() -> None:
         run.belief.learn(TWO, told)
     assert abs(right) < 0.05
     assert run.belief.model_error.log_ratio[TWO] > 0.15
+
+
+def test_what_an_interval_may_have_cost_is_expected_by_the_mean_of_its_logarithms() -> None:
+    """Arrivals that are not told may have come in bursts or not. The mean of the costs lies above it."""
+    (measurement,) = lived([START], Poisson(25.0)).measurements
+    untold = replace(measurement, arrival_summary=ArrivalSummary((), (), ()), dispersion=30.0)
+    first, again = (Belief(SPACE, MeanLatency(), cores=2) for _ in range(2))
+    first.learn(START, untold)
+    slower = np.array([first._slower(first.service_times.log_slowness)])
+    replayed_ms = first.replay.replayed(
+        np.array([START]), slower, as_windows(first._possible(untold))
+    ).mean_ms
+    mean_ms = float(np.exp(np.log(replayed_ms).mean()))
+    assert replayed_ms.mean() > 1.1 * mean_ms
+    again.learn(START, replace(untold, latency=untold.latency._replace(mean_ms=mean_ms)))
+    assert again.model_error.log_ratio[START] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_nothing_is_learned_of_the_model_from_an_interval_that_was_cut_short_or_began_with_a_queue() -> None:

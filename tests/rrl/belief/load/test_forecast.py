@@ -10,7 +10,7 @@ import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
-from rrl.belief.load.forecast import LoadForecast, arrival_offsets_s
+from rrl.belief.load.forecast import LEAST_WINDOWS, LoadForecast, arrival_offsets_s
 from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
@@ -116,6 +116,15 @@ def test_windows_are_as_bursty_as_what_was_seen(tells_times: bool, count: int) -
 
 def test_windows_of_poisson_arrivals_are_poisson() -> None:
     assert np.median(dispersions(told(intervals(Poisson(20.0), 20)))) == pytest.approx(1.0, abs=0.4)
+
+
+@pytest.mark.parametrize("rate_per_s", [4.0, 30.0])
+def test_an_invented_stretch_has_as_many_requests_as_a_usual_interval(rate_per_s: float) -> None:
+    """Whatever that is: what an interval costs by chance alone depends on how many requests it has."""
+    forecast = told(intervals(Poisson(rate_per_s), 3))
+    invented = np.diff(forecast.windows(1, SPEEDS).bounds)[:-3]
+    assert len(invented) == LEAST_WINDOWS - 3
+    np.testing.assert_allclose(invented, forecast.rate_per_s * INTERVAL_S, atol=1)
 
 
 def test_windows_come_at_the_level_of_now() -> None:
