@@ -37,6 +37,18 @@ def test_a_world_that_was_drawn_twice_does_not_judge_what_it_chose() -> None:
     assert two.recommended() is None
 
 
+def test_of_many_that_cost_the_same_hardly_ever_is_one_recommended() -> None:
+    """Some look surely better in the worlds that choose. The others find each no worse in half of them."""
+    recommended = 0
+    for seed in range(40):
+        costs = 40.0 * np.exp(np.random.default_rng(seed).normal(0.0, 0.2, (6000, 16)))
+        distances = np.minimum(np.arange(6000.0), 1.0)
+        same = PossibleCosts(costs, distances, 40.0, np.arange(6000), np.arange(16))
+        assert same.no_worse.max() > 0.9
+        recommended += same.recommended() is not None
+    assert recommended <= 3
+
+
 def test_the_best_guess_need_not_be_sure() -> None:
     assert possible(failures=3).best_guess() == RISKY
 
