@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +59,29 @@ def test_drift_since_the_profile_is_an_error_with_a_sign_and_the_adjusted_error_
     assert slowed.raw_percent() < -8
     assert sped_up.raw_percent() > 8
     assert max(abs(slowed.adjusted_percent()), abs(sped_up.adjusted_percent())) < 0.01
+
+
+def test_each_run_is_predicted_from_the_profile_between_its_two_so_that_even_drift_cancels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P R P R P R P R P, each on a machine 2 % slower than before."""
+    slowness = (1 + 0.02 * k for k in count())
+
+    def profiled(*_: object) -> LightProfile:
+        return PROFILE.slower(next(slowness))
+
+    def on_this_machine(_: object, load: Any, *__: object) -> MeasuredRun:
+        return ran(next(slowness))._replace(share=load.share)
+
+    monkeypatch.setattr(serf_model, "_profiled", profiled)
+    monkeypatch.setattr(serf_model, "_ran", on_this_machine)
+    site: Any = SimpleNamespace(model_cores=CORES)
+    rows = RecordedRuns(None, {}, [])
+    found = serf_model._in_turns(site, 3, 1, serf_model.Options(), 0, rows)
+    for model in (SERF, START_UP, OURS):
+        assert [each.raw_percent(model) for each in found] == pytest.approx([0.0] * 4, abs=1e-6)
+    used = [profile.warm_s / TIMES_S for _, profile in rows.of(3, 1, runs=4)]
+    np.testing.assert_allclose(used, np.outer([1.02, 1.06, 1.10, 1.14], np.ones(3)))
 
 
 def test_what_the_model_gets_wrong_stays_in_the_adjusted_error() -> None:
