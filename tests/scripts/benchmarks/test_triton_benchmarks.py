@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envs.live import LiveServing
 from rrl.agent import Agent, Transition, observe
 from rrl.measurement import LatencySummary, Measurement, Progress
 from rrl.records import Header, Record
@@ -21,6 +22,7 @@ from scripts.benchmarks.triton.head_to_head import (
     TrialPlan,
     _finalists,
     _outcome,
+    _tuned,
     contenders,
     slowed,
 )
@@ -39,10 +41,12 @@ from scripts.benchmarks.triton.head_to_head_report import (
 )
 from scripts.benchmarks.triton.load_steps import ClientLandscape, judged, kept, phases, step_moments_s
 from scripts.benchmarks.triton.served import Traffic
+from scripts.serving import served_agents
 from scripts.serving.client_log import Requests
 from scripts.serving.in_turns import InTurns
-from scripts.serving.served_agents import Choices, TunedRun, Unguarded, WatchOnly, cheapest
+from scripts.serving.served_agents import Choices, Served, TunedRun, Unguarded, WatchOnly, cheapest
 from tests.support.client_requests import requests, rounds
+from tests.support.runs.fake_target import FakeClock, FakeTarget, live
 
 SPACE = ConfigurationSpace.of(instances=[1, 2, 3, 4])
 START, BEST, NEARLY, BAD = range(4)
@@ -460,6 +464,35 @@ def test_every_peer_runs_behind_the_guard_unless_nobody_does() -> None:
     assert Options().agents[:3] == ("guided", "guided-again", "rule")
     assert TrialPlan(24, 4.0).guarded
     assert Options(unguarded=True).unguarded
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_guard_ends_what_a_peer_overloads_and_refuses_it_from_then_on(
+    guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One instance answers 50 of 80 requests a second, and the peer proposes nothing else."""
+
+    class Reckless(Agent):
+        def act(self, observation: np.ndarray) -> np.ndarray:
+            return SPACE.action(START)
+
+        def update(self, transition: Transition) -> None: ...
+
+    monkeypatch.setattr(served_agents, "LiveServing", live_by_its_clock)
+    target = FakeTarget(FakeClock(), rate_per_s=80.0)
+    served = Served(target, SPACE, {"instances": 2}, 0, 5.0, 1.0, tmp_path)  # type: ignore[arg-type]
+    plan = TrialPlan(14, 5.0, guarded=guarded)
+    found = _tuned("quick-search", Reckless(), served, plan, lambda: False)
+    tried = [each for each in found.tuning if each.number == START]
+    assert bool(tried[0].measurement.aborted) is guarded
+    assert len(tried) == (1 if guarded else len(found.tuning))
+    assert {each.decision for each in found.tuning[1:]} == ({"rollback", "refused"} if guarded else {"agent"})
+
+
+def live_by_its_clock(
+    target: FakeTarget, space: ConfigurationSpace, objective: object, interval_s: float, settle_s: float
+) -> LiveServing:
+    return live(target, space, interval_s=interval_s, settle_s=settle_s)
 
 
 def test_those_that_may_still_be_the_best_are_measured_in_more_rounds() -> None:
