@@ -1,4 +1,4 @@
-"""The one rule by which the next configuration is chosen: a knowledge gradient, net of what a change costs.
+"""The one rule by which the next configuration is chosen: expected improvement, net of what it costs users.
 
     value(c) = H · EI(c) - E[cost(c) - cost(now)]⁺ - change(c) · (1 + P(worse))
 

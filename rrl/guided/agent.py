@@ -1,7 +1,7 @@
 """The default agent: it knows how a queue behaves, learns the server, and changes it where that pays.
 
     belief   service times, drift, model error, arrivals to come      `rrl.belief`
-    rule     knowledge gradient net of the cost of changes            `acquisition`
+    rule     expected improvement net of regret and cost of change    `acquisition`
 
 An interval goes through it in this order: `act` proposes, `update` lets the belief learn what was measured,
 and the rule compares every configuration with the one in force.

@@ -15,7 +15,7 @@ from rrl.belief.model_error import ERROR_SD
 class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
-    # The horizon of the knowledge gradient: the decisions over which what is found must pay, at first.
+    # What expected improvement is multiplied by: the decisions over which what is found must pay, at first.
     horizon: float = 8.0
     # It grows by so much with each interval that is remembered: what has lasted long will last.
     horizon_growth: float = 0.5
