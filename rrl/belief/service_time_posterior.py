@@ -19,8 +19,8 @@ from rrl.belief.learned_prior import Kind
 from rrl.belief.service_time_process import AXIS_SD, CROWDING_SD, FIELD_SD, WEIGHTS, Fit, Hypothesis, Terms
 from rrl.belief.service_time_table import ServiceTimeTable
 
-# Noise beyond telemetry's own: S depends on what the table does not say. Each value is a hypothesis.
-NOISE_SDS = (0.004, 0.03, 0.1)
+# Of what each entry has alone, which nothing tells but a batch of it. Each value is a hypothesis.
+OWN_SDS = (0.004, 0.03, 0.1)
 UTILISATIONS = (0.6, 1.0)  # η
 # Nats of the tempered likelihood below the best, up to which a hypothesis is plausible.
 MAX_NATS_BELOW_BEST = 3.0
@@ -89,14 +89,14 @@ class ServiceTimePosterior:
         beside: dict[tuple[float, bool, float], np.ndarray] = {}  # covariances of f + χ·h and noise
         fits = []
         for h in hypotheses:
-            of_terms, of_field = (h.cores, h.utilisation, h.kind), (h.field, h.crowding, h.noise_sd)
+            of_terms, of_field = (h.cores, h.utilisation, h.kind), (h.field, h.crowding, h.own_sd)
             if of_terms not in expected:
                 mean, factor = self._terms[h].mean[self.seen], self._terms[h].factor[self.seen]
                 expected[of_terms] = y - mean, factor @ factor.T
             if of_field not in beside:
                 told = h.field**2 * smooth + evidence.noise
                 told = told + crowding if h.crowding else told
-                beside[of_field] = told + h.noise_sd**2 * np.eye(len(y))
+                beside[of_field] = told + h.own_sd**2 * np.eye(len(y))
             residual, covariance = expected[of_terms]
             fits.append(process.conditioned(residual, covariance + beside[of_field], h, self._usual_cores))
         return sorted(fits, key=lambda fit: -fit.plausibility)
@@ -137,11 +137,13 @@ class ServiceTimePosterior:
         v = cholesky.half_solved(fit.cholesky, self._shared(fit, numbers))
         h = fit.hypothesis
         smooth = h.field**2 * process.smooth_variance(self._points) + h.crowding * CROWDING_SD**2
+        smooth += h.own_sd**2
         variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
         if beside is None:
             return np.maximum(variances, 1e-8)
         smooth_row, crowding_row = self._row(beside)
         both = h.field**2 * smooth_row[numbers] + h.crowding * crowding_row[numbers]
+        both = both + h.own_sd**2 * (numbers == beside)
         covariances = own @ own[-1] + both - v.T @ v[:, -1]
         return np.maximum(variances + variances[-1] - 2 * covariances, 1e-8)[:-1]
 
@@ -150,6 +152,7 @@ class ServiceTimePosterior:
         fit = self._fits[k]
         own = self._terms[fit.hypothesis].factor
         covariance = own @ own.T + process.prior_covariance(self._points, fit.hypothesis)
+        covariance += fit.hypothesis.own_sd**2 * np.eye(len(own))
         v = cholesky.half_solved(fit.cholesky, self._shared(fit, np.arange(len(own))))
         covariance -= v.T @ v
         factor = cholesky.factored(covariance + JITTER * np.eye(len(own)))
@@ -166,12 +169,14 @@ class ServiceTimePosterior:
         for k, fit in enumerate(fits):
             mean, factor = self._terms[fit.hypothesis]
             found[k] += mean + factor @ (fit.alpha @ factor[self.seen])
+            found[k, self.seen] += fit.hypothesis.own_sd**2 * fit.alpha
         return found
 
     def _shared(self, fit: Fit, numbers: np.ndarray) -> np.ndarray:
         """(entries, K) prior covariance of what was seen with these entries of the table."""
         h, factor = fit.hypothesis, self._terms[fit.hypothesis].factor
         found = factor[self.seen] @ factor[numbers].T + h.field**2 * self._smooth[:, numbers]
+        found += h.own_sd**2 * (self.seen[:, None] == numbers)
         return found + self._crowding[:, numbers] if h.crowding else found
 
     def _row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -192,11 +197,11 @@ class ServiceTimePosterior:
         self, cores_known: bool, may_crowd: bool, kinds: Sequence[Kind]
     ) -> dict[Hypothesis, Terms]:
         generic = [
-            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding, noise_sd)
+            Hypothesis(round(self._usual_cores * 2 ** (third / 3), 1), utilisation, crowding, own_sd)
             for third in ([0] if cores_known else range(-4, 7))
             for utilisation in UTILISATIONS
             for crowding in ((False, True) if may_crowd else (False,))
-            for noise_sd in NOISE_SDS
+            for own_sd in OWN_SDS
         ]
         of_cores = {
             (h.cores, h.utilisation): process.terms(self._points, h, WEIGHTS) for h in generic
@@ -207,6 +212,6 @@ class ServiceTimePosterior:
             fewest, most = kind.cores
             for c in sorted({h.cores for h in generic if fewest <= h.cores <= most}):
                 terms = process.learned_terms(self._points, c, kind)
-                for noise_sd in NOISE_SDS[:2]:
-                    found[Hypothesis(c, 1.0, False, noise_sd, kind.name, field)] = terms
+                for own_sd in OWN_SDS[:2]:
+                    found[Hypothesis(c, 1.0, False, own_sd, kind.name, field)] = terms
         return found

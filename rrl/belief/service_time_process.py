@@ -1,6 +1,6 @@
 """The Gaussian process over ln of service times: what is known of them before any is seen.
 
-    ln S = ln S_1 + w · φ(i, a, n, b, u) + f(i, a, n, b, u) + χ · h(c, n) + noise
+    ln S = ln S_1 + w · φ(i, a, n, b, u) + f(i, a, n, b, u) + χ · h(c, n) + own
 
 | symbol | here | meaning |
 |---|---|---|
@@ -8,7 +8,7 @@
 | f | `smooth` | what is not: smooth deviations along each axis, and rougher ones over all of them |
 | h | `crowding` | the same n among more instances: where batches share processors, company arrives sooner |
 | C, η, χ | `Hypothesis` | cores; how much of its threads a batch keeps busy; whether h counts (0 or 1) |
-| noise | `noise_sd` | where S also depends on what the table does not say, as on the load |
+| own | `own_sd` | what an entry has alone: only its own batches tell of it |
 
 | term of φ | weight (mean, standard deviation) | meaning |
 |---|---|---|
@@ -48,7 +48,7 @@ class Hypothesis(NamedTuple):
     cores: float  # C
     utilisation: float  # η
     crowding: bool  # χ
-    noise_sd: float  # of a mean service time, however many batches it is of
+    own_sd: float  # of what every entry has alone
     kind: str = ""  # of machines that a prior was learned of; none: w is generic
     field: float = 1.0  # what the standard deviations of f are multiplied by
 

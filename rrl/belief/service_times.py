@@ -26,14 +26,15 @@ from rrl.belief import service_time_process as process
 from rrl.belief.learned_prior import Kind
 from rrl.belief.machine_speed import MachineSpeed
 from rrl.belief.remembered import Remembered, SeenInterval
-from rrl.belief.service_time_posterior import NOISE_SDS, ServiceTimePosterior
+from rrl.belief.service_time_posterior import ServiceTimePosterior
 from rrl.belief.service_time_process import WEIGHTS, Fit, Hypothesis
 from rrl.belief.service_time_table import ServiceTimeTable
 from rrl.measurement import ServiceTimes
 from rrl.space import Configuration, ConfigurationSpace
 
 # Standard deviations of ln S in the table.
-NOISE_SD = NOISE_SDS[0]
+# Of a row, however many batches it is of.
+NOISE_SD = 0.004
 # Of d ln S / d ln b, by which a batch size stands for its neighbour in the table.
 SLOPE_SD = 0.1
 # For each unit of ln n between a number of busy instances and the mean that it was told apart from.

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from rrl.agent import Task
 from rrl.belief.belief import Belief
-from rrl.guided.acquisition import Acquisition, Contenders
+from rrl.guided.acquisition import NODES, Acquisition, Contenders, improvement
 from rrl.guided.change_costs import ChangeCosts
 from rrl.guided.settings import GUIDED
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
@@ -83,6 +84,15 @@ def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> N
         safe=np.array([True]),
     )
     assert one.value(10.0).tolist() == [pytest.approx(10 * 2.0 - 3.0 - 1.25 * 1.0)]
+
+
+def test_the_probability_of_being_better_is_told_between_the_nodes() -> None:
+    """ln of the cost is linear in z here: 2, 1 or 0.5 standard deviations above what is in force."""
+    slope = np.array([1.0, 1.0, 1.0])
+    above = np.array([2.0, 1.0, 0.5])
+    costs = np.exp(above + NODES[:, None] * slope)
+    _, better = improvement(costs, np.full(3, 1e-9), present=1.0)
+    assert better == pytest.approx(ndtr(-above), abs=0.01)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
