@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -25,7 +26,7 @@ from rrl.belief import telemetry
 from rrl.belief.discipline import Disciplines, Hypothesised, SeenLatency
 from rrl.belief.failure_shares import FailureShares
 from rrl.belief.learned_prior import Kind, shipped
-from rrl.belief.load.forecast import LoadForecast, arrival_offsets_s, items_per_request
+from rrl.belief.load.forecast import LoadForecast, items_per_request
 from rrl.belief.load.offered import offered_load
 from rrl.belief.model_error import ERROR_LIMIT, ERROR_SD, ReplayError
 from rrl.belief.remembered import USUAL_INTERVALS
@@ -241,14 +242,12 @@ class Knowledge:
         if carries_over or not observed_ms > 0:
             return
         stretches = self._possible(measurement)
-        slower = self._slower(self.service_times.log_slowness + self.service_times.log_beside)
-        windows = as_windows(stretches, slowness=np.full(len(stretches), slower))
-        this = np.array([number])
-        mean_ms = self._load.as_learned_last(this, np.ones(1), windows, self.sharing).mean_ms[0]
-        if not np.isfinite(mean_ms).all():
+        logs = self._replayed_logs(number, stretches)
+        if not np.isfinite(logs).all():
             return
-        logs = np.log(mean_ms)
         variance = REPLAY_SD**2 + float(np.var(logs))
+        if not measurement.arrival_summary.offsets_s:
+            variance += self._by_bursts(number, measurement, float(logs.mean())) ** 2
         error = math.log(observed_ms) - float(logs.mean())
         if measurement.aborted:
             if error > 0:
@@ -260,6 +259,21 @@ class Knowledge:
             if self._disciplines.compare(seen, self.replay):
                 self._refresh()
 
+    def _replayed_logs(self, number: int, stretches: list[tuple[np.ndarray, float]]) -> np.ndarray:
+        """(stretches,) ln of the mean latency, had the interval learned last been each of these."""
+        slower = self._slower(self.service_times.log_slowness + self.service_times.log_beside)
+        windows = as_windows(stretches, slowness=np.full(len(stretches), slower))
+        found = self._load.as_learned_last(np.array([number]), np.ones(1), windows, self.sharing)
+        return np.asarray(np.log(found.mean_ms[0]))
+
+    def _by_bursts(self, number: int, measurement: Measurement, log_ms: float) -> float:
+        """ln of this latency over that under Poisson arrivals.
+
+        No dispersion tells how long a burst lasts. So what bursts make of a latency is as uncertain.
+        """
+        poisson = self._possible(replace(measurement, dispersion=1.0))
+        return log_ms - float(self._replayed_logs(number, poisson).mean())
+
     def _possible(self, measurement: Measurement) -> list[tuple[np.ndarray, float]]:
         """The stretches that the interval learned last may have been: one, if nothing of it is uncertain."""
         certain = measurement.arrival_summary.offsets_s and not self.replay.variation
@@ -268,7 +282,7 @@ class Knowledge:
 
     def _as_seen(self, measurement: Measurement, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """The arrivals of an interval, behind what waited when it began, and its length."""
-        offsets_s = arrival_offsets_s(measurement, rng)
+        offsets_s = self.forecast.offsets_s(measurement, rng)
         waiting = max(0, measurement.backlog - measurement.backlog_growth)
         waiting = round(waiting * items_per_request(measurement))
         return np.concatenate([np.zeros(waiting), offsets_s]), measurement.duration_s

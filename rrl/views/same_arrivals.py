@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.belief import Belief
-from rrl.belief.load.forecast import arrival_offsets_s
 from rrl.belief.several_models.joint import JointBelief, belief_of
 from rrl.guarding.expectation import gain_of_logs
 from rrl.guarding.gain import UNKNOWN, Gain
@@ -208,7 +207,7 @@ def _model_lived_ms(
     rng = np.random.default_rng(0)
     none = np.empty(0)
     stretches = [
-        (arrival_offsets_s(each, rng) if each.arrivals else none, max(each.duration_s, LEAST_S))
+        (belief.forecast.offsets_s(each, rng) if each.arrivals else none, max(each.duration_s, LEAST_S))
         for each in seen
     ]
     lived_ms = belief.lived_through_ms(start, stretches, log_slowness)

@@ -67,12 +67,16 @@ class LoadForecast:
     def add(self, measurement: Measurement) -> None:
         """Takes in an interval in which requests came."""
         self._time += 1
-        offsets_s = arrival_offsets_s(measurement, self._rng)
+        offsets_s = self.offsets_s(measurement, self._rng)
         self.items_per_request = len(offsets_s) / measurement.arrivals
         self._take_dispersion(measurement.dispersion * self.items_per_request)
         self._seen.append(_Stretch(offsets_s, measurement.duration_s, self._time))
         counts = [len(each.offsets_s) for each in self._seen]
         self._level = FilteredRate.after(counts, [each.duration_s for each in self._seen], self.dispersion)
+
+    def offsets_s(self, measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
+        """(items,) when they came; as bursty as the load usually is where the target does not tell."""
+        return arrival_offsets_s(measurement, rng, self.dispersion)
 
     def passed(self, duration_s: float) -> None:
         """In this time nothing came, or it is not known what did."""
@@ -217,8 +221,13 @@ def _sped(stretch: _Stretch, speed: float) -> tuple[np.ndarray, float]:
     return stretch.offsets_s / speed, stretch.duration_s / speed
 
 
-def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.ndarray:
-    """(items,) when they came, as far as the target tells; else spread as its dispersion says."""
+def arrival_offsets_s(
+    measurement: Measurement, rng: np.random.Generator, usual_dispersion: float = 1.0
+) -> np.ndarray:
+    """(items,) when they came, as far as the target tells; else spread as its dispersion says.
+
+    Where it tells none, they are spread as `usual_dispersion`, of items, says.
+    """
     summary = measurement.arrival_summary
     if summary.offsets_s:
         starts_s = np.array(summary.offsets_s)
@@ -229,10 +238,11 @@ def arrival_offsets_s(measurement: Measurement, rng: np.random.Generator) -> np.
         place = np.arange(items.sum()) - np.repeat(np.cumsum(items) - items, items)
         within = place * np.repeat(requests, items) // np.repeat(items, items) / np.repeat(requests, items)
         return np.asarray(np.repeat(starts_s, items) + within * np.repeat(lengths_s, items))
-    dispersion = max(measurement.dispersion, 1.0) if math.isfinite(measurement.dispersion) else 1.0
-    count = max(measurement.arrivals, 1)
-    requests_s = measurement.duration_s * _invented(rng, count, dispersion)
-    items = np.diff(np.round(items_per_request(measurement) * np.arange(count + 1))).astype(int)
+    count, size = max(measurement.arrivals, 1), items_per_request(measurement)
+    told = math.isfinite(measurement.dispersion)
+    dispersion = measurement.dispersion if told else usual_dispersion / size
+    requests_s = measurement.duration_s * _invented(rng, count, max(dispersion, 1.0))
+    items = np.diff(np.round(size * np.arange(count + 1))).astype(int)
     return np.repeat(requests_s, items)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 from envs.simulated import SimulatedServing
-from rrl.arrival_summary import summarised
+from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.belief import Belief, while_kept
-from rrl.measurement import ArrivalSummary, Measurement
+from rrl.measurement import NOT_TOLD, ArrivalSummary, Measurement
 from rrl.objective import Capacity, MeanLatency, Objective, StrictSLO
 from rrl.queueing.machine import Machine
 from rrl.queueing.windows import as_windows
@@ -86,6 +87,45 @@ def test_under_bursts_what_is_in_force_costs_about_what_its_own_arrivals_make_it
 def test_a_burst_is_not_the_configurations_fault(bursty: Lived) -> None:
     assert np.abs(bursty.belief.model_error.log_ratio).max() < 0.06
     assert abs(bursty.belief.service_times.log_slowness) < 0.05
+
+
+def without_arrivals(measurement: Measurement, dispersion: float) -> Measurement:
+    """As a target tells it that knows no more of its arrivals than this dispersion."""
+    return replace(measurement, arrival_summary=NOT_TOLD, dispersion=dispersion)
+
+
+@pytest.mark.parametrize("told", [3, 14])
+def test_a_burst_is_not_the_configurations_fault_where_only_dispersions_are_told(told: int) -> None:
+    """Nor where the last intervals tell none."""
+    ratios = []
+    for seed in range(6):
+        belief = Belief(SPACE, MeanLatency(), cores=2)
+        for k, each in enumerate(lived([START] * 14, BURSTS, seed=seed).measurements):
+            belief.learn(START, without_arrivals(each, each.dispersion if k < told else math.nan))
+        ratios.append(belief.model_error.log_ratio[START])
+    assert np.mean(ratios) < np.log(1.4)
+
+
+def test_arrivals_that_are_not_told_are_taken_to_be_as_bursty_as_the_load_is(bursty: Lived) -> None:
+    belief = Belief(SPACE, MeanLatency(), cores=2)
+    for k, each in enumerate(bursty.measurements):
+        belief.learn(START, without_arrivals(each, each.dispersion if k < 3 else math.nan))
+    last = without_arrivals(bursty.measurements[-1], math.nan)
+    possible = belief._possible(last)
+    found = [dispersion_of_times(offsets_s, duration_s) for offsets_s, duration_s in possible]
+    assert belief.forecast.dispersion > 8
+    assert np.median(found) == pytest.approx(belief.forecast.dispersion, rel=0.5)
+
+
+def test_under_poisson_arrivals_the_model_is_learned_as_well_where_times_are_not_told() -> None:
+    told, untold = (Belief(SPACE, MeanLatency(), cores=2) for _ in range(2))
+    for each in lived([TWO] * 10, Poisson(20.0)).measurements:
+        slow = replace(each, latency=each.latency._replace(mean_ms=1.5 * each.latency.mean_ms))
+        told.learn(TWO, slow)
+        untold.learn(TWO, without_arrivals(slow, each.dispersion))
+    of_told, of_untold = (each.model_error.log_ratio[TWO] for each in (told, untold))
+    assert of_untold == pytest.approx(of_told, abs=0.05)
+    assert of_untold > 0.25
 
 
 def test_under_the_same_arrivals_a_better_configuration_that_was_seen_costs_less() -> None:
