@@ -31,7 +31,8 @@ LEAST_ROOT = math.sqrt(LEAST_RATE_PER_S)
 MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
-MAX_REQUESTS = 5000  # in all stretches, of which there are at least two
+MAX_REQUESTS = 5000  # in all stretches, where more than `LEAST_WINDOWS` are taken
+MOST_REQUESTS = 100_000  # in as few as those, of which there are at least two
 MAX_CAME = 20_000  # requests, of what came one stretch after the other
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
@@ -128,15 +129,17 @@ class LoadForecast:
     def windows(self, together: int, speeds: Speeds) -> Windows:
         """The stretches that may come next, oldest first; what is invented comes before what was seen.
 
-        Of many requests only some stretches are taken, spread over what is remembered.
+        Of many requests only some stretches are taken, spread over what is remembered. Each is taken whole: a
+        part of a burst would leave less waiting than all of it.
 
         In each the machine is as slow as it was then, over what it was in all of them on average: how slow it
         will be on average is told elsewhere.
         """
         size = float(np.mean([len(each.offsets_s) for each in self._seen]))
-        count = max(2, min(max(len(self._seen), LEAST_WINDOWS), int(MAX_REQUESTS / max(size, 1.0))))
-        chosen = _spread(len(self._seen), count, together)
-        missing = max(0, count - len(self._seen))
+        fit = max(2, int(MAX_REQUESTS / max(size, 1.0)))
+        few = min(LEAST_WINDOWS, int(MOST_REQUESTS / max(size, 1.0)))
+        chosen = _spread(len(self._seen), max(fit, few), together)
+        missing = max(0, min(fit, LEAST_WINDOWS) - len(self._seen))
         stretches = [self._seen[k] for k in chosen]
         came_at = np.maximum(self._level.roots[chosen], LEAST_ROOT)
         levels = self._levels(missing + len(chosen), together)

@@ -10,7 +10,7 @@ import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
-from rrl.belief.load.forecast import LEAST_WINDOWS, LoadForecast, arrival_offsets_s
+from rrl.belief.load.forecast import LEAST_WINDOWS, MOST_REQUESTS, LoadForecast, arrival_offsets_s
 from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
@@ -234,6 +234,26 @@ def test_of_many_requests_that_came_the_newest_are_taken() -> None:
     assert len(at_rates([10.0, 3000.0]).came(SPEEDS).slowness) == 1  # the newest, however many
 
 
+@pytest.mark.parametrize("together", [1, 2])
+def test_of_many_requests_bursts_are_expected_about_as_often_as_they_came(together: int) -> None:
+    """One in every sixth interval; of 1,000 requests/s all that is remembered would be too many."""
+    rng, forecast, shares = np.random.default_rng(0), LoadForecast(np.random.default_rng(1)), []
+    for k in range(44):
+        offsets_s = rng.uniform(0, 5, 5000)
+        if k % 6 == 3:
+            offsets_s = np.append(offsets_s, rng.uniform(2, 3, 3000))
+        summary = summarised(np.sort(offsets_s))
+        forecast.add(Measurement(5.0, len(offsets_s), len(offsets_s), 0, arrival_summary=summary))
+        if k >= 20:
+            windows = forecast.windows(together, SPEEDS)
+            assert len(windows.arrival_s) <= MOST_REQUESTS
+            parts = np.split(windows.arrival_s, windows.bounds[1:-1])
+            peaks = [np.histogram(part, bins=10)[0].max() / len(part) for part in parts]
+            shares.append(np.mean(np.array(peaks) > 0.2))
+    assert 0 < min(shares) <= max(shares) < 0.4
+    assert np.mean(shares) == pytest.approx(1 / 6, abs=0.06)
+
+
 def test_silence_lies_between_what_came_before_it_and_after() -> None:
     forecast = at_rates([20.0, 30.0])
     forecast.passed(3 * INTERVAL_S)
@@ -285,11 +305,12 @@ def test_many_times_the_load_is_the_same_arrivals_so_many_times_as_fast() -> Non
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_where_requests_are_many_stretches_are_spread_over_what_came(together: int) -> None:
-    """Thousands of requests an interval, of which few stretches can be replayed."""
-    forecast = at_rates([150.0, 30.0, 30.0, 150.0, 150.0, 30.0, 30.0, 150.0, 150.0, 30.0] * 2)
+    """More than ten thousand requests an interval, of which few stretches can be replayed."""
+    lull, burst = 400.0, 2000.0
+    forecast = at_rates([burst, lull, lull, burst, burst, lull, lull, burst, burst, lull] * 2)
     windows = forecast.windows(together, SPEEDS)
     assert 4 <= len(windows.slowness) < 10
-    as_lull, as_burst = at_levels(forecast, 30.0, 150.0, together=together)
+    as_lull, as_burst = at_levels(forecast, lull, burst, together=together)
     assert min(as_lull, as_burst) > 0.2
 
 
