@@ -147,8 +147,8 @@ class Choice:
         """What to keep in force, and why: the best known if shown to cost less than the start; else that.
 
         `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise, or be
-        expected to be so by all that was measured. Where there are no turns and nothing is expected, the best
-        known must be better even with the noise of both held against it.
+        expected to be so by all that was measured. Where nothing is expected, and there are no turns or the
+        start could not bear them, the best known must be better even with the noise of both held against it.
         """
         if self.start_harms and (best := self.best_to_keep) != self.start:
             what = "requests failed" if self.fitness.start_fails else "the target was lost"
@@ -160,7 +160,7 @@ class Choice:
             return ToKeep(self.turns.best_of(turn_costs), f"{in_words(gain)}, measured in turns with it")
         if self.expected.known and not gain.is_none:
             return self._as_expected(self.turns.best_of(turn_costs) if turn_costs else self.best_to_keep)
-        if turn_costs:
+        if turn_costs and (gain.is_none or not self.start_is_overloaded):
             return ToKeep(
                 self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}"
             )

@@ -4,7 +4,7 @@
 - Within the start's first turn it looks as well: users need not bear the rest of what is shown to be worse.
 - At most as many turns follow where these leave open which is better.
 - What is expected without doubt to be better needs no turns. A start that is not expected to bear the load
-  with something to spare is not put in force again.
+  with something to spare is not put in force again: it is asked before each of its turns.
 - Where a turn of the start had to wait for its changes in the best, the best is measured again, since the
   load may have moved meanwhile.
 """
@@ -68,18 +68,19 @@ class Validation:
 
     def _measure_pair(self, pair: int, best: int, costs: TurnCosts) -> bool:
         """A turn of each. False where no other pair is to follow."""
-        if best_goes_first(pair):
-            cost, cost_of_start = self._best_then_start(pair, best)
-        else:
-            cost_of_start = self._scheduled.measured("validation", self._guard.start).cost
-            cost = self._scheduled.measured("validation", best).cost
-        if math.isfinite(cost) and math.isfinite(cost_of_start):
-            costs[best].append(cost)
-            costs[self._guard.start].append(cost_of_start)
+        turns = self._best_then_start(pair, best) if best_goes_first(pair) else self._start_then_best(best)
+        if turns is None:
+            return False
+        if all(map(math.isfinite, turns)):
+            for number, cost in zip((best, self._guard.start), turns, strict=True):
+                costs[number].append(cost)
         return self._guard.fitness.fits(best)
 
-    def _best_then_start(self, pair: int, best: int) -> tuple[float, float]:
-        """What a turn of the best and then one of the start cost, with no wait between the two."""
+    def _best_then_start(self, pair: int, best: int) -> tuple[float, float] | None:
+        """What a turn of the best and then one of the start cost, with no wait between the two.
+
+        None where the start had no turn, as below.
+        """
         start = self._guard.start
         cost = self._scheduled.measured("validation", best).cost
         waited = self._scheduled.waited_to_change(start, THERE_AND_BACK)
@@ -89,4 +90,20 @@ class Validation:
         # A best that broke the limit is excused by a start that breaks it, too, in a whole turn.
         if pair == 0 and self._guard.fitness.fits(best):
             watch = Watch(enough=partial(self._guard.turns.first_has_shown, best, cost))
-        return cost, self._scheduled.measured("validation", start, THERE_AND_BACK, watch).cost
+        cost_of_start = self._turn_of_start(THERE_AND_BACK, watch)
+        return None if cost_of_start is None else (cost, cost_of_start)
+
+    def _start_then_best(self, best: int) -> tuple[float, float] | None:
+        """The same in the other order, the best's cost first."""
+        cost_of_start = self._turn_of_start()
+        if cost_of_start is None:
+            return None
+        return self._scheduled.measured("validation", best).cost, cost_of_start
+
+    def _turn_of_start(self, changes: int = 1, watch: Watch = UNWATCHED) -> float | None:
+        """What a turn of the start cost; None, and no turn, where users must not bear the start by now."""
+        start = self._guard.start
+        self._scheduled.waited_to_change(start, changes)
+        if self._guard.choice.avoids_start:
+            return None
+        return self._scheduled.measured("validation", start, changes, watch).cost

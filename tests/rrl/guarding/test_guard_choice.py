@@ -199,6 +199,16 @@ def test_a_start_whose_queue_grew_is_known_to_be_overloaded_at_this_load_or_a_hi
     assert not guard.choice.start_is_overloaded
 
 
+@pytest.mark.parametrize("turn_costs", [{GOOD: [], START: []}, {GOOD: [20.0], START: [21.0]}])
+def test_turns_that_a_start_could_not_bear_leave_what_the_search_showed(turn_costs: dict) -> None:
+    guard = begun_once(900.0, **GROWS)
+    for _ in range(2):
+        tell(guard, GOOD, 20.0)
+    assert guard.choice.start_is_overloaded
+    assert guard.to_keep(turn_costs) == GOOD
+    assert guard.to_keep({GOOD: [90.0, 90.0], START: [10.0, 10.0]}) == START
+
+
 def test_stopped_early_a_start_seen_at_another_load_alone_is_compared_where_it_was_seen() -> None:
     """Not a peak's 200 ms of the start with what the best takes at half the load."""
     guard = Guard(START)

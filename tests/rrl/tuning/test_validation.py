@@ -273,3 +273,30 @@ def test_turns_end_once_what_they_taught_leaves_no_doubt(tmp_path: Path) -> None
     assert kinds(read(tmp_path)[1]).count("validation") == 4
     assert kept.number == best
     assert "expected of both under the same load" in kept.reason
+
+
+@pytest.mark.parametrize(("overloaded_in", "turns"), [(1, "A"), (2, "AB"), (3, "ABBAA")])
+def test_a_start_that_the_load_outgrows_in_a_turn_has_no_other_turn(
+    overloaded_in: int, turns: str, tmp_path: Path
+) -> None:
+    start, best = simulated().start, 5
+    guard, expectation = told({start: 100.0, best: 95.0})
+    guard.turns.gain = lambda costs: Gain(0.9, 1.2, 1.5)  # type: ignore[method-assign]
+    t = tuning(tmp_path, guard=guard)
+    t.agent.act = lambda observation: t.env.space.action(best)
+    learned, told_it = 0, expectation.learn
+
+    def learn(number: int, measurement: Measurement) -> None:
+        nonlocal learned
+        told_it(number, measurement)
+        learned += t.finished("tune") == SETTINGS.intervals
+        if learned == overloaded_in:
+            expectation.rate_per_s = 95.0
+            expectation.capacities[best] = 200.0
+
+    expectation.learn = learn  # type: ignore[method-assign]
+    kept = run(t)
+    names = {best: "A", start: "B"}
+    assert "".join(names[r.number] for r in read(tmp_path)[1] if r.kind == "validation") == turns
+    assert kept.number == best
+    assert "the start cannot bear the load with something to spare" in kept.reason
