@@ -147,32 +147,43 @@ class Choice:
         """What to keep in force, and why: the best known if shown to cost less than the start; else that.
 
         `turn_costs` are the costs of both, measured in turns. The best's must be lower beyond noise, or be
-        expected to be so by all that was measured. Where nothing is expected, and there are no turns or the
-        start could not bear them, the best known must be better even with the noise of both held against it.
+        expected to be so by all that was measured. Where the turns speak against it, another may be expected
+        to be better. Nothing may be expected, and there may be no turns, or none that the start could bear.
+        Then the best known must be better even with the noise of both held against it.
         """
         if self.start_harms and (best := self.best_to_keep) != self.start:
             what = "requests failed" if self.fitness.start_fails else "the target was lost"
             return ToKeep(best, f"{what} under the start, and clearly less often under this one")
         if turn_costs and not all(self.fitness.fits(n) for n in turn_costs if n != self.start):
-            return ToKeep(self.start, "the best known failed, was aborted or broke the limit in its turns")
+            why = "the best known failed, was aborted or broke the limit in its turns"
+            return self._another_than(self.turns.best_of(turn_costs), why) or ToKeep(self.start, why)
         gain = self.turns.gain(turn_costs or {})
         if turn_costs and gain.beyond_noise:
             return ToKeep(self.turns.best_of(turn_costs), f"{in_words(gain)}, measured in turns with it")
         if self.expected.known and not gain.is_none:
             return self._as_expected(self.turns.best_of(turn_costs) if turn_costs else self.best_to_keep)
         if turn_costs and (gain.is_none or not self.start_is_overloaded):
-            return ToKeep(
-                self.start, f"nothing was better beyond noise: in turns the best had {in_words(gain)}"
-            )
+            why = f"in turns the best had {in_words(gain)}"
+            none = ToKeep(self.start, f"nothing was better beyond noise: {why}")
+            return self._another_than(self.turns.best_of(turn_costs), why) or none
         return self._by_means()
 
-    def _as_expected(self, best: int) -> ToKeep:
+    def _another_than(self, best: int, why: str) -> ToKeep | None:
+        """What else is expected to be better than the start, as `why` speaks against the best; or nothing."""
+        others = [number for number in self._serving if number != best]
+        if not (self.expected.known and others):
+            return None
+        kept = self._as_expected(self.expected.cheapest_kept(others, self.start), but=best)
+        return None if kept.number == self.start else ToKeep(kept.number, f"{kept.reason}; {why}")
+
+    def _as_expected(self, best: int, but: int | None = None) -> ToKeep:
         """The best where that is expected without doubt to be better; else the best of those that are.
 
-        A start that cannot bear the load with something to spare is left for what bears more.
+        `but` is not one of those, as the turns speak against it. A start that cannot bear the load with
+        something to spare is left for what bears more.
         """
         if not self.is_proven(best):
-            proven = self._best_proven()
+            proven = self._best_proven(but)
             best = best if proven is None else proven
         gain = self.expected.gain_kept(self.start, best)
         words = in_words(gain, EXPECTED_CONFIDENCE)
@@ -186,9 +197,9 @@ class Choice:
             return ToKeep(self.start, "nothing else is expected to be better")
         return ToKeep(self.start, f"nothing is better beyond noise: the best is expected to have {words}")
 
-    def _best_proven(self) -> int | None:
+    def _best_proven(self, but: int | None) -> int | None:
         """Of the fit configurations measured that are expected without doubt to cost less than the start."""
-        proven = [number for number in self.fit if self.is_proven(number)]
+        proven = [number for number in self.fit if number != but and self.is_proven(number)]
         return self.expected.cheapest_kept(proven, self.start) if proven else None
 
     @property

@@ -359,6 +359,49 @@ def test_turns_may_show_what_was_in_doubt_or_that_it_is_no_better() -> None:
     assert guard.to_keep({GOOD: [200.0, 200.0], START: [20.0, 20.0]}) == START
 
 
+def in_doubt_beside_proven() -> tuple[Guard, ToldCosts]:
+    """GOOD is expected to be the best, and that is in doubt. BAD is better than the start beyond doubt."""
+    guard, told = guarded(good_ms=50.0, bad_ms=60.0)
+    told.sds |= {GOOD: 0.6, BAD: 0.05}
+    tell(guard, BAD, 60.0)
+    assert guard.choice.best_to_keep == GOOD
+    assert not guard.choice.is_proven(GOOD)
+    assert guard.choice.is_proven(BAD)
+    return guard, told
+
+
+def test_where_the_best_fails_in_its_turns_another_that_is_proven_is_kept() -> None:
+    guard, told = in_doubt_beside_proven()
+    guard.enter(GOOD)
+    guard.judge(GOOD, 50.0, measured(50.0, failures=40), "validation")
+    number, reason = guard.keeping({GOOD: [], START: []})
+    assert number == BAD
+    assert reason.startswith("1.67x lower cost than the start")
+    assert reason.endswith("; the best known failed, was aborted or broke the limit in its turns")
+    told.sds[BAD] = 0.6
+    guard.expected.learn(BAD, measured(60.0))
+    assert guard.keeping({GOOD: [], START: []}) == (
+        START,
+        "the best known failed, was aborted or broke the limit in its turns",
+    )
+    told.capacities[START] = 45.0  # nothing to spare
+    assert guard.to_keep({GOOD: [], START: []}) == BAD
+
+
+def test_where_turns_show_the_best_to_be_worse_another_that_is_proven_is_kept() -> None:
+    guard, told = in_doubt_beside_proven()
+    for _ in range(2):
+        turn(guard, GOOD, 300.0)
+        turn(guard, START, 100.0)
+    costs = {GOOD: [300.0, 300.0], START: [100.0, 100.0]}
+    number, reason = guard.keeping(costs)
+    assert number == BAD
+    assert "; in turns the best had 0.33x lower cost than the start" in reason
+    told.sds |= {GOOD: 0.05, BAD: 0.6}  # what the turns have shown to be worse is not expected to be better
+    guard.expected.learn(BAD, measured(60.0))
+    assert guard.to_keep(costs) == START
+
+
 @pytest.mark.parametrize(("start_per_s", "overloaded"), [(30.0, True), (45.0, True), (55.0, False)])
 def test_a_start_without_something_to_spare_is_overloaded(start_per_s: float, overloaded: bool) -> None:
     guard, _ = guarded(capacities_per_s={START: start_per_s})
