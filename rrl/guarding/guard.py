@@ -327,7 +327,7 @@ class Guard:
             self.memory.load_of(measurement),
             cost,
             latency_ms(measurement),
-            broke_limit=broke_limit and not fault.excused,
+            broke_limit=broke_limit and not (fault.excused or fault.start_too),
             overloaded=overloads(measurement, self.settings),
             completions=measurement.completions,
             kind=kind,

@@ -1,8 +1,8 @@
 """What was wrong with an interval, and whether its configuration is to blame. Pure logic.
 
 An interval is compared with what the start would have cost under the same arrivals, on the machine as it was
-then. Where the start does not bear the load, it is compared with the best known. Where nothing is expected,
-it is compared with the mean latency that was measured of both.
+then. Where the start does not bear the load, or would have broken the limit itself, it is compared with the
+best known. Where nothing is expected, it is compared with the mean latency that was measured of both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rrl.measurement import Measurement
 from rrl.objective import slo_violated
 
 MIN_BURST_DISPERSION = 2.0  # index of dispersion of counts from which arrivals are called a burst
+BURST = "requests came in a burst"
 
 
 class Finding(NamedTuple):
@@ -26,6 +27,7 @@ class Finding(NamedTuple):
 
     reason: str = ""  # empty: nothing was wrong
     excused: bool = False  # the configuration compared with would have done about as badly
+    start_too: bool = False  # the start would have broken the limit as well
 
 
 @dataclass
@@ -50,19 +52,29 @@ class IntervalCheck:
         beyond = math.log(cost) - m - SIGMAS * s  # ln of how many times it surely cost what that would have
         beside = f"{name} would have cost {math.exp(m):.3g} under the same arrivals"
         if broken:
-            return self._excused_or_not(broken, number, name, measurement)
+            return self._broken_beside(number, name, broken, measurement)
         if self.settings.cost_is_latency and beyond > math.log(self.settings.latency_factor):
             return Finding(f"cost {cost:.3g}, {math.exp(math.log(cost) - m):.1f}x what {beside}")
         slower = self._far_slower(measurement)
-        return Finding(f"{slower}, but {beside}: {_why(measurement)}", True) if slower else Finding()
+        why = BURST if _is_burst(measurement) else "the machine is slower, or the load higher"
+        return Finding(f"{slower}, but {beside}: {why}", excused=True) if slower else Finding()
 
-    def _excused_or_not(self, broken: str, number: int, name: str, measurement: Measurement) -> Finding:
-        """A limit that the configuration compared with would have broken too is nobody's fault."""
-        p95_ms = self.choice.expected.p95_beside_ms(number, measurement)
-        if not p95_ms > (self.settings.slo_p95_ms or math.inf):
+    def _broken_beside(self, number: int, name: str, broken: str, measurement: Measurement) -> Finding:
+        """A limit that nothing known would have kept is broken by nobody's fault."""
+        start, best = self.choice.start, self.choice.best
+        expected, limit_ms = self.choice.expected, self.settings.slo_p95_ms or math.inf
+        p95_ms = expected.p95_beside_ms(number, measurement)
+        if not p95_ms > limit_ms:
             return Finding(broken)
         beside = f"{name} would have had {p95_ms:.0f} ms under the same arrivals"
-        return Finding(f"{broken}; {beside}: {_why(measurement)}", True)
+        if number == start and best != start:
+            p95_ms = expected.p95_beside_ms(best, measurement)
+            of_best = f"the best known {p95_ms:.0f} ms"
+            if not p95_ms > limit_ms:
+                return Finding(f"{broken}; {beside}, but {of_best}", start_too=True)
+            beside = f"{beside}, and {of_best}"
+        why = BURST if _is_burst(measurement) else "nothing known keeps it now"
+        return Finding(f"{broken}; {beside}: {why}", excused=True)
 
     def _limit_broken(self, measurement: Measurement) -> str:
         limit_ms = self.settings.slo_p95_ms
@@ -85,9 +97,9 @@ def latency_ms(measurement: Measurement) -> float:
     return _or_zero(measurement.latency.mean_ms) + (measurement.drain_ms if measurement.aborted else 0.0)
 
 
-def _why(measurement: Measurement) -> str:
-    bursts = measurement.dispersion >= MIN_BURST_DISPERSION  # False where it is not known
-    return "requests came in a burst" if bursts else "the machine is slower, or the load higher"
+def _is_burst(measurement: Measurement) -> bool:
+    """False where it is not known."""
+    return measurement.dispersion >= MIN_BURST_DISPERSION
 
 
 def _or_zero(value: float) -> float:

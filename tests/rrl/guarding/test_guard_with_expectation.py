@@ -121,18 +121,52 @@ def test_a_rollback_for_failures_goes_to_whatever_is_fit() -> None:
     assert guard.admit(None).number == GOOD
 
 
-def test_a_limit_that_the_start_would_have_broken_as_well_speaks_against_nobody() -> None:
-    guard, told = guarded(settings=GuardSettings(slo_p95_ms=300.0))
+@pytest.mark.parametrize(
+    ("changes", "why"), [({}, "nothing known keeps it now"), (BURST, "requests came in a burst")]
+)
+def test_a_limit_that_nothing_known_would_have_kept_speaks_against_nobody(changes: dict, why: str) -> None:
+    guard, told = guarded(good_ms=70.0, settings=GuardSettings(slo_p95_ms=300.0))
     told.then = told.now = 4.0
-    judgement = tell(guard, BAD, 350.0, **BURST)
+    judgement = tell(guard, BAD, 350.0, **changes)
     assert not judgement.rollback
-    assert judgement.reason.startswith(
-        "p95 of 700 ms broke the limit of 300 ms; the start would have had 800 ms"
+    assert judgement.reason == (
+        "p95 of 700 ms broke the limit of 300 ms; the start would have had 800 ms under the same arrivals, "
+        f"and the best known 560 ms: {why}"
     )
+    assert not guard.takes_over
     assert guard.choice.fitness.fits(BAD)
     told.then = told.now = 1.0
     assert tell(guard, BAD, 350.0).rollback
     assert not guard.choice.fitness.fits(BAD)
+
+
+def test_a_limit_that_the_best_known_would_have_kept_is_broken_though_the_start_breaks_it() -> None:
+    guard, told = guarded(bad_ms=170.0, settings=GuardSettings(slo_p95_ms=100.0))
+    judgement = tell(guard, BAD, 170.0)
+    assert judgement.rollback
+    assert judgement.reason == (
+        "p95 of 340 ms broke the limit of 100 ms; "
+        "the start would have had 200 ms under the same arrivals, but the best known 40 ms"
+    )
+    assert guard.admit(None)[:2] == (GOOD, "rollback")
+    told.then = 3.0
+    assert not tell(guard, BAD, 510.0).rollback  # the best known would have had 120 ms
+
+
+def test_what_broke_the_limit_as_the_start_does_is_fit_where_the_best_known_fails() -> None:
+    """It is better than the start, though worse than what had kept the limit."""
+    guard, _ = guarded(bad_ms=70.0, settings=GuardSettings(slo_p95_ms=100.0))
+    assert tell(guard, BAD, 70.0).rollback
+    assert guard.choice.fitness.fits(BAD)
+    tell(guard, GOOD, 20.0, failures=80)
+    assert guard.best == guard.to_keep() == BAD
+
+
+def test_neither_the_start_nor_the_best_known_is_rolled_back_for_a_limit_that_the_start_breaks() -> None:
+    guard, _ = guarded(settings=GuardSettings(slo_p95_ms=100.0))
+    assert not tell(guard, START, 100.0).rollback
+    assert not tell(guard, GOOD, 60.0).rollback
+    assert guard.choice.fitness.fits(GOOD)
 
 
 def test_a_limit_that_the_start_would_have_kept_is_broken_however_low_the_mean() -> None:
