@@ -66,6 +66,11 @@ class Choice:
         )
 
     @property
+    def safe(self) -> frozenset[int]:
+        """What a rollback would return to, and what would be kept."""
+        return frozenset((self.best, self.best_to_keep))
+
+    @property
     def _serving(self) -> list[int]:
         """The configurations measured that are fit, and the start where nothing speaks against it."""
         is_out = self.start_harms or self.start in self.fitness.outage.in_doubt

@@ -21,6 +21,8 @@ configurations that somebody else chose. `replay` does all of it for an interval
 | `fitness` | whether something went wrong under a configuration, and whether that is forgiven |
 | `turns` | what the turns of the best and the start show |
 | `choice` | which configuration is best, and which to keep |
+| `_gaps` | whether an interval says nothing of its configuration, and what follows |
+| `_check` | what was wrong with an interval, and whether its configuration is to blame |
 | `fitness.outage` | whether the target fails all requests, whatever is in force |
 | `expected` | what each would have cost under the same arrivals, if the guard was given an expectation |
 """
@@ -35,12 +37,13 @@ from rrl.guarding.backlog import Draining, Looks, overloads, runs_away
 from rrl.guarding.choice import Choice, ToKeep
 from rrl.guarding.expectation import CostExpectation, LikeWithLike
 from rrl.guarding.fitness import Fitness
+from rrl.guarding.gaps import Gap, Gaps
 from rrl.guarding.interval_check import Finding, IntervalCheck, latency_ms
 from rrl.guarding.interval_memory import IntervalMemory, Seen
-from rrl.guarding.outage import DOWN, TEXTS
+from rrl.guarding.outage import TEXTS
 from rrl.guarding.settings import GuardSettings
 from rrl.guarding.turns import Costs, Turns
-from rrl.measurement import Measurement, Progress, all_failed, has_traffic, tells_nothing
+from rrl.measurement import Measurement, Progress, all_failed
 from rrl.objective import slo_violated
 from rrl.records import Decision, Kind, Record
 
@@ -94,21 +97,16 @@ class Guard:
         parts = (self.memory, self.fitness, self.turns, self.expected)
         self.choice = Choice(self.start, self.settings, *parts)
         self._check = IntervalCheck(self.settings, self.choice)
+        self._gaps = Gaps(self.choice)
         self._looks = Looks()
         self._draining = Draining(self.settings)
         self._in_force = UnderGuard()
         self._next: Takeover | None = None
-        self._excused: int | None = None  # the configuration whose last interval was aborted in a burst
 
     @property
     def best(self) -> int:
         """The best configuration known at the present load."""
         return self.choice.best
-
-    @property
-    def _safe(self) -> frozenset[int]:
-        """What a rollback would return to, and what would be kept."""
-        return frozenset((self.best, self.choice.best_to_keep))
 
     @property
     def takes_over(self) -> bool:
@@ -124,7 +122,7 @@ class Guard:
     def refuses(self) -> frozenset[int]:
         """The configurations that it would not admit now, those over budget excepted."""
         fitness = self.fitness
-        return (fitness.cooling | fitness.failing_as_the_start | fitness.losing) - self._safe
+        return (fitness.cooling | fitness.failing_as_the_start | fitness.losing) - self.choice.safe
 
     def keeping(self, turn_costs: Costs | None = None) -> ToKeep:
         """What to keep in force at the end, and why."""
@@ -200,22 +198,16 @@ class Guard:
         """
         self.fitness.count_interval(number)
         self._next = None
-        if measurement.gap or not has_traffic(measurement) or tells_nothing(measurement):
-            self.expected.passed(measurement.duration_s)
-        if measurement.gap:
-            return self._after_gap(number, measurement)
-        if not has_traffic(measurement):
-            return self._hold(number, "no requests arrive", must_act=False)
-        if tells_nothing(measurement):
-            return self._hold(number, "too few requests came to tell anything", must_act=False)
+        if gap := self._gaps.find(number, measurement):
+            return self._after_gap(number, gap)
         tells_load = share == 1 and measurement.arrivals > 0  # a short turn's few requests do not
         if tells_load or not self.memory.rate_per_s:
             self.memory.rate_per_s = self.memory.load_of(measurement)
         after_rollback = self._in_force.after_rollback
         if all_failed(measurement) and self.fitness.many_fail(measurement):
             drains = self._draining.goes_on(measurement, after_rollback, failing=True)
-            if not drains and (judgement := self._all_failed(number, measurement)):
-                return judgement
+            if not drains and (gap := self._gaps.all_failed(number, measurement)):
+                return self._after_gap(number, gap)
         else:
             for blamed, seen in self.fitness.outage.served(number, measurement).items():
                 self.fitness.all_failed(blamed, seen)
@@ -227,7 +219,7 @@ class Guard:
             return self._drain(number, measurement)
         if failed:
             self.fitness.failing(number)
-        if failed or not math.isfinite(cost) or self._aborted_by_its_fault(number, measurement):
+        if failed or not math.isfinite(cost) or self._check.aborted_by_its_fault(number, measurement):
             self.fitness.aborted(number, self.memory.load_of(measurement))
         if not math.isfinite(cost):
             nothing = "nothing was completed"
@@ -241,20 +233,6 @@ class Guard:
         if fault.excused or not fault.reason:
             return Judgement(False, True, fault.reason)
         return self._verdict(number, fault.reason, always=False)
-
-    def _aborted_by_its_fault(self, number: int, measurement: Measurement) -> bool:
-        """False of what was not aborted, or in a burst only.
-
-        A burst is taken for the reason once in a row, under what is expected to bear the load and to be the
-        best all the same.
-        """
-        was_excused, self._excused = self._excused, None
-        if not measurement.aborted:
-            return False
-        is_best = not self.choice.improves_on(number) and self.expected.bears(number)
-        if is_best and number != was_excused and not self.fitness.many_fail(measurement):
-            self._excused = number
-        return self._excused is None
 
     def replay(self, record: Record) -> None:
         """Takes in an interval of an earlier run of the same journal."""
@@ -270,7 +248,7 @@ class Guard:
     def _enter(self, choice: Admission, after_rollback: bool = False) -> Admission:
         self._next = None
         self._looks = Looks()
-        self._in_force = UnderGuard(choice.number, (self.start, *self._safe), after_rollback)
+        self._in_force = UnderGuard(choice.number, (self.start, *self.choice.safe), after_rollback)
         return choice
 
     def _safe_bears_better(self) -> bool:
@@ -290,25 +268,12 @@ class Guard:
         most_per_s = max(map(self.expected.capacity_per_s, safe))
         return most_per_s > self.settings.bears_better * bears_per_s
 
-    def _after_gap(self, number: int, measurement: Measurement) -> Judgement:
-        """What others did says nothing of it. A target that was lost may have been lost because of it."""
-        gap = measurement.gap
-        if measurement.gap_by_others:
-            return self._hold(number, gap, must_act=False)
-        self.fitness.lost(number)
-        is_safe = number == self.to_keep() or (number == self.start and not self.choice.start_harms)
-        if not self.fitness.was_lost_again(number) and not self.choice.improves_on(number):
-            return self._hold(number, gap, must_act=False)
-        return self._roll_back(False, gap, must_act=not is_safe)
-
-    def _all_failed(self, number: int, measurement: Measurement) -> Judgement | None:
-        """Whether that says nothing of the configuration; None where it is to blame."""
-        gap = self.fitness.outage.all_failed(number, measurement, self.fitness.is_failing(number))
-        if not gap:
-            return None
-        if gap == DOWN and number in (self.start, *self._safe):
-            return self._hold(number, gap, must_act=False)._replace(gap=gap)
-        return self._roll_back(False, gap)._replace(gap=gap)
+    def _after_gap(self, number: int, gap: Gap) -> Judgement:
+        if gap.rolls_back:
+            judgement = self._roll_back(False, gap.reason, gap.must_act)
+        else:
+            judgement = self._hold(number, gap.reason, gap.must_act)
+        return judgement._replace(gap=gap.reason) if gap.measured else judgement
 
     def _drain(self, number: int, measurement: Measurement) -> Judgement:
         after_rollback, start_ms = self._in_force.after_rollback, self.memory.start_latency_ms
@@ -340,7 +305,7 @@ class Guard:
         """Rolls back, unless there is nothing to roll back to that is expected to be better."""
         if not always and not self.choice.improves_on(number):
             return Judgement(False, True, f"{reason}; nothing known is expected to be better now")
-        if number in (self.start, *self._safe):
+        if number in (self.start, *self.choice.safe):
             return Judgement(False, True, reason)
         return self._roll_back(True, reason)
 

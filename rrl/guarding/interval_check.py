@@ -32,10 +32,26 @@ class Finding(NamedTuple):
 
 @dataclass
 class IntervalCheck:
-    """Finds the faults of intervals. Each was learned from before it is asked for."""
+    """Finds the faults of intervals. Each was learned from before `find` is asked for it."""
 
     settings: GuardSettings
     choice: Choice
+    _excused: int | None = None  # the configuration whose last interval was aborted in a burst
+
+    def aborted_by_its_fault(self, number: int, measurement: Measurement) -> bool:
+        """False of what was not aborted, or in a burst only.
+
+        A burst is taken for the reason once in a row, under what is expected to bear the load and to be the
+        best all the same.
+        """
+        was_excused, self._excused = self._excused, None
+        if not measurement.aborted:
+            return False
+        choice = self.choice
+        is_best = not choice.improves_on(number) and choice.expected.bears(number)
+        if is_best and number != was_excused and not choice.fitness.many_fail(measurement):
+            self._excused = number
+        return self._excused is None
 
     def find(self, cost: float, measurement: Measurement) -> Finding:
         if measurement.aborted:

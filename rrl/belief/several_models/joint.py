@@ -8,14 +8,8 @@
 | w_m | `weights` | the share of all requests that are those of model m |
 | J_m | | what c_m costs the users of m, with its batches exp(g_m) times as long |
 
-a_m grows with g_m, and g_m with the a of the others, so both are found in turns from g = 0.
-
-| objective | joint cost |
-|---|---|
-| mean latency | Σ w_m J_m: of the mean request, whichever model it is for |
-| strict SLO | max J_m: each model keeps the limit |
-| these two, of a whole | what follows for the model that the others are parts of (`whole`) |
-| fewest threads | Σ J_m where every model keeps the limit, else max J_m |
+a_m grows with g_m, and g_m with the a of the others, so both are found in turns from g = 0. What the J_m come
+to together is in `joint_cost`.
 """
 
 from __future__ import annotations
@@ -29,12 +23,12 @@ import numpy as np
 from rrl.belief import telemetry
 from rrl.belief.belief import Belief, Predicted, Work, while_kept
 from rrl.belief.model_error import ERROR_SD
+from rrl.belief.several_models.joint_cost import JointCost
 from rrl.belief.several_models.joint_interval import LEAST_IN_SERVICE, beside_others, seen_together
 from rrl.belief.several_models.neighbours import Neighbours, shapes
-from rrl.belief.several_models.whole import Whole
 from rrl.joint import JointSpace, by_model, is_joint
 from rrl.measurement import Measurement
-from rrl.objective import LeastResources, MeanLatency, Objective
+from rrl.objective import Objective
 from rrl.seeding import Seed, whole_seed
 from rrl.space import Configuration, ConfigurationSpace
 
@@ -68,7 +62,7 @@ class JointBelief:
         error_sd: float = ERROR_SD,
     ) -> None:
         """As `Belief`; knobs in `found` are named with their models, too."""
-        self.joint, self.objective = JointSpace.of(space), objective
+        self.joint = JointSpace.of(space)
         found_by_model = by_model(found or {})
         seed = whole_seed(seed)
         self.members = [
@@ -87,7 +81,7 @@ class JointBelief:
         self.neighbours = Neighbours(spaces)
         self.shares = np.full(len(self.members), 1 / len(self.members))
         """(M,) of the request-seconds of the last interval, those of each model."""
-        self.whole = Whole()
+        self.cost = JointCost(objective)
         self._work: list[Work] = []
         self.model_error = _JointErrors(self)
 
@@ -124,7 +118,7 @@ class JointBelief:
         seconds = np.array([_seconds(each) for each in measured])
         if seconds.sum() > 0:
             self.shares = seconds / seconds.sum()
-        self.whole.learn(measurement)
+        self.cost.whole.learn(measurement)
         self._work = []
 
     def passed(self, duration_s: float) -> None:
@@ -165,24 +159,7 @@ class JointBelief:
             for k, member in enumerate(self.members)
         ]
         costs, p95_ms = (np.stack(each, axis=1) for each in zip(*found, strict=True))
-        return Predicted(self.combined(costs), self._tail(p95_ms))
-
-    def combined(self, costs: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """(...,) the joint cost of (..., M) those of the models, whose requests have these `weights`."""
-        weights = self.weights if weights is None else weights
-        if isinstance(self.objective, MeanLatency):
-            return self.whole.mean(costs @ weights)
-        if isinstance(self.objective, LeastResources):
-            worst = costs.max(axis=-1)
-            keeps = worst < self.objective.violation_threads
-            return np.where(keeps, costs.sum(axis=-1), worst)
-        return self._tail(costs, weights)
-
-    def _tail(self, p95_ms: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-        """(...,) of (..., M) those of the models."""
-        weights = self.weights if weights is None else weights
-        of_whole = self.whole.exists
-        return self.whole.tail(p95_ms @ weights) if of_whole else np.asarray(p95_ms.max(axis=-1))
+        return Predicted(self.cost.combined(costs, self.weights), self.cost.tail(p95_ms, self.weights))
 
     def standard_deviations(self, numbers: np.ndarray, beside: int) -> np.ndarray:
         """(K, M) of ln of the service times that matter, such that all may move together.
@@ -237,7 +214,7 @@ class JointBelief:
             lambda k, member: member.p95s_ms(parts[:, k], measurement.models[models[k]], g[:, k]),
             len(numbers),
         )
-        return self._tail(found)
+        return self.cost.tail(found, self.weights)
 
     def of_each(
         self, asked: Callable[[int, Belief], np.ndarray], count: int, unknown: float = 0.0
@@ -252,7 +229,7 @@ class JointBelief:
     def capacities_per_s(self, numbers: np.ndarray) -> np.ndarray:
         """(K,) the requests per s that each bears at most, in the models' present proportions."""
         spare = self._capacities_per_s(numbers) / np.maximum(self._rates_per_s, 1e-9)
-        return np.asarray(spare.min(axis=1) * self._rates_per_s.sum() / self.whole.visits)
+        return np.asarray(spare.min(axis=1) * self._rates_per_s.sum() / self.cost.whole.visits)
 
     def bears(self, numbers: np.ndarray, share: float = 1.0) -> np.ndarray:
         """(K,) bool: under each, every model is expected to bear its load with this share of its capacity."""
@@ -287,17 +264,9 @@ class JointBelief:
             for k, member in enumerate(self.members)
         ]
         means, sds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
-        costs = np.exp(np.minimum(means, 50.0))
-        weights = self.weights if weights is None else weights
-        joint = self.combined(costs, weights)
-        worst = costs == costs.max(axis=1, keepdims=True)
-        is_sum = isinstance(self.objective, MeanLatency) or self.whole.exists
-        told = costs * (weights if is_sum else worst)
-        sd = np.sqrt(((told / told.sum(axis=1, keepdims=True) * sds) ** 2).sum(axis=1))
-        if isinstance(self.objective, MeanLatency):
-            sd = sd * self.whole.visits * (costs @ weights) / np.maximum(joint, 1e-9)
+        m, sd = self.cost.of_logs(means, sds, self.weights if weights is None else weights)
         first = 0 if beside is None else 1
-        return np.log(np.maximum(joint, 1e-9))[first:], sd[first:]
+        return m[first:], sd[first:]
 
     def _all_work(self) -> list[Work]:
         if not self._work:

@@ -2,7 +2,7 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| w_m, J_m | | model m's share of the parts' requests, and its latency (`rrl.belief.several_models.joint`) |
+| w_m, J_m | | model m's share of the parts' requests, and its latency (`joint_cost`) |
 | v | `visits` | requests of the parts for each of the whole; 1 where there is no whole |
 | δ | `beside_parts_ms` | its mean latency in the last interval less v Σ w_m times the mean of part m |
 | ρ | `share_of_parts` | the same as a ratio |

@@ -87,9 +87,10 @@ def test_a_joint_cost_is_that_of_the_mean_request_or_of_the_slowest_model() -> N
             belief.learn(env.space.number_of_action(each.action), each.measurement)
     heavy = latency.weights[0]
     assert heavy == pytest.approx(45 / 75, abs=0.1)
-    assert latency.combined(costs)[0] == pytest.approx(10 * heavy + 30 * (1 - heavy))
-    assert slo.combined(costs)[0] == 30.0
-    assert threads.combined(np.array([[2.0, 3.0], [2.0, 1400.0]])).tolist() == [5.0, 1400.0]
+    assert latency.cost.combined(costs, latency.weights)[0] == pytest.approx(10 * heavy + 30 * (1 - heavy))
+    assert slo.cost.combined(costs, slo.weights)[0] == 30.0
+    in_threads = np.array([[2.0, 3.0], [2.0, 1400.0]])
+    assert threads.cost.combined(in_threads, threads.weights).tolist() == [5.0, 1400.0]
 
 
 def test_what_is_expected_of_a_model_depends_on_its_neighbour() -> None:
