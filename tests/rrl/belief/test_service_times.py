@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -124,6 +125,19 @@ def alien(seed: int) -> Machine:
     rng = np.random.default_rng(seed)
     axes = (np.arange(1, 4), np.arange(1, 6), np.arange(1, 6), np.array([1]))
     return Machine(*axes, np.exp(rng.normal(-2.0, 0.5, (3, 5, 5, 1))))
+
+
+def test_what_an_entry_has_alone_is_learned_of_it_and_of_no_other() -> None:
+    """Each entry is by a tenth faster or slower than its neighbours let expect."""
+    machine = family_machine(901)
+    luck = np.random.default_rng(0).normal(0.0, 0.1, machine.service_time_s.shape)
+    machine = dataclasses.replace(machine, service_time_s=machine.service_time_s * np.exp(luck))
+    visited = [CENTRE, *neighbours()]
+    model = taught(ServiceTimeModel(SPACE, 5), machine, 3 * [(number, 1.0) for number in visited])
+    assert np.abs(log_errors(model, machine, visited)).max() < 0.02
+    assert max(sd(model, number) for number in visited) < 0.03
+    others = [number for number in SPACE.region(CENTRE, 2.0).tolist() if number not in visited]
+    assert min(sd(model, number) for number in others) > 0.05
 
 
 def test_the_learned_prior_is_averaged_and_never_replaces() -> None:
