@@ -19,7 +19,7 @@ noise has the covariance W⁻¹.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,9 @@ class Scale(NamedTuple):
 
 
 SCALES = (Scale(0.004, 0.003), Scale(0.03, 0.015), Scale(0.08, 0.05))
+# Standard deviations of a row of one interval, beyond what telemetry says of it, and the ln of their prior.
+NOISES = {0.004: -0.5, 0.04: 0.0, 0.15: -1.0}
+LIKELIEST_NOISE_SD = max(NOISES, key=NOISES.__getitem__)  # before an entry was seen twice
 
 
 class Rows(NamedTuple):
@@ -47,6 +50,10 @@ class Rows(NamedTuple):
     entry: np.ndarray  # int: number of the entry
     log_time: np.ndarray
     variance: np.ndarray  # of the noise, drift and scatter apart
+
+    def with_noise(self, noise_sd: float) -> Rows:
+        """The same with so much more of it in each row."""
+        return self._replace(variance=self.variance + noise_sd**2)
 
 
 class Shocks(NamedTuple):
@@ -70,6 +77,13 @@ class Evidence(NamedTuple):
     log_times: np.ndarray  # (E,) W⁻¹v
     noise: np.ndarray  # (E, E) W⁻¹
     log_constant: float  # what the likelihood of the rows has beyond that of `log_times`
+
+
+class Noisy(NamedTuple):
+    """Evidence under the likeliest of `NOISES`."""
+
+    noise_sd: float
+    evidence: Evidence
 
 
 class Effects(NamedTuple):
@@ -125,6 +139,22 @@ def evidences(
         constant = -0.5 * (residue + log_noise + log_sizes)
         found[scale] = Evidence(entries, log_times, noise, constant)
     return found
+
+
+def with_likeliest_noise(
+    rows: Rows, times: np.ndarray, scales: Sequence[Scale], shocks: Shocks
+) -> dict[Scale, Noisy]:
+    """The same under the noise that makes the rows likeliest, whatever their entries.
+
+    Its log_constant is the restricted likelihood.
+    """
+    found = {noise_sd: evidences(rows.with_noise(noise_sd), times, scales, shocks) for noise_sd in NOISES}
+
+    def likeliest(scale: Scale) -> Noisy:
+        noise_sd = max(NOISES, key=lambda sd: found[sd][scale].log_constant + NOISES[sd])
+        return Noisy(noise_sd, found[noise_sd][scale])
+
+    return {scale: likeliest(scale) for scale in scales}
 
 
 def effects(

@@ -33,8 +33,8 @@ from rrl.measurement import ServiceTimes
 from rrl.space import Configuration, ConfigurationSpace
 
 # Standard deviations of ln S in the table.
-# Of a row, however many batches it is of.
-NOISE_SD = 0.004
+# Of what telemetry says at its surest.
+LEAST_SD = 0.001
 # Of d ln S / d ln b, by which a batch size stands for its neighbour in the table.
 SLOPE_SD = 0.1
 # For each unit of ln n between a number of busy instances and the mean that it was told apart from.
@@ -76,6 +76,8 @@ class ServiceTimeModel:
         self._beside: dict[int, float] = {}  # ln of what neighbours made batches take longer by, by time
         self._first_log_time = math.nan
         self._rounds = 0  # of `fit`
+        self.noise_sd = drift.LIKELIEST_NOISE_SD
+        """Of ln S in a row of one interval, beyond what telemetry says of it."""
         self._squared_errors: deque[float] = deque(maxlen=RECENT_ERRORS)
 
     def anew(self, by_mean_busy: bool) -> ServiceTimeModel:
@@ -170,7 +172,7 @@ class ServiceTimeModel:
             number = self.table.entry(configuration, round(busy), row.batch_size)
             offset = math.log(row.batch_size / self.table.points[number, 4])
             log_time = math.log(row.total_s / row.count) - self._slope(number, offset) * offset
-            variance = NOISE_SD**2 + variation**2 / row.count + (SLOPE_SD * offset) ** 2
+            variance = LEAST_SD**2 + variation**2 / row.count + (SLOPE_SD * offset) ** 2
             if self._by_mean_busy:
                 beyond = math.log(busy / self.table.points[number, 3])
                 log_time -= self._busy_slope(number, beyond) * beyond
@@ -197,7 +199,8 @@ class ServiceTimeModel:
             beside = np.array([self._beside.get(int(time), 0.0) for time in times])
             rows = rows._replace(log_time=rows.log_time - beside[rows.interval])
         shocks = machine.shocks(times)
-        evidences = drift.evidences(rows, times, drift.SCALES, shocks)
+        noisy = drift.with_likeliest_noise(rows, times, drift.SCALES, shocks)
+        evidences = {scale: each.evidence for scale, each in noisy.items()}
         posterior.see(evidences[machine.scale].entries, self._first_log_time)
         tried = self._tried()
         fits = posterior.conditioned(evidences[machine.scale], tried)
@@ -206,7 +209,8 @@ class ServiceTimeModel:
             machine.scale = likeliest
             fits = posterior.conditioned(evidences[likeliest], tried)
         posterior.take(fits)
-        machine.learn(rows, times, shocks, self.log_times[rows.entry])
+        self.noise_sd = noisy[machine.scale].noise_sd
+        machine.learn(rows.with_noise(self.noise_sd), times, shocks, self.log_times[rows.entry])
         self._rounds += 1
 
     def service_time_s(self, log_slowness: float = 0.0) -> np.ndarray:
@@ -252,7 +256,8 @@ class ServiceTimeModel:
         error -= self._beside.get(interval.time, 0.0)
         own = (self.standard_deviations(entries) / self.inflation) ** 2
         scale = self._machine.scale
-        variance = own + interval.variances[new] + scale.drift_sd**2 + scale.scatter_sd**2
+        noise = interval.variances[new] + self.noise_sd**2
+        variance = own + noise + scale.drift_sd**2 + scale.scatter_sd**2
         self._squared_errors.append(min(float(np.mean(error**2 / variance)), MAX_SQUARED_ERROR))
 
     def _slope(self, number: int, offset: float) -> float:
