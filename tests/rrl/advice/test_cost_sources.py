@@ -106,10 +106,10 @@ def case(seed: int, tells: Tells) -> Case:
 
 @pytest.mark.parametrize("tells", [everything, by_batch_size])
 def test_what_is_recommended_by_observation_alone_is_better_and_as_expected(tells: Tells) -> None:
-    """Over many machines nine in ten are; of these few, at most one is not."""
-    cases = [case(seed, tells) for seed in range(40, 48)]
+    """Over many machines nine in ten are; of these, at most one is not."""
+    cases = [case(seed, tells) for seed in range(40, 60)]
     changed = [(c, number) for c in cases if (number := c.recommended) is not None]
-    assert len(changed) >= 4
+    assert len(changed) >= 6
     assert sum(c.true_costs[n] <= c.true_costs[c.present] for c, n in changed) >= len(changed) - 1
     assert sum(c.holds(n) for c, n in changed) >= len(changed) - 1
     assert np.median([c.true_costs[c.present] / c.true_costs[n] for c, n in changed]) > 1.15

@@ -154,7 +154,7 @@ def test_a_target_that_fails_all_from_some_moment_on_is_given_up_and_nothing_is_
     tmp_path: Path,
 ) -> None:
     heard = Heard()
-    run, journal = in_outage(tmp_path, heard, first=10)
+    run, journal = in_outage(tmp_path, heard, first=5)
     with closing(journal), pytest.raises(GivenUp, match=f"all requests failed in {MAX_ALL_FAILED} intervals"):
         run.run()
     served = {record.number for record in journal.records if record.measurement.completions}
