@@ -4,7 +4,8 @@
     rule     expected improvement net of regret and cost of change    `acquisition`
 
 An interval goes through it in this order: `act` proposes, `update` lets the belief learn what was measured,
-and the rule compares every configuration with the one in force.
+and the rule compares every configuration with the one in force. Two choices come before it (`first_choice`):
+where to begin, and the rule of thumb, once, where it is expected to bear the load.
 """
 
 from __future__ import annotations
