@@ -16,6 +16,7 @@ import numpy as np
 
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief, while_kept
+from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
@@ -138,8 +139,10 @@ class Guided(Agent):
 
     def _chosen(self) -> int:
         self._compared = self._rule.contenders(self._candidates(), self._in_force)
+        s = self.settings
         self._learned += 1
-        value = self._compared.value(self.settings.horizon)
+        lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
+        value = self._compared.value(s.horizon + s.horizon_growth * lasting)
         if self._learned > RULE_WITHIN:
             self._thumb = None
         thumb = self._thumb

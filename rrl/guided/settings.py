@@ -15,8 +15,10 @@ from rrl.belief.model_error import ERROR_SD
 class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
-    # What expected improvement is multiplied by: the decisions over which what is found must pay.
+    # What expected improvement is multiplied by: the decisions over which what is found must pay, at first.
     horizon: float = 16.0
+    # It grows by so much with each interval that is remembered: what has lasted long will last.
+    horizon_growth: float = 0.25
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5
     # That p95 is taken with service times so many standard deviations longer than expected.
@@ -39,7 +41,7 @@ class GuidedSettings:
         for name in ("horizon", "safe_p95", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("safe_sd", "change_share", "settling_share", "process_start_s"):
+        for name in ("horizon_growth", "safe_sd", "change_share", "settling_share", "process_start_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 < self.probably_better <= 1:
