@@ -36,6 +36,7 @@ NODES = np.array([-math.sqrt(3), 0.0, math.sqrt(3)])
 WEIGHTS = np.array([1, 4, 1]) / 6
 LIKELY_DEVIATIONS = ndtri((np.arange(64) + 0.5) / 64)  # each as likely
 SCREENED = 120  # configurations whose uncertainty is asked for, the cheapest by screening
+NEAR_DISTANCE = 2.0  # and those so near to the one in force
 
 
 class Contenders(NamedTuple):
@@ -86,18 +87,23 @@ class Acquisition:
         return Contenders(numbers, expected, p95_ms, gained, regret, better, safe, change, present)
 
     def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
-        """Those of the lowest cost in the mean, and those of the lowest cost that the posterior admits."""
+        """Those of the lowest cost in the mean, at best and at worst, a standard deviation away.
+
+        What is near to the one in force is known best, so it is among those that are asked for.
+        """
         belief, count = self._belief, self._settings.contenders
         screened = belief.screened(numbers, np.ones(len(numbers)))
-        numbers = numbers[np.argsort(screened, kind="stable")[:SCREENED]]
-        screened = np.sort(screened, kind="stable")[:SCREENED]
+        lowest = np.argsort(screened, kind="stable")[:SCREENED]
+        near = np.flatnonzero(np.isin(numbers, belief.space.region(in_force, NEAR_DISTANCE)))
+        asked = np.union1d(lowest, near)
+        numbers, screened = numbers[asked], screened[asked]
         if len(numbers) > count:
             sd = belief.standard_deviations(numbers, beside=in_force)
-            hoped = belief.screened(numbers, np.exp(-sd))
-            likely, possible = (np.argsort(each, kind="stable") for each in (screened, hoped))
-            both = np.stack([likely, possible], axis=1).ravel()
-            _, first = np.unique(both, return_index=True)
-            numbers = numbers[both[np.sort(first)][: count - 1]]
+            hoped, feared = (belief.screened(numbers, np.exp(sign * sd)) for sign in (-1, 1))
+            lists = [np.argsort(each, kind="stable") for each in (screened, hoped, feared)]
+            in_turns = np.stack(lists, axis=1).ravel()
+            _, first = np.unique(in_turns, return_index=True)
+            numbers = numbers[in_turns[np.sort(first)][: count - 1]]
         return numbers if in_force in numbers else np.append(numbers, in_force)
 
 

@@ -16,7 +16,7 @@ class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
     # What expected improvement is multiplied by: the decisions over which what is found must pay, at first.
-    horizon: float = 16.0
+    horizon: float = 8.0
     # It grows by so much with each interval that is remembered: what has lasted long will last.
     horizon_growth: float = 0.25
     # A configuration is safe if its p95 is at most so many times the best's.

@@ -154,17 +154,16 @@ def test_a_target_that_fails_all_from_some_moment_on_is_given_up_and_nothing_is_
     tmp_path: Path,
 ) -> None:
     heard = Heard()
-    run, journal = in_outage(tmp_path, heard, first=5)
+    run, journal = in_outage(tmp_path, heard, first=10)
     with closing(journal), pytest.raises(GivenUp, match=f"all requests failed in {MAX_ALL_FAILED} intervals"):
         run.run()
     served = {record.number for record in journal.records if record.measurement.completions}
     assert not served & run.guard.fitness.unfit(run.guard.memory.near_present_load())
     assert not served & run.guard.refuses
     assert run.in_force.number == run.guard.to_keep() != run.guard.start  # what was proven before
-    assert [text for text in heard.notices if "waiting" in text] == [
-        "all requests fail, whatever is in force: waiting, nothing is learned meanwhile"
-    ]
-    assert "all requests failed in" in heard.notices[-1]
+    (notice,) = (text for text in heard.notices if "waiting" in text)
+    assert notice.endswith("waiting, nothing is learned meanwhile")
+    assert any("all requests failed in" in text for text in (heard.notices[-1], str(heard.changes[-1])))
     charged = [r for r in journal.records if r.counted and not r.measurement.completions]
     assert len(charged) <= 1  # under what had never served
 
