@@ -86,6 +86,22 @@ def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> N
     assert one.value(10.0).tolist() == [pytest.approx(10 * 2.0 - 3.0 - 1.25 * 1.0)]
 
 
+def test_what_is_surest_to_be_good_is_compared_beside_what_may_be_best() -> None:
+    """On a large grid of which one configuration, an overloaded one, was seen."""
+    space = ConfigurationSpace.of(
+        instances=range(1, 11), inter_op_threads=range(1, 11), intra_op_threads=range(1, 11)
+    )
+    seen = space.number({"instances": 4, "inter_op_threads": 1, "intra_op_threads": 3})
+    belief = Belief(space, MeanLatency())
+    rows = tuple(ServiceTimes(busy, 1, 50, 50 * 0.05 * busy) for busy in (1, 2, 3, 4))
+    belief.learn(seen, replace(measured(), telemetry=rows))
+    found = Acquisition(belief, ChangeCosts(Task(space), belief, GUIDED), GUIDED)
+    numbers = found.contenders(np.arange(len(space)), seen).numbers
+    near = space.region(seen, 2.0)
+    feared = belief.screened(near, np.exp(belief.standard_deviations(near, beside=seen)))
+    assert set(near[np.argsort(feared, kind="stable")[:3]].tolist()) <= set(numbers.tolist())
+
+
 def test_the_probability_of_being_better_is_told_between_the_nodes() -> None:
     """ln of the cost is linear in z here: 2, 1 or 0.5 standard deviations above what is in force."""
     slope = np.array([1.0, 1.0, 1.0])
