@@ -146,7 +146,7 @@ def with_likeliest_noise(
 ) -> dict[Scale, Noisy]:
     """The same under the noise that makes the rows likeliest, whatever their entries.
 
-    Its log_constant is the restricted likelihood.
+    Its log_constant is the restricted likelihood (Patterson and Thompson, 1971).
     """
     found = {noise_sd: evidences(rows.with_noise(noise_sd), times, scales, shocks) for noise_sd in NOISES}
 

@@ -136,14 +136,13 @@ class ServiceTimePosterior:
         own = self._terms[fit.hypothesis].factor[numbers]
         v = cholesky.half_solved(fit.cholesky, self._shared(fit, numbers))
         h = fit.hypothesis
-        smooth = h.field**2 * process.smooth_variance(self._points) + h.crowding * CROWDING_SD**2
-        smooth += h.own_sd**2
-        variances = (own**2).sum(axis=1) + smooth - np.einsum("ij,ij->j", v, v)
+        field = h.field**2 * process.smooth_variance(self._points) + h.crowding * CROWDING_SD**2
+        variances = (own**2).sum(axis=1) + field + h.own_sd**2 - np.einsum("ij,ij->j", v, v)
         if beside is None:
             return np.maximum(variances, 1e-8)
         smooth_row, crowding_row = self._row(beside)
         both = h.field**2 * smooth_row[numbers] + h.crowding * crowding_row[numbers]
-        both = both + h.own_sd**2 * (numbers == beside)
+        both += h.own_sd**2 * (numbers == beside)
         covariances = own @ own[-1] + both - v.T @ v[:, -1]
         return np.maximum(variances + variances[-1] - 2 * covariances, 1e-8)[:-1]
 

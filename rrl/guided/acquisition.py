@@ -16,8 +16,9 @@ Only what is safe is compared. A configuration is safe if its p95, with service 
 deviations longer, is at most `safe_p95` times the least p95 expected of any. What is better with a
 probability of at least `probably_better` is compared, too, so that the safe set cannot stick.
 
-The costs of c are replayed with its service times at three points of their posterior (Gauss-Hermite). Over
-those the error of the queueing model is integrated in closed form.
+The costs of c are replayed with its service times at three points of their posterior (Gauss-Hermite). What is
+expected of c is averaged over those. Improvement and probability are told between them, too (`improvement`).
+Over each point the error of the queueing model is integrated in closed form.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ MEMORY = 20  # intervals whose arrivals may come again
 LEAST_WINDOWS = 12  # of which those not seen are invented
 MAX_INVENTED_SD = 0.5  # of ln of the rate of an invented stretch
 MAX_REQUESTS = 5000  # in all stretches, where more than `LEAST_WINDOWS` are taken
-MOST_REQUESTS = 100_000  # in as few as those, of which there are at least two
+MAX_REQUESTS_OF_FEW = 100_000  # in all of at most `LEAST_WINDOWS`, of which there are at least two
 MAX_CAME = 20_000  # requests, of what came one stretch after the other
 SLICES = 16  # of an invented stretch, each with a rate of its own
 MAX_POISSON_DISPERSION = 1.3  # up to it arrivals count as Poisson
@@ -137,7 +137,7 @@ class LoadForecast:
         """
         size = float(np.mean([len(each.offsets_s) for each in self._seen]))
         fit = max(2, int(MAX_REQUESTS / max(size, 1.0)))
-        few = min(LEAST_WINDOWS, int(MOST_REQUESTS / max(size, 1.0)))
+        few = min(LEAST_WINDOWS, int(MAX_REQUESTS_OF_FEW / max(size, 1.0)))
         chosen = _spread(len(self._seen), max(fit, few), together)
         missing = max(0, min(fit, LEAST_WINDOWS) - len(self._seen))
         stretches = [self._seen[k] for k in chosen]

@@ -189,13 +189,10 @@ def backups() -> list[ServerAndLoad]:
     for load, as_in_the_paper in product(LOADS, (False, True)):
         flags, suffix = (AS_IN_THE_PAPER, ", as in the paper") if as_in_the_paper else ((), "")
         common: dict[str, Any] = {"load": load, "flags": flags, "faults": shuffles("gpu")}
-        name = f"{PARITY}{suffix}" if suffix else ""
-        rows.append(ServerAndLoad(f"{load:.0%}", PARITY, name=name, **common))
+        rows.append(ServerAndLoad(f"{load:.0%}", PARITY, name=f"{PARITY}{suffix}", **common))
         for hardware, speed_up in BACKUP_SPEED_UPS.items():
             name = f"backup, {speed_up:g}x as fast ({hardware}){suffix}"
-            rows.append(
-                ServerAndLoad(f"{load:.0%}", BACKUP, backup_speed_up=speed_up, name=name, **common)
-            )  # fmt: skip
+            rows.append(ServerAndLoad(f"{load:.0%}", BACKUP, backup_speed_up=speed_up, name=name, **common))
     return rows
 
 

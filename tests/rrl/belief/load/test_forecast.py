@@ -10,7 +10,7 @@ import pytest
 
 from rrl.arrival_summary import dispersion_of_times, summarised
 from rrl.belief.drift import Speeds
-from rrl.belief.load.forecast import LEAST_WINDOWS, MOST_REQUESTS, LoadForecast, arrival_offsets_s
+from rrl.belief.load.forecast import LEAST_WINDOWS, MAX_REQUESTS_OF_FEW, LoadForecast, arrival_offsets_s
 from rrl.measurement import ArrivalSummary, Measurement, ServiceTimes
 from serving_adapter.load.arrivals import Arrivals, Bursts, Poisson
 
@@ -246,7 +246,7 @@ def test_of_many_requests_bursts_are_expected_about_as_often_as_they_came(togeth
         forecast.add(Measurement(5.0, len(offsets_s), len(offsets_s), 0, arrival_summary=summary))
         if k >= 20:
             windows = forecast.windows(together, SPEEDS)
-            assert len(windows.arrival_s) <= MOST_REQUESTS
+            assert len(windows.arrival_s) <= MAX_REQUESTS_OF_FEW
             parts = np.split(windows.arrival_s, windows.bounds[1:-1])
             peaks = [np.histogram(part, bins=10)[0].max() / len(part) for part in parts]
             shares.append(np.mean(np.array(peaks) > 0.2))
