@@ -25,8 +25,6 @@ from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
 from rrl.seeding import Seed
 
-# The rule of thumb is tried within so many intervals, or not at all.
-RULE_WITHIN = 4
 # From this probability of being better on, a change is explained by what is expected.
 MIN_PROBABILITY_TO_EXPECT = 0.5
 
@@ -143,7 +141,7 @@ class Guided(Agent):
         self._learned += 1
         lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
         value = self._compared.value(s.horizon + s.horizon_growth * lasting)
-        if self._learned > RULE_WITHIN:
+        if self._learned > s.rule_of_thumb_within:
             self._thumb = None
         thumb = self._thumb
         if thumb is not None and self._allows(np.array([thumb]))[0] and self._bears(thumb):

@@ -25,6 +25,8 @@ class GuidedSettings:
     safe_sd: float = 1.0
     # Another is tried, too, if it is better with at least this probability.
     probably_better: float = 0.2
+    # The rule of thumb is tried, once, within so many intervals in which it is expected to bear the load.
+    rule_of_thumb_within: int = 4
     # The most promising configurations, which are replayed.
     contenders: int = 16
     # What the queueing model gets wrong, as a standard deviation of ln of a latency. It is wrong of
@@ -41,7 +43,8 @@ class GuidedSettings:
         for name in ("horizon", "safe_p95", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("horizon_growth", "safe_sd", "change_share", "settling_share", "process_start_s"):
+        at_least_0 = "horizon_growth safe_sd rule_of_thumb_within change_share settling_share process_start_s"
+        for name in at_least_0.split():
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 < self.probably_better <= 1:

@@ -74,18 +74,21 @@ def test_the_same_seed_decides_the_same() -> None:
     assert numbers(transitions(3, Guided(Task(SPACE)))) == numbers(transitions(3, Guided(Task(SPACE))))
 
 
-def test_where_the_cores_are_known_the_rule_of_thumb_is_tried_first() -> None:
+@pytest.mark.parametrize("within", [GUIDED.rule_of_thumb_within, 0])
+def test_where_the_cores_are_known_the_rule_of_thumb_is_tried_first_unless_it_has_no_time(
+    within: int,
+) -> None:
     (scenario,) = scenarios("family:0")
     start, rule = {"instances": 4, "intra_op_threads": 2}, {"instances": 8, "intra_op_threads": 1}
     env = scenario.environment(
         SPACE, MeanLatency(), PerIntervalPoisson(np.full(4, RATE_PER_S / 8)), start=start
     )
     before, info = env.reset(seed=0)
-    agent = Guided(Task(SPACE, cores=8))
+    agent = Guided(Task(SPACE, cores=8), replace(GUIDED, rule_of_thumb_within=within))
     action = SPACE.action(SPACE.number(start))
     agent.update(Transition(before, action, info["cost"], before, info["measurement"]))
-    assert SPACE.configuration(SPACE.number_of_action(agent.act(before))) == rule
-    assert "rule of thumb" in agent.explain()
+    assert ("rule of thumb" in agent.explain()) == (within > 0)
+    assert within == 0 or SPACE.configuration(SPACE.number_of_action(agent.act(before))) == rule
 
 
 def test_what_is_refused_twice_is_not_proposed_again_nor_more_of_it() -> None:
