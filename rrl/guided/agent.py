@@ -16,7 +16,6 @@ import numpy as np
 
 from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief, while_kept
-from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
 from rrl.guided.change_costs import NONE_YET, ChangeCosts
@@ -137,11 +136,9 @@ class Guided(Agent):
 
     def _chosen(self) -> int:
         self._compared = self._rule.contenders(self._candidates(), self._in_force)
-        s = self.settings
+        value = self._compared.value(self.settings.horizon)
         self._learned += 1
-        lasting = min(self._learned, MAX_INTERVALS)  # no more is remembered of what has lasted longer
-        value = self._compared.value(s.horizon + s.horizon_growth * lasting)
-        if self._learned > s.rule_of_thumb_within:
+        if self._learned > self.settings.rule_of_thumb_within:
             self._thumb = None
         thumb = self._thumb
         if thumb is not None and self._allows(np.array([thumb]))[0] and self._bears(thumb):

@@ -15,10 +15,8 @@ from rrl.belief.model_error import ERROR_SD
 class GuidedSettings:
     """One flat set of values, so that `--settings NAME=VALUE` reaches each of them."""
 
-    # What expected improvement is multiplied by: the decisions over which what is found must pay, at first.
-    horizon: float = 8.0
-    # It grows by so much with each interval that is remembered: what has lasted long will last.
-    horizon_growth: float = 0.25
+    # What expected improvement is multiplied by: the decisions over which what is found must pay.
+    horizon: float = 14.0
     # A configuration is safe if its p95 is at most so many times the best's.
     safe_p95: float = 1.5
     # That p95 is taken with service times so many standard deviations longer than expected.
@@ -43,7 +41,7 @@ class GuidedSettings:
         for name in ("horizon", "safe_p95", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        at_least_0 = "horizon_growth safe_sd rule_of_thumb_within change_share settling_share process_start_s"
+        at_least_0 = "safe_sd rule_of_thumb_within change_share settling_share process_start_s"
         for name in at_least_0.split():
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")

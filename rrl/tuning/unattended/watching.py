@@ -7,7 +7,7 @@
 | symbol | here | meaning |
 |---|---|---|
 | g, g⁻ | `Gain.estimate`, `Gain.low` | how many times less the proposal is expected to cost, and at least |
-| H | `_horizon` | decisions over which a gain pays; grows with the intervals since the last change |
+| H | `GUIDED.horizon` | decisions over which a gain pays |
 | s | `GUIDED.settling_share` | what a change costs, as a share of what an interval costs |
 
 A change from one measured configuration to another is made only where g⁻ > 1 and H (1 - 1/g) > s: the gain
@@ -22,7 +22,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from rrl.belief.remembered import MAX_INTERVALS
 from rrl.guarding.guard import Guard
 from rrl.guided.settings import GUIDED
 from rrl.load_levels import LoadLevels
@@ -131,13 +130,8 @@ class Watching:
         gain = expected.gain(self._in_force, number)
         if not expected.bears(self._in_force):
             return gain.estimate > 1
-        worth = self._horizon * (1 - 1 / gain.estimate)
+        worth = GUIDED.horizon * (1 - 1 / gain.estimate)
         return gain.beyond_noise and worth > GUIDED.settling_share
-
-    @property
-    def _horizon(self) -> float:
-        """What has lasted long will last: the same gain pays for longer."""
-        return GUIDED.horizon + GUIDED.horizon_growth * min(self._lasted, MAX_INTERVALS)
 
     def _let_through(self, proposal: Proposal) -> Proposal:
         knows = self._guard.memory.knows(proposal.number)

@@ -11,8 +11,6 @@ from envs.scenarios.expected_costs import ExpectedCosts
 from envs.scenarios.families import RATE_PER_S, scenarios
 from envs.scenarios.workloads import PerIntervalPoisson
 from rrl.agent import Task, Transition, live
-from rrl.belief.remembered import MAX_INTERVALS
-from rrl.guided.acquisition import Contenders
 from rrl.guided.agent import Guided
 from rrl.guided.settings import GUIDED
 from rrl.objective import LeastResources, MeanLatency, Objective, StrictSLO
@@ -54,20 +52,6 @@ def test_what_is_excluded_is_left_though_it_is_in_force() -> None:
         after, _, _, _, info = env.step(SPACE.action(start))
         agent.update(Transition(observation, SPACE.action(start), info["cost"], after, info["measurement"]))
         assert SPACE.number_of_action(agent.act(after)) != start
-
-
-def test_exploration_does_not_come_back_however_long_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    horizons, value = [], Contenders.value
-
-    def seen(self: Contenders, horizon: float) -> np.ndarray:
-        horizons.append(horizon)
-        return value(self, horizon)
-
-    monkeypatch.setattr(Contenders, "value", seen)
-    agent = Guided(Task(SPACE))
-    agent._learned = 5000
-    transitions(0, agent, 3)
-    assert horizons == [GUIDED.horizon + GUIDED.horizon_growth * MAX_INTERVALS] * 3
 
 
 def test_the_same_seed_decides_the_same() -> None:
