@@ -14,10 +14,17 @@ import torch
 from torch import nn
 
 from rrl.queueing.machine import Machine
-from scripts.figures.result import FAILS, PARTLY, REPRODUCES
+from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES
 from scripts.figures.rrl import fig3, fig4, fig5, fig6, fig10, machines
 from scripts.figures.served import heat_map, measuring
-from scripts.figures.served.landscape import LatencyLandscape, distance_figures, pairs, rank_correlation
+from scripts.figures.served.cross_validation import cheapest, dearest, judged, ratio
+from scripts.figures.served.landscape import (
+    LatencyLandscape,
+    distance_figures,
+    pairs,
+    rank_correlation,
+    typical_ratio_of_rounds,
+)
 from scripts.figures.served.measuring import in_rounds
 from scripts.figures.served.models import DEEPSPEECH, INCEPTION, ModelUnderLoad
 from scripts.kept_rows import KeptRows
@@ -45,6 +52,12 @@ def sloping(rounds: int = 3) -> LatencyLandscape:
 
 def random(seed: int = 0) -> LatencyLandscape:
     return landscape(np.exp(np.random.default_rng(seed).normal(size=(len(GRID), 1))))
+
+
+def noisy(seed: int, log_ms: np.ndarray | float = 4.0, rounds: int = 3) -> LatencyLandscape:
+    """Latencies of these means, each round a quarter off by luck."""
+    noise = np.random.default_rng(seed).normal(0.0, 0.25, (len(GRID), rounds))
+    return landscape(np.exp(np.reshape(log_ms, (-1, 1)) + noise))
 
 
 def test_rows_are_kept_and_a_torn_one_counts_as_none(tmp_path: Path) -> None:
@@ -111,6 +124,68 @@ def test_a_load_that_slows_all_alike_changes_no_distribution() -> None:
     alike, *_ = heat_map.load_claims(slope, landscape(3 * slope.latency_ms))
     uneven, *_ = heat_map.load_claims(slope, landscape(slope.latency_ms**1.5))
     assert (alike.reproduces, uneven.reproduces) == (FAILS, REPRODUCES)
+
+
+def test_a_round_judges_what_the_others_choose() -> None:
+    latency_ms = np.array([[1.0, 9.0, 9.0], [5.0, 5.0, 5.0], [9.0, 4.0, 3.0]])
+    assert cheapest(latency_ms).tolist() == [2, 0, 0]
+    assert dearest(latency_ms).tolist() == [0, 2, 2]
+    assert judged(latency_ms, cheapest(latency_ms)).tolist() == [9.0, 9.0, 9.0]
+    assert np.isnan(judged(latency_ms[:, :1], cheapest(latency_ms[:, :1]))).all()
+
+
+def test_the_best_of_equal_configurations_is_no_better_on_rounds_that_did_not_choose_it() -> None:
+    found = []
+    for seed in range(200):
+        ms = noisy(seed).latency_ms
+        found.append(np.log(ratio(judged(ms, dearest(ms)), judged(ms, cheapest(ms))).estimate))
+    assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
+    assert np.exp(np.mean(found)) == pytest.approx(1.0, abs=0.1)
+
+
+def test_noise_alone_makes_no_map_versatile_and_no_configuration_the_best() -> None:
+    shown = [heat_map.shape_claims(noisy(k), noisy(k))[0].reproduces for k in range(20)]
+    assert shown.count(FAILS) >= 16
+    gains = []
+    for k in range(100):
+        parts = np.split(noisy(k).latency_ms, 5)[:4]
+        for part in parts:
+            part[0] = parts[0][0]  # sequential execution is in every sweep
+        first, *_ = fig3._claims(dict(zip((*fig3.KNOBS, fig3.TOGETHER), parts, strict=True)))
+        gains.append(np.log(float(first.ours.split()[0])))
+    assert np.exp(np.mean(gains)) == pytest.approx(1.0, abs=0.1)
+
+
+def test_two_rounds_differ_typically_by_the_median_of_all_pairs() -> None:
+    assert typical_ratio_of_rounds(np.array([[1.0, 2.0, 8.0]])) == pytest.approx(4.0)
+    sweeps = {name: np.array([[1.0, 8.0], [1.0, 2.0 + k]]) for k, name in enumerate(fig3.KNOBS)}
+    assert fig3._claims(sweeps)[-1].ours == f"{np.sqrt(3 * 4):.3f}"  # sequential execution counts once
+
+
+def test_noise_alone_slows_no_configuration_more_than_others() -> None:
+    shown = [heat_map.load_claims(noisy(2 * k), noisy(2 * k + 1, 5.0))[0] for k in range(20)]
+    assert [claim.reproduces for claim in shown].count(FAILS) >= 16
+    assert all("permuted within rounds" in claim.ours for claim in shown)
+    uneven, *_ = heat_map.load_claims(noisy(0), noisy(1, 5.0 + 0.4 * GRID.sum(axis=1)))
+    assert uneven.reproduces == REPRODUCES
+
+
+def test_permutation_deals_the_slow_downs_of_a_round_anew() -> None:
+    slower = np.log([[4.0, 1.0], [1.0, 4.0]])
+    assert heat_map.unevenness(slower.mean(axis=1)) == pytest.approx(1.0)
+    found = np.unique(heat_map.permuted_unevenness(slower).round(6))
+    assert found.tolist() == [pytest.approx(1.0), pytest.approx(4.0**0.9)]
+
+
+def test_what_is_best_at_the_other_load_is_judged_by_another_round_too() -> None:
+    shown = [heat_map.load_claims(noisy(2 * k), noisy(2 * k + 1))[1] for k in range(100)]
+    assert np.mean([float(claim.ours.split()[0]) for claim in shown]) == pytest.approx(1.0, abs=0.1)
+
+
+def test_one_round_judges_nothing() -> None:
+    one = noisy(0, rounds=1)
+    claims = [*heat_map.shape_claims(one, one), *heat_map.load_claims(one, one)]
+    assert [claim.ours.split(";")[0] for claim in claims if claim.reproduces == NO_CLAIM] == ["one round"] * 4
 
 
 def test_the_maps_rows_and_columns_are_the_knobs_values() -> None:

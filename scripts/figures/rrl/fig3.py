@@ -7,7 +7,8 @@
 | sequential execution | one instance, one inter-op thread, one intra-op thread |
 | appropriate and excessive parallelism | each knob alone at 1 to 8, and all three together |
 
-Rows are kept as those of Fig. 4 are, in the same file.
+Rows are kept as those of Fig. 4 are, in the same file. What is best is chosen by all rounds but one, and
+judged by that one (`served.cross_validation`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import numpy as np
 
 from rrl.views import figure_style
 from scripts.figures import drawing
-from scripts.figures.bootstrap import BootstrapInterval
-from scripts.figures.result import FAILS, NO_CLAIM, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
+from scripts.figures.result import NO_CLAIM, Claim, FigureResult, write_csv
 from scripts.figures.rrl.fig4 import ROWS
-from scripts.figures.served.landscape import interval
+from scripts.figures.served.cross_validation import SURELY, cheapest, judged, ratio, ratio_claim
+from scripts.figures.served.landscape import typical_ratio_of_rounds
 from scripts.figures.served.measuring import in_rounds, measured
 from scripts.figures.served.models import INCEPTION, RATES_PER_S, ModelUnderLoad
 from serving_adapter import resources
@@ -33,7 +34,6 @@ KNOBS = ("instances", "inter_op_threads", "intra_op_threads")
 TOGETHER = "all three"
 VALUES = (1, 2, 3, 4, 6, 8)
 PAPER_FACTOR = 10.0  # "up to 10 times", on 10 cores
-_DRAWS = 2000
 
 
 @dataclass(frozen=True)
@@ -92,35 +92,30 @@ def _latencies(out: Path, rounds: int, setting: Figure3Setting) -> dict[str, np.
 
 
 def _claims(latency_ms: dict[str, np.ndarray]) -> list[Claim]:
-    every = np.concatenate(list(latency_ms.values()))
-    best = every[np.argmin(np.log(every).mean(axis=1))]
-    gain = ratio(latency_ms[KNOBS[0]][0], best)
-    verdict = REPRODUCES if gain.low >= 0.75 * PAPER_FACTOR else PARTLY if gain.low > 1 else FAILS
+    every = np.unique(np.concatenate(list(latency_ms.values())), axis=0)  # sequential execution once
+    best_ms = judged(every, cheapest(every))
     claims = [
-        Claim(
+        ratio_claim(
             "sequential execution, over the best configuration measured",
             "up to 10, on 10 cores",
-            gain.text(".2f"),
-            verdict,
+            ratio(latency_ms[KNOBS[0]][0], best_ms),
+            limit=0.75 * PAPER_FACTOR,
+            least=1.0,
         )
     ]
     for name, each in latency_ms.items():
-        lowest = each[np.argmin(np.log(each).mean(axis=1))]
-        loss = ratio(each[-1], lowest)
-        what = f"excessive parallelism, {name.replace('_', ' ')}: the most, over the best of it"
-        verdict = REPRODUCES if loss.low > 1.1 else PARTLY if loss.low > 1 else FAILS
-        claims.append(Claim(what, "decreases performance", loss.text(".2f"), verdict))
-    noise = np.abs(np.diff(np.log(every), axis=1))
-    typical = f"{np.exp(np.median(noise)):.3f}" if noise.size else "one round"
+        claims.append(
+            ratio_claim(
+                f"excessive parallelism, {name.replace('_', ' ')}: the most, over the best of it",
+                "decreases performance",
+                ratio(each[-1], judged(each, cheapest(each))),
+                limit=SURELY,
+                least=1.0,
+            )
+        )
+    noise = typical_ratio_of_rounds(every)
+    typical = "one round" if np.isnan(noise) else f"{noise:.3f}"
     return [*claims, Claim("typical ratio of two rounds of one configuration", "–", typical, NO_CLAIM)]
-
-
-def ratio(these_ms: np.ndarray, those_ms: np.ndarray) -> BootstrapInterval:
-    """The ratio of the geometric means of (rounds,) latencies, over rounds drawn in pairs."""
-    logs = np.log(these_ms) - np.log(those_ms)
-    rng = np.random.default_rng(0)
-    draws = np.exp(rng.choice(logs, (_DRAWS, len(logs))).mean(axis=1))
-    return interval(float(np.exp(logs.mean())), draws)
 
 
 def _draw(path: Path, latency_ms: dict[str, np.ndarray], setting: Figure3Setting, rounds: int) -> None:

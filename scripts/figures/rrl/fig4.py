@@ -10,6 +10,9 @@
 
 Every measurement is a row of `rrl-served.jsonl` in the output folder (`served.measuring`). The same command
 goes on with what is there. So the figure can be measured in parts.
+
+Dearest and cheapest are chosen by all rounds but one, and judged by that one (`served.cross_validation`). How
+unevenly configurations slow down is compared with permutations (`served.heat_map`).
 """
 
 from __future__ import annotations

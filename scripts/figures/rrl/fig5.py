@@ -28,6 +28,7 @@ from scripts.figures.bootstrap import BootstrapInterval, bootstrap_mean
 from scripts.figures.result import FAILS, PARTLY, REPRODUCES, Claim, FigureResult, write_csv
 from scripts.figures.rrl.fig13 import RATE_PER_S, REQUESTS_PER_INTERVAL, gpu_stand_in
 from scripts.figures.served import heat_map
+from scripts.figures.served.cross_validation import SURELY
 from scripts.figures.served.landscape import LatencyLandscape, pairs, rank_correlation
 
 NAME = "rrl-fig5"
@@ -139,7 +140,7 @@ def _each(machines: Sequence[OfMachine], figure: Callable[[OfMachine], float]) -
 
 
 def _at_least(of: BootstrapInterval, limit: float) -> str:
-    return REPRODUCES if of.low >= limit else PARTLY if of.low > 1.1 else FAILS
+    return REPRODUCES if of.low >= limit else PARTLY if of.low > SURELY else FAILS
 
 
 def _ratio(landscape: LatencyLandscape) -> float:
@@ -153,7 +154,7 @@ def _smoothness(coarse: LatencyLandscape, fine: LatencyLandscape) -> float:
 
 
 def _unevenness(one: LatencyLandscape, other: LatencyLandscape) -> float:
-    return float(np.exp(np.ptp(np.percentile(np.log(other.mean_ms / one.mean_ms), [5, 95]))))
+    return float(heat_map.unevenness(np.log(other.mean_ms / one.mean_ms)))
 
 
 def _table(machine: int, landscape: LatencyLandscape) -> list[dict[str, object]]:

@@ -46,9 +46,7 @@ class LatencyLandscape:
     @property
     def noise(self) -> float:
         """The median ratio between two rounds of the same configuration; NaN with one round."""
-        logs = np.log(self.latency_ms)
-        k, m = np.triu_indices(logs.shape[1], 1)
-        return float(np.exp(np.median(np.abs(logs[:, k] - logs[:, m])))) if len(k) else float("nan")
+        return typical_ratio_of_rounds(self.latency_ms)
 
     def on(self, axis: Sequence[int]) -> LatencyLandscape:
         """The part whose values are all among these."""
@@ -63,6 +61,13 @@ class LatencyLandscape:
 
     def _taken(self, index: np.ndarray) -> LatencyLandscape:
         return LatencyLandscape(self.label, self.knobs, self.values[index], self.latency_ms[index])
+
+
+def typical_ratio_of_rounds(latency_ms: np.ndarray) -> float:
+    """The median ratio of any two rounds of (configurations, rounds) latencies; NaN with one round."""
+    logs = np.log(latency_ms)
+    k, m = np.triu_indices(logs.shape[1], 1)
+    return float(np.exp(np.median(np.abs(logs[:, k] - logs[:, m])))) if len(k) else float("nan")
 
 
 def of_rows(
