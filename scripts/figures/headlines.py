@@ -12,8 +12,8 @@ How the paper's cell is worded says which rule a row has. The worst of a row's n
 
 Of a range the end counts that is easier to reach. Cells with a slash have a number for each case, or the
 paper's one for all. Our cell says `(1 run)` or `(2 runs)` where there are fewer than `FEWEST_RUNS`, and the
-verdict is –. A pair of data and network that was trained once is a run. RRL's reductions are partly reproduced
-where they are surely below zero. These rows have no intervals, so half as large stands for that.
+verdict is –. A pair of data and network that was trained once is a run. RRL's reductions are partly
+reproduced where they are surely below zero. These rows have no intervals, so half as large stands for that.
 """
 
 from __future__ import annotations
