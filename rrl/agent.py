@@ -49,11 +49,8 @@ class Task:
     cores: int | None = None  # of the target's machine; None where it is not known
     machine: Machine | None = None  # service times profiled beforehand; None where there are none
     hindsight: Hindsight | None = None
-    in_place: frozenset[str] | None = None  # knobs that the target changes in place (None: all)
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
-    settles: bool = (
-        False  # after a change it takes a while until latencies are those of what was put in force
-    )
+    reloads: bool = False  # the target loads its model anew for some changes, which users feel
     found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
     concurrency: int | None = None  # of a closed loop that is the load; None: requests come by themselves
     observes_gpus: bool = False  # the target tells how busy its GPUs are; else that entry is always 0
@@ -62,12 +59,6 @@ class Task:
 
     All that is measured is then told by node: a unit gets the rate of its nodes. None: one queue serves all.
     """
-
-    @property
-    def reloading(self) -> tuple[str, ...]:
-        """The knobs whose change reloads the model, which users feel."""
-        in_place = self.space.names if self.in_place is None else self.in_place
-        return tuple(name for name in self.space.names if name not in in_place)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from rrl.objective import make_objective
 from rrl.views.summary import reference_table_of, summarise
 
 RECORDED = Path(__file__).parent / "recorded"
-IN_PLACE = {"embedded": None, "bursts": None, "triton": frozenset({"instances"})}
+RUNS = ("embedded", "bursts", "triton")
 KNOBS = ("instances", "intra_op_threads", "max_batch_size")
 COMPARISON = (
     *("--machine", "family:0-2", "--agents", "guided,rrl-paper,capes,gp-bandit", "--seeds", "1"),
@@ -42,7 +42,7 @@ def replayed(run: str) -> dict[str, Any]:
     """What agent, guard and summary make of a recorded journal, interval by interval."""
     header, records = journal.read(RECORDED / run)
     objective = make_objective(header.objective, header.slo_p95_ms)
-    agent = make_agent(header.agent, Task(header.space, objective, 2, in_place=IN_PLACE[run]), header.seed)
+    agent = make_agent(header.agent, Task(header.space, objective, 2, reloads=run == "triton"), header.seed)
     guard = Guard(header.space.number(header.start), GuardSettings(slo_p95_ms=header.slo_p95_ms))
     rows = []
     for record in records:
@@ -94,7 +94,7 @@ def are_alike(values: Any, others: Any) -> bool:
     return bool(values == others)
 
 
-@pytest.mark.parametrize("run", IN_PLACE)
+@pytest.mark.parametrize("run", RUNS)
 def test_a_stored_journal_is_replayed_as_it_was(run: str) -> None:
     assert are_alike(json.loads(json.dumps(replayed(run))), recorded("replays")[run])
 
@@ -105,7 +105,7 @@ def test_agents_decide_as_they_did(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     for name, values in (
-        ("replays", {run: replayed(run) for run in IN_PLACE}),
+        ("replays", {run: replayed(run) for run in RUNS}),
         ("decisions", decided(Path(sys.argv[1]))),
     ):
         (RECORDED / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

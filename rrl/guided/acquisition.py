@@ -7,14 +7,10 @@
 | H | `horizon` | the decisions over which what is found pays |
 | EI(c) | `improvement` | expected improvement over what is in force, by the posterior of the cost of c |
 | E[·]⁺ | `regret` | what an interval under c is expected to cost users more than one as now |
-| change(c) | `ChangeCosts` | what going there costs users; once more for the way back from what is worse |
+| change(c) | `change` | what going there costs users; once more for the way back from what is worse |
 
 What is in force has the value 0. So the server is changed only for a gain that is expected to outweigh its
 costs. Exploration ends by itself. Contenders are raced for as long as what is left to gain is worth it.
-
-Only what is safe is compared. A configuration is safe if its p95, with service times `safe_sd` standard
-deviations longer, is at most `safe_p95` times the least p95 expected of any. What is better with a
-probability of at least `probably_better` is compared, too, so that the safe set cannot stick.
 
 The costs of c are replayed with its service times at three points of their posterior (Gauss-Hermite). What is
 expected of c is averaged over those. Improvement and probability are told between them, too (`improvement`).
@@ -30,7 +26,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from rrl.belief.belief import Belief
-from rrl.guided.change_costs import ChangeCosts
 from rrl.guided.settings import GuidedSettings
 
 NODES = np.array([-math.sqrt(3), 0.0, math.sqrt(3)])
@@ -45,29 +40,31 @@ class Contenders(NamedTuple):
 
     numbers: np.ndarray
     cost: np.ndarray  # expected, beside what is in force
-    p95_ms: np.ndarray
     improvement: np.ndarray  # EI
     regret: np.ndarray
     better: np.ndarray  # probability
-    safe: np.ndarray  # bool
     change: np.ndarray
     present_cost: float  # of what is in force
 
     def value(self, horizon: float) -> np.ndarray:
-        """(K,) that of trying each; -inf for what is not to be tried."""
-        value = horizon * self.improvement - self.regret - (2 - self.better) * self.change
-        return np.where(self.safe, value, -np.inf)
+        """(K,) that of trying each."""
+        return horizon * self.improvement - self.regret - (2 - self.better) * self.change
 
 
 class Acquisition:
-    """Compares configurations with the one in force."""
+    """Compares configurations with the one in force.
 
-    def __init__(self, belief: Belief, changes: ChangeCosts, settings: GuidedSettings) -> None:
-        self._belief, self._changes, self._settings = belief, changes, settings
+    A change costs users a share of an interval (ours: no paper has it). It costs more where the target loads
+    its model anew for some changes, as a stock Triton does.
+    """
+
+    def __init__(self, belief: Belief, reloads: bool, settings: GuidedSettings) -> None:
+        self._belief, self._settings = belief, settings
+        self._change_share = settings.reload_share if reloads else settings.change_share
 
     def contenders(self, numbers: np.ndarray, in_force: int) -> Contenders:
         """The most promising among these, by what is believed now. What is in force is among them."""
-        belief, s = self._belief, self._settings
+        belief = self._belief
         numbers = self._promising(numbers, in_force)
         sd = belief.standard_deviations(numbers, beside=in_force)
         error_sd = belief.model_error.standard_deviations(numbers, beside=in_force)
@@ -79,13 +76,13 @@ class Acquisition:
         gained, better = improvement(costs, error_sd, present)
         gained[own] = 0.0
         expected = WEIGHTS @ costs * np.exp(error_sd**2 / 2)
-        slow = s.safe_sd / NODES[2]
-        p95_ms = np.exp((1 - slow) * np.log(found[1].p95_ms) + slow * np.log(found[2].p95_ms))
-        safe = (p95_ms <= s.safe_p95 * found[1].p95_ms.min()) | (better >= s.probably_better)
-        safe[own] = True
-        change = self._changes.cost(in_force, numbers, present)
+        change = self._change_share * present * self._changed(in_force, numbers)
         regret = np.maximum(expected - present, 0.0)
-        return Contenders(numbers, expected, p95_ms, gained, regret, better, safe, change, present)
+        return Contenders(numbers, expected, gained, regret, better, change, present)
+
+    def _changed(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the share of the users for whom going there changes something."""
+        return numbers != in_force
 
     def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
         """Those of the lowest cost in the mean, at best and at worst, a standard deviation away.

@@ -18,12 +18,13 @@ from rrl.agent import Agent, Task, Transition
 from rrl.belief.belief import Belief, while_kept
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
-from rrl.guided.change_costs import NONE_YET, ChangeCosts
+from rrl.guided.candidates import without_vain_delays
 from rrl.guided.settings import GUIDED, GuidedSettings
 from rrl.measurement import tells_nothing
 from rrl.objective import in_unit
 from rrl.seeding import Seed
 
+NONE_YET = -1  # the number in force before the first interval
 # From this probability of being better on, a change is explained by what is expected.
 MIN_PROBABILITY_TO_EXPECT = 0.5
 
@@ -45,8 +46,7 @@ class Guided(Agent):
             concurrency=task.concurrency,
             nodes=task.nodes,
         )
-        self._changes = ChangeCosts(task, self.belief, settings)
-        self._rule = Acquisition(self.belief, self._changes, settings)
+        self._rule = Acquisition(self.belief, task.reloads, settings)
         self._in_force = NONE_YET
         self._learned = 0  # intervals
         self._kept_off: frozenset[int] = frozenset()  # by the guard
@@ -65,7 +65,6 @@ class Guided(Agent):
         unanswered = not (measurement.gap or measurement.completions or tells_nothing(measurement))
         if measurement.arrivals == measurement.failures == 0 or not (transition.has_cost or unanswered):
             return
-        self._changes.interval_s = measurement.duration_s
         self.belief.learn(self._in_force, measurement)
         if self._in_force == self._thumb:
             self._thumb = None
@@ -132,7 +131,7 @@ class Guided(Agent):
     def _candidates(self) -> np.ndarray:
         """The configurations to compare."""
         numbers = np.flatnonzero(self._allows(np.arange(len(self.space))))
-        return self._changes.without_vain_delays(self._in_force, numbers)
+        return without_vain_delays(self.belief, self._in_force, numbers)
 
     def _chosen(self) -> int:
         self._compared = self._rule.contenders(self._candidates(), self._in_force)

@@ -15,11 +15,9 @@ from rrl.agent import Task
 from rrl.belief.several_models.joint import JointBelief
 from rrl.guided import first_choice
 from rrl.guided.acquisition import Acquisition, Contenders
-from rrl.guided.agent import Guided
-from rrl.guided.change_costs import NONE_YET, ChangeCosts
+from rrl.guided.agent import NONE_YET, Guided
 from rrl.guided.joint_search import JointSearch
 from rrl.guided.settings import GUIDED, GuidedSettings
-from rrl.joint import by_model
 from rrl.seeding import Seed
 
 
@@ -32,10 +30,8 @@ class JointGuided(Guided):
         self.belief: JointBelief = JointBelief(  # type: ignore[assignment]
             task.space, task.objective, task.cores, task.found, seed, settings.error_sd
         )
-        changes = JointChangeCosts(task, self.belief, settings)
-        self._changes = changes  # type: ignore[assignment]
-        self._rule = _JointAcquisition(self.belief, changes, settings)  # type: ignore[arg-type]
-        self._search = JointSearch(self.belief, changes.members, task.excluded)
+        self._rule = _JointAcquisition(self.belief, task.reloads, settings)
+        self._search = JointSearch(self.belief, task.excluded)
         self._in_force = NONE_YET
         self._learned = 0
         self._kept_off: frozenset[int] = frozenset()
@@ -77,55 +73,18 @@ class JointGuided(Guided):
         return self._search.promising(self._in_force, self.settings.contenders)
 
 
-class JointChangeCosts:
-    """What a change of several models costs their users: of each model, weighed by its requests."""
-
-    def __init__(self, task: Task, belief: JointBelief, settings: GuidedSettings) -> None:
-        found = by_model(task.found)
-        self._belief = belief
-        self.members = [
-            ChangeCosts(
-                Task(
-                    member,
-                    task.objective,
-                    task.cores,
-                    in_place=_own(task.in_place, model),
-                    settles=task.settles,
-                    found=found.get(model, {}),
-                ),
-                belief.members[k],
-                settings,
-            )
-            for k, (model, member) in enumerate(belief.joint.members.items())
-        ]
-
-    @property
-    def interval_s(self) -> float:
-        """The length of the last interval."""
-        return self.members[0].interval_s
-
-    @interval_s.setter
-    def interval_s(self, length_s: float) -> None:
-        for member in self.members:
-            member.interval_s = length_s
-
-    def cost(self, in_force: int, numbers: np.ndarray, present_cost: float) -> np.ndarray:
-        """(K,) what the change adds to the cost of one interval."""
-        joint = self._belief.joint
-        now, parts = joint.parts(np.array([in_force]))[0], joint.parts(numbers)
-        each = [m.cost(int(now[k]), parts[:, k], present_cost) for k, m in enumerate(self.members)]
-        return np.asarray(self._belief.shares @ np.stack(each))
-
-
 class _JointAcquisition(Acquisition):
     """The rule over configurations that were searched for already."""
 
+    def __init__(self, belief: JointBelief, reloads: bool, settings: GuidedSettings) -> None:
+        super().__init__(belief, reloads, settings)  # type: ignore[arg-type]
+        self._joint_belief = belief
+
+    def _changed(self, in_force: int, numbers: np.ndarray) -> np.ndarray:
+        """(K,) the share of the requests whose model changes."""
+        joint = self._joint_belief.joint
+        changed = joint.parts(numbers) != joint.parts(np.array([in_force]))
+        return np.asarray(changed @ self._joint_belief.shares)
+
     def _promising(self, numbers: np.ndarray, in_force: int) -> np.ndarray:
         return numbers if in_force in numbers else np.append(numbers, in_force)
-
-
-def _own(in_place: frozenset[str] | None, model: str) -> frozenset[str] | None:
-    """The knobs of one model among those that change in place."""
-    if in_place is None:
-        return None
-    return frozenset(name.removeprefix(f"{model}.") for name in in_place if name.startswith(f"{model}."))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrl.belief.several_models.joint import NO_LOG_COST, JointBelief
-from rrl.guided.change_costs import ChangeCosts
+from rrl.guided.candidates import without_vain_delays
 
 LIKELY, HOPED, OF_EACH_THREADS = 10, 5, 2  # of a short list
 SCREENED = 60  # configurations of a model whose uncertainty is asked for
@@ -51,8 +51,8 @@ class _ShortList(NamedTuple):
 class JointSearch:
     """Looks for the configurations of a joint grid that are worth a closer look."""
 
-    def __init__(self, belief: JointBelief, changes: list[ChangeCosts], excluded: frozenset[int]) -> None:
-        self._belief, self._changes = belief, changes
+    def __init__(self, belief: JointBelief, excluded: frozenset[int]) -> None:
+        self._belief = belief
         self.allowed = np.ones(math.prod(belief.joint.sizes), dtype=bool)
         """(size,) those that may be proposed."""
         self.allowed[list(excluded)] = False
@@ -78,7 +78,7 @@ class JointSearch:
         if not member.known:  # It has no requests, so it stays as it is.
             return _ShortList(now[[k]], np.full((1, len(SCALES)), NO_LOG_COST), np.zeros(1))
         numbers = np.flatnonzero(member.replay.allowed)
-        numbers = self._changes[k].without_vain_delays(int(now[k]), numbers)
+        numbers = without_vain_delays(member, int(now[k]), numbers)
         parts = np.repeat(now[None], len(numbers), axis=0)
         parts[:, k] = numbers
         scale = np.exp(belief.log_slower(parts)[:, k])

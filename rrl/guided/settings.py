@@ -17,12 +17,6 @@ class GuidedSettings:
 
     # What expected improvement is multiplied by: the decisions over which what is found must pay.
     horizon: float = 14.0
-    # A configuration is safe if its p95 is at most so many times the best's.
-    safe_p95: float = 1.5
-    # That p95 is taken with service times so many standard deviations longer than expected.
-    safe_sd: float = 1.0
-    # Another is tried, too, if it is better with at least this probability.
-    probably_better: float = 0.2
     # The rule of thumb is tried, once, within so many intervals in which it is expected to bear the load.
     rule_of_thumb_within: int = 4
     # The most promising configurations, which are replayed.
@@ -30,23 +24,18 @@ class GuidedSettings:
     # What the queueing model gets wrong, as a standard deviation of ln of a latency. It is wrong of
     # configurations that share a knob's value alike, and of each alone.
     error_sd: float = ERROR_SD
-    # What any change costs users, as a share of what an interval costs them.
+    # What a change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
-    # The same where a change takes a while to settle.
-    settling_share: float = 1.0
-    # Seconds that one process takes to start, measured of a stock Triton on 2 cores.
-    process_start_s: float = 0.9
+    # The same of a target that loads its model anew for some changes.
+    reload_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "safe_p95", "contenders"):
+        for name in ("horizon", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        at_least_0 = "safe_sd rule_of_thumb_within change_share settling_share process_start_s"
-        for name in at_least_0.split():
+        for name in ("rule_of_thumb_within", "change_share", "reload_share"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not 0 < self.probably_better <= 1:
-            raise ValueError(f"probably_better must be in (0, 1], got {self.probably_better}")
 
 
 GUIDED = GuidedSettings()

@@ -375,13 +375,7 @@ def _agent(name: str, served: Served) -> Agent | None:
         return None
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
-    target = served.target
-    task = Task(
-        served.space,
-        cores=cores_of(target),
-        in_place=target.in_place_knobs,
-        settles=True,
-    )
+    task = Task(served.space, cores=cores_of(served.target), reloads=True)
     return make_agent(DEFAULT if name == AGAIN else name, task, served.seed, background_training=True)
 
 

@@ -12,7 +12,7 @@ simulated from measurements of a real one:
   vary by 20 %.
 - In 7 % of the intervals the machine hiccups, by a third on average. In 1.5 % a spell begins: two to four
   intervals in a row take 1.3 to 1.8 times as long.
-- A change takes 0.9 s for every process that it starts. Meanwhile the old configuration serves on, 1.8 times
+- A change takes 1.8 s for every process that it starts. Meanwhile the old configuration serves on, 1.8 times
   slower. A second to settle follows, two after a reload. None of this is measured.
 - Where there is little spare capacity, a queue grows during a change. Fewer instances, with no other knob
   changed, start no process.
@@ -36,11 +36,8 @@ it stands each agent's latency over that of the rule of thumb (`rule`), which ne
 `guided-again` is the default agent once more, with other arrivals and another drift of the same machines.
 What the two differ by is the chance of such runs.
 
-The default agent is given the measured cost of starting a process, and how slow the rest is meanwhile
-(`GuidedSettings.process_start_s`, `BESIDE_A_START`). Its settings were chosen on these very runs.
-
     scripts/bench triton-simulated [--agents guided quick-search] [--seeds 12] [--machines 80]
-                                   [--intervals 45] [--baseline 1] [--settings horizon=16 safe_sd=2]
+                                   [--intervals 45] [--baseline 1] [--settings horizon=16]
 
 `--settings` are the default agent's (`rrl.guided.settings.GuidedSettings`), to see what one brings.
 """
@@ -95,7 +92,7 @@ VARIATION = 0.2  # σ of the service times of an interval
 DRIFT_SD, DRIFT_CORRELATION, SCATTER_SD = 0.07, 0.8, 0.04  # of ln of all service times
 HICCUP_SHARE, HICCUP_MEAN = 0.07, 0.25
 SPELL_SHARE, SPELL_INTERVALS, SPELL_LOG_FACTORS = 0.015, (2, 3, 4), (0.25, 0.6)
-PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 0.9, 1.8, 1.0
+PROCESS_S, BESIDE_PROCESSES, SETTLE_S = 1.8, 1.8, 1.0
 # Standard deviations of ln of latency over what the queue says, by number of instances and by configuration:
 # of those measured in three intervals or more of the runs of `triton-head-to-head`, their means had 0.1.
 UNMODELLED_SD = (0.08, 0.05)
@@ -424,7 +421,7 @@ def processes_started(before: int, after: int) -> int:
 
 
 def _agent(name: str, seed: int, settings: GuidedSettings) -> Agent:
-    task = Task(SPACE, cores=CORES, in_place=IN_PLACE, settles=True)
+    task = Task(SPACE, cores=CORES, reloads=True)
     return Guided(task, settings, seed) if name in (DEFAULT, AGAIN) else make_agent(name, task, seed)
 
 

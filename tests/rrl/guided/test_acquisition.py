@@ -11,7 +11,6 @@ from scipy.special import ndtr
 from rrl.agent import Task
 from rrl.belief.belief import Belief
 from rrl.guided.acquisition import NODES, Acquisition, Contenders, improvement
-from rrl.guided.change_costs import ChangeCosts
 from rrl.guided.settings import GUIDED
 from rrl.measurement import LatencySummary, Measurement, ServiceTimes
 from rrl.objective import MeanLatency
@@ -40,9 +39,7 @@ def measured(rate_per_s: float = 40.0) -> Measurement:
 def compared(task: Task, in_force: int = SLOW) -> Contenders:
     belief = Belief(SPACE, MeanLatency(), cores=4)
     belief.learn(SLOW, measured())
-    changes = ChangeCosts(task, belief, GUIDED)
-    changes.interval_s = 5.0
-    return Acquisition(belief, changes, GUIDED).contenders(EVERYTHING, in_force)
+    return Acquisition(belief, task.reloads, GUIDED).contenders(EVERYTHING, in_force)
 
 
 def test_what_is_in_force_is_worth_nothing_and_more_instances_something() -> None:
@@ -52,26 +49,12 @@ def test_what_is_in_force_is_worth_nothing_and_more_instances_something() -> Non
     assert value[SPACE.number({"instances": 2, "max_batch_size": 1})] > 0
 
 
-def test_a_change_that_settles_or_starts_processes_costs_more() -> None:
-    free, settling, reloading = (
-        compared(task).change
-        for task in (
-            Task(SPACE),
-            Task(SPACE, settles=True),
-            Task(SPACE, settles=True, in_place=frozenset({"instances"})),
-        )
-    )
-    others = compared(Task(SPACE)).numbers != SLOW
-    assert (free[others] < settling[others]).all()
-    assert (settling[others] <= reloading[others]).all()
-    assert (settling[others] < reloading[others]).any()
-    assert free[~others] == settling[~others] == reloading[~others] == 0
-
-
-def test_what_is_not_safe_is_not_tried() -> None:
-    found = compared(Task(SPACE))
-    unsafe = found._replace(safe=np.zeros(len(found.numbers), dtype=bool))
-    assert (unsafe.value(GUIDED.horizon) == -np.inf).all()
+def test_a_change_costs_a_share_of_an_interval_and_more_where_models_are_loaded_anew() -> None:
+    free, reloading = compared(Task(SPACE)), compared(Task(SPACE, reloads=True))
+    others = free.numbers != SLOW
+    assert free.change[others] == pytest.approx(GUIDED.change_share * free.present_cost)
+    assert reloading.change[others] == pytest.approx(GUIDED.reload_share * reloading.present_cost)
+    assert free.change[~others] == reloading.change[~others] == 0
 
 
 def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> None:
@@ -81,7 +64,6 @@ def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> N
         regret=np.array([3.0]),
         change=np.array([1.0]),
         better=np.array([0.75]),
-        safe=np.array([True]),
     )
     assert one.value(10.0).tolist() == [pytest.approx(10 * 2.0 - 3.0 - 1.25 * 1.0)]
 
@@ -95,7 +77,7 @@ def test_what_is_surest_to_be_good_is_compared_beside_what_may_be_best() -> None
     belief = Belief(space, MeanLatency())
     rows = tuple(ServiceTimes(busy, 1, 50, 50 * 0.05 * busy) for busy in (1, 2, 3, 4))
     belief.learn(seen, replace(measured(), telemetry=rows))
-    found = Acquisition(belief, ChangeCosts(Task(space), belief, GUIDED), GUIDED)
+    found = Acquisition(belief, False, GUIDED)
     numbers = found.contenders(np.arange(len(space)), seen).numbers
     near = space.region(seen, 2.0)
     feared = belief.screened(near, np.exp(belief.standard_deviations(near, beside=seen)))
@@ -112,5 +94,5 @@ def test_the_probability_of_being_better_is_told_between_the_nodes() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="probably_better must be in"):
-        replace(GUIDED, probably_better=0.0)
+    with pytest.raises(ValueError, match="horizon must be at least 1"):
+        replace(GUIDED, horizon=0.0)
