@@ -50,7 +50,9 @@ class Task:
     machine: Machine | None = None  # service times profiled beforehand; None where there are none
     hindsight: Hindsight | None = None
     excluded: frozenset[int] = frozenset()  # configurations that must not be proposed, by number
-    reloads: bool = False  # the target loads its model anew for some changes, which users feel
+    settles: bool = (
+        False  # after a change it takes a while until latencies are those of what was put in force
+    )
     found: Configuration = field(default_factory=dict)  # the target's; may hold knobs that are not tuned
     concurrency: int | None = None  # of a closed loop that is the load; None: requests come by themselves
     observes_gpus: bool = False  # the target tells how busy its GPUs are; else that entry is always 0

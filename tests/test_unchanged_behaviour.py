@@ -42,7 +42,7 @@ def replayed(run: str) -> dict[str, Any]:
     """What agent, guard and summary make of a recorded journal, interval by interval."""
     header, records = journal.read(RECORDED / run)
     objective = make_objective(header.objective, header.slo_p95_ms)
-    agent = make_agent(header.agent, Task(header.space, objective, 2, reloads=run == "triton"), header.seed)
+    agent = make_agent(header.agent, Task(header.space, objective, 2, settles=True), header.seed)
     guard = Guard(header.space.number(header.start), GuardSettings(slo_p95_ms=header.slo_p95_ms))
     rows = []
     for record in records:

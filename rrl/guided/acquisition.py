@@ -54,13 +54,13 @@ class Contenders(NamedTuple):
 class Acquisition:
     """Compares configurations with the one in force.
 
-    A change costs users a share of an interval (ours: no paper has it). It costs more where the target loads
-    its model anew for some changes, as a stock Triton does.
+    A change costs users a share of an interval (ours: no paper has it). Where it takes a while to settle, it
+    costs more.
     """
 
-    def __init__(self, belief: Belief, reloads: bool, settings: GuidedSettings) -> None:
+    def __init__(self, belief: Belief, settles: bool, settings: GuidedSettings) -> None:
         self._belief, self._settings = belief, settings
-        self._change_share = settings.reload_share if reloads else settings.change_share
+        self._change_share = settings.settling_share if settles else settings.change_share
 
     def contenders(self, numbers: np.ndarray, in_force: int) -> Contenders:
         """The most promising among these, by what is believed now. What is in force is among them."""

@@ -46,7 +46,7 @@ class Guided(Agent):
             concurrency=task.concurrency,
             nodes=task.nodes,
         )
-        self._rule = Acquisition(self.belief, task.reloads, settings)
+        self._rule = Acquisition(self.belief, task.settles, settings)
         self._in_force = NONE_YET
         self._learned = 0  # intervals
         self._kept_off: frozenset[int] = frozenset()  # by the guard

@@ -30,7 +30,7 @@ class JointGuided(Guided):
         self.belief: JointBelief = JointBelief(  # type: ignore[assignment]
             task.space, task.objective, task.cores, task.found, seed, settings.error_sd
         )
-        self._rule = _JointAcquisition(self.belief, task.reloads, settings)
+        self._rule = _JointAcquisition(self.belief, task.settles, settings)
         self._search = JointSearch(self.belief, task.excluded)
         self._in_force = NONE_YET
         self._learned = 0
@@ -76,8 +76,8 @@ class JointGuided(Guided):
 class _JointAcquisition(Acquisition):
     """The rule over configurations that were searched for already."""
 
-    def __init__(self, belief: JointBelief, reloads: bool, settings: GuidedSettings) -> None:
-        super().__init__(belief, reloads, settings)  # type: ignore[arg-type]
+    def __init__(self, belief: JointBelief, settles: bool, settings: GuidedSettings) -> None:
+        super().__init__(belief, settles, settings)  # type: ignore[arg-type]
         self._joint_belief = belief
 
     def _changed(self, in_force: int, numbers: np.ndarray) -> np.ndarray:

@@ -26,14 +26,14 @@ class GuidedSettings:
     error_sd: float = ERROR_SD
     # What a change costs users, as a share of what an interval costs them.
     change_share: float = 0.1
-    # The same of a target that loads its model anew for some changes.
-    reload_share: float = 1.0
+    # The same of a live server, where a change takes a while to settle.
+    settling_share: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("horizon", "contenders"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("rule_of_thumb_within", "change_share", "reload_share"):
+        for name in ("rule_of_thumb_within", "change_share", "settling_share"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 

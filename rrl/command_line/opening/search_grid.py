@@ -104,7 +104,7 @@ class SearchGrid:
             cores_of(self.target),
             machine,
             excluded=self.over_budget,
-            reloads=not self.target.in_place_knobs.issuperset(self.space.names),
+            settles=True,
             found=self.found,
             concurrency=concurrency_of(self.options),
             observes_gpus=self.target.tells_gpus,

@@ -8,7 +8,7 @@
 |---|---|---|
 | g, g⁻ | `Gain.estimate`, `Gain.low` | how many times less the proposal is expected to cost, and at least |
 | H | `GUIDED.horizon` | decisions over which a gain pays |
-| s | `GUIDED.reload_share` | what a change costs, as a share of what an interval costs |
+| s | `GUIDED.settling_share` | what a change costs, as a share of what an interval costs |
 
 A change from one measured configuration to another is made only where g⁻ > 1 and H (1 - 1/g) > s: the gain
 is beyond noise, and outweighs the change. H and s are those of the default agent's rule. Three kinds of
@@ -131,7 +131,7 @@ class Watching:
         if not expected.bears(self._in_force):
             return gain.estimate > 1
         worth = GUIDED.horizon * (1 - 1 / gain.estimate)
-        return gain.beyond_noise and worth > GUIDED.reload_share
+        return gain.beyond_noise and worth > GUIDED.settling_share
 
     def _let_through(self, proposal: Proposal) -> Proposal:
         knows = self._guard.memory.knows(proposal.number)

@@ -375,7 +375,7 @@ def _agent(name: str, served: Served) -> Agent | None:
         return None
     if name == SWEEP:
         return ExhaustiveSweep(served.space, served.seed)
-    task = Task(served.space, cores=cores_of(served.target), reloads=True)
+    task = Task(served.space, cores=cores_of(served.target), settles=True)
     return make_agent(DEFAULT if name == AGAIN else name, task, served.seed, background_training=True)
 
 

@@ -421,7 +421,7 @@ def processes_started(before: int, after: int) -> int:
 
 
 def _agent(name: str, seed: int, settings: GuidedSettings) -> Agent:
-    task = Task(SPACE, cores=CORES, reloads=True)
+    task = Task(SPACE, cores=CORES, settles=True)
     return Guided(task, settings, seed) if name in (DEFAULT, AGAIN) else make_agent(name, task, seed)
 
 

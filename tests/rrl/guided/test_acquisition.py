@@ -39,7 +39,7 @@ def measured(rate_per_s: float = 40.0) -> Measurement:
 def compared(task: Task, in_force: int = SLOW) -> Contenders:
     belief = Belief(SPACE, MeanLatency(), cores=4)
     belief.learn(SLOW, measured())
-    return Acquisition(belief, task.reloads, GUIDED).contenders(EVERYTHING, in_force)
+    return Acquisition(belief, task.settles, GUIDED).contenders(EVERYTHING, in_force)
 
 
 def test_what_is_in_force_is_worth_nothing_and_more_instances_something() -> None:
@@ -49,12 +49,12 @@ def test_what_is_in_force_is_worth_nothing_and_more_instances_something() -> Non
     assert value[SPACE.number({"instances": 2, "max_batch_size": 1})] > 0
 
 
-def test_a_change_costs_a_share_of_an_interval_and_more_where_models_are_loaded_anew() -> None:
-    free, reloading = compared(Task(SPACE)), compared(Task(SPACE, reloads=True))
+def test_a_change_costs_a_share_of_an_interval_and_more_where_it_settles() -> None:
+    free, settling = compared(Task(SPACE)), compared(Task(SPACE, settles=True))
     others = free.numbers != SLOW
     assert free.change[others] == pytest.approx(GUIDED.change_share * free.present_cost)
-    assert reloading.change[others] == pytest.approx(GUIDED.reload_share * reloading.present_cost)
-    assert free.change[~others] == reloading.change[~others] == 0
+    assert settling.change[others] == pytest.approx(GUIDED.settling_share * settling.present_cost)
+    assert free.change[~others] == settling.change[~others] == 0
 
 
 def test_the_value_is_improvement_over_the_horizon_less_what_trying_costs() -> None:

@@ -258,7 +258,7 @@ def episode(
     if cell.neighbour:
         env.spells = spells_of(seed, length_s)
     env.np_random = np.random.default_rng(seed)
-    task = Task(SPACE, env.objective, CORES)
+    task = Task(SPACE, env.objective, CORES, settles=True)
     own = guided_settings(settings) if agent_name == DEFAULT else None
     agent = AGENTS[agent_name](task, seed, False, own)
     guard = Guard(env.start, expectation=Belief(SPACE, env.objective, CORES))

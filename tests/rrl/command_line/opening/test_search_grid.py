@@ -7,10 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rrl.command_line.opening.search_grid import SearchGrid, with_its_share
+from rrl.command_line.opening.search_grid import with_its_share
 from rrl.command_line.options.options import TuneOptions
-from rrl.space import ConfigurationSpace
-from tests.support.runs.fake_target import SPACE, FakeClock, FakeTarget
 
 FOUND = {"instances": 1, "max_batch_size": 8}
 
@@ -25,20 +23,3 @@ def test_several_models_of_a_machine_that_does_not_tell_its_cores_need_a_budget(
             ["b"],
             Console(quiet=True),
         )
-
-
-class _InPlace(FakeTarget):
-    in_place_knobs = frozenset({"instances", "max_batch_size"})
-
-
-class _ReloadsForBatches(FakeTarget):
-    in_place_knobs = frozenset({"instances"})
-
-
-@pytest.mark.parametrize(("kind", "reloads"), [(_InPlace, False), (_ReloadsForBatches, True)])
-def test_the_agent_is_told_whether_a_knob_of_the_grid_needs_a_reload(
-    kind: type[FakeTarget], reloads: bool
-) -> None:
-    target = kind(FakeClock())
-    grid = SearchGrid(TuneOptions(), target, target.configuration(), ConfigurationSpace.parse(SPACE))
-    assert grid.task().reloads == reloads

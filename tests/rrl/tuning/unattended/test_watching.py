@@ -57,7 +57,7 @@ def watched(
     belief = Belief(SPACE, objective, env.cores)
     guard_settings = GuardSettings(slo_p95_ms=objective.slo_p95_ms, cost_is_latency=objective.unit == "ms")
     guard = Guard(env.start, guard_settings, expectation=belief)
-    agent = agent or make_agent("guided", Task(SPACE, objective, env.cores), 0)
+    agent = agent or make_agent("guided", Task(SPACE, objective, env.cores, settles=True), 0)
     (name,) = (name for name in OBJECTIVES if isinstance(objective, type(make_objective(name, 1.0))))
     described = replace(header(env), objective=name, slo_p95_ms=objective.slo_p95_ms)
     log = Journal.create(folder, described, synced=False)
