@@ -91,11 +91,6 @@ class LoadForecast:
         return self._level.rate_per_s
 
     @property
-    def present_rate_per_s(self) -> float:
-        """That of now, which need not last."""
-        return self._level.present_rate_per_s
-
-    @property
     def mean_rate_per_s(self) -> float:
         """Of what is remembered, while requests came."""
         return self._level.mean**2

@@ -74,14 +74,8 @@ class FilteredRate:
     @property
     def rate_per_s(self) -> float:
         """On average over what may come next."""
-        return self._rate_per_s(
-            *(self.mean + self.lasting * (x - self.mean) for x in (self.usual, self.newest))
-        )
-
-    @property
-    def present_rate_per_s(self) -> float:
-        """That of now, which need not last."""
-        return self._rate_per_s(self.usual, self.newest)
+        usual, newest = (self.mean + self.lasting * (x - self.mean) for x in (self.usual, self.newest))
+        return max((1 - self.jumped) * usual**2 + self.jumped * newest**2, LEAST_RATE_PER_S)
 
     @property
     def log_sd(self) -> float:
@@ -101,9 +95,6 @@ class FilteredRate:
             newest=root * self.newest,
             mean=root * self.mean,
         )
-
-    def _rate_per_s(self, usual: float, newest: float) -> float:
-        return max((1 - self.jumped) * usual**2 + self.jumped * newest**2, LEAST_RATE_PER_S)
 
 
 NO_RATE = FilteredRate(np.array([math.nan]), 0.0, 0.0)
